@@ -93,7 +93,7 @@ static slot find_exact(const arg_spec *spec, void *into, str_view name)
 {
     for (int i = 0; i < n_slot(spec); i++) {
         const slot s = slot_at(spec, into, i);
-        if (str_is(name, s.o->name)) return s;
+        if (s.o->name && str_is(name, s.o->name)) return s;
     }
     return (slot){ 0 };
 }
@@ -111,7 +111,7 @@ static slot find_long(const arg_spec *spec, void *into, str_view name)
 
 static bool takes_value(slot s)
 {
-    return s.o->type != ARG_FLAG && !(s.by && s.by->value);
+    return s.o->type != ARG_FLAG;
 }
 
 /* A number of MiB as a size, for names that count so; -1 is auto. What is no number stays as it
@@ -217,6 +217,7 @@ static void print_options(const arg_option *options, int n, int width)
     char left[64];
     for (int i = 0; i < n; i++) {
         const arg_option *o = &options[i];
+        if (!o->name) continue;
         wrap w = { .columns = columns >= beside + HELP_LEAST ? columns : 0, .indent = beside };
         option_left(left, sizeof left, o);
         w.col = printf("  %-*s ", width, left);
@@ -238,9 +239,7 @@ static void print_aliases(const arg_spec *spec)
     for (int i = 0; (a = args_known_alias_at(i)); i++) {
         char text[96];
         if (!find_long(spec, NULL, str_from(a->name)).o) continue;
-        const int n = a->value ? snprintf(text, sizeof text, "--%s (--%s %s)", a->name, a->ours,
-                                          a->value) :
-                      a->mib ? snprintf(text, sizeof text, "--%s (--%s in MiB)", a->name, a->ours) :
+        const int n = a->mib ? snprintf(text, sizeof text, "--%s (--%s in MiB)", a->name, a->ours) :
                       snprintf(text, sizeof text, "%s%s", a->one_dash ? "-" : "--", a->name);
         const bool first = column == 0, over = column + n > ALIASES_MAX;
         printf("%s%s", first ? "\nAlso understood: " : over ? ",\n  " : ", ", text);
@@ -254,7 +253,8 @@ static void print_help(const arg_spec *spec)
     int width = LEFT_MIN;
     for (int i = 0; i < n_slot(spec); i++) {
         char left[64];
-        const int n = option_left(left, sizeof left, slot_at(spec, NULL, i).o);
+        const arg_option *o = slot_at(spec, NULL, i).o;
+        const int n = o->name ? option_left(left, sizeof left, o) : 0;
         if (n > width && n <= LEFT_MAX) width = n;
     }
     printf("Usage: %s\n%s\n", spec->usage, spec->about);
@@ -301,7 +301,10 @@ static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
 static const char *nearest(const arg_spec *spec, str_view name)
 {
     nearest_word n = nearest_word_begin(name);
-    for (int i = 0; i < n_slot(spec); i++) nearest_word_try(&n, slot_at(spec, NULL, i).o->name);
+    for (int i = 0; i < n_slot(spec); i++) {
+        const char *known = slot_at(spec, NULL, i).o->name;
+        if (known) nearest_word_try(&n, known);
+    }
     return n.best;
 }
 
@@ -373,7 +376,7 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
         console_error("%s takes no value", where);
         return ARGS_BAD;
     }
-    if (!takes_value(s)) return set_value(s, s.by && s.by->value ? s.by->value : "1", where);
+    if (!takes_value(s)) return set_value(s, "1", where);
     if (!value && *i + 1 < argc) value = argv[++*i];
     if (!value) {
         console_error("%s needs a value (%s)", where, s.o->value);

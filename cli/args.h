@@ -29,7 +29,8 @@ typedef struct arg_texts {
 } arg_texts;
 
 typedef struct arg_option {
-    const char *name;                    /* long name without dashes */
+    const char *name;                    /* long name without dashes; NULL: only the variable sets
+                                          * it, and --help does not show it */
     char letter;                         /* short name, or 0 */
     arg_type type;
     size_t offset;                       /* of the field in the options struct */

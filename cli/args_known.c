@@ -23,7 +23,6 @@ static const arg_alias aliases[] = {
     { .name = "sys", .ours = "system", .type = ARG_TEXT, .one_dash = true },
     { .name = "cmoe", .ours = "cpu-moe", .type = ARG_FLAG, .one_dash = true },
     { .name = "np", .ours = "parallel", .type = ARG_INT, .one_dash = true },
-    { .name = "postfetch-enable", .ours = "postfetch", .type = ARG_TEXT, .value = "on" },
 };
 
 const arg_alias *args_known_alias_at(int i)
@@ -91,6 +90,8 @@ static const arg_foreign foreign[] = {
       "moe-run pull NAME downloads a model, and -m NAME runs it; moe-run models lists them" },
     { FOREIGN_REFUSED, " -sys ", "use --system" },
     { FOREIGN_REFUSED, " -cmoe ", "use --cpu-moe" },
+    { FOREIGN_ALONE, " --postfetch-enable ", "not needed here; it is on where it pays, and always "
+      "with MOE_POSTFETCH_ENABLE=on" },
     { FOREIGN_REFUSED, " -r --reverse-prompt ", "use --stop" },
     { FOREIGN_REFUSED, " -tb --threads-batch ", "use --threads, for prompts and answers" },
     { FOREIGN_REFUSED, " --host --port ", "use --listen ADDRESS:PORT of moe-serve" },

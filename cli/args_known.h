@@ -10,7 +10,6 @@
 typedef struct arg_alias {
     const char *name, *ours;             /* "ctx-size", "ctx": both without dashes */
     arg_type type;                       /* that ours must have to count as a match */
-    const char *value;                   /* a flag, and this is the value of ours; or NULL */
     bool mib;                            /* counts in MiB, and -1 means auto */
     bool one_dash;                       /* typed as -sys, not as --sys */
 } arg_alias;

@@ -2,7 +2,7 @@
  *
  * Shared by the verbs that talk: put an engine_args into the verb's options, call engine_args_init
  * before args_parse and engine_args_read after it, and add to the verb's groups:
- * { "Running:", engine_arg_options, ENGINE_N_OPTION, offsetof(..., engine) }. */
+ * { "Model:", engine_arg_options, ENGINE_N_OPTION, offsetof(..., engine) }. */
 #ifndef CLI_ENGINE_ARGS_H
 #define CLI_ENGINE_ARGS_H
 
@@ -14,13 +14,13 @@ typedef struct engine_args {
     int64_t ctx, chunk, threads;         /* 0: not given */
     const char *kv, *isa;
     const char *device;                  /* "cpu", "cuda", "auto"; NULL: cpu */
-    bool exact, yarn_rounded;
+    bool exact, yarn_rounded;            /* flags of moe-bench alone */
     int64_t experts_used;                /* 0: as the model says. Whoever offers the flag says what
                                           * it costs: cli/experts_cost.h */
     bool skip_missing;                   /* likewise: session_options */
 } engine_args;
 
-enum { ENGINE_N_OPTION = 10 };
+enum { ENGINE_N_OPTION = 8 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);

@@ -66,13 +66,13 @@ static const arg_option options[] = {
 };
 
 static const arg_group groups[] = {
-    { "Talking:", talk_options, TALK_N_OPTION, FIELD(talk) },
+    { "Prompt:", talk_options, TALK_N_OPTION, FIELD(talk) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Form of the answer:", form_options, FORM_N_OPTION, FIELD(form) },
-    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
-    { "Counts:", perf_options, PERF_N_OPTION, FIELD(perf) },
+    { "Statistics:", perf_options, PERF_N_OPTION, FIELD(perf) },
 };
 
 static const arg_spec spec = {
@@ -285,11 +285,11 @@ static void say_end(const view *v, const report *r)
 static json_t *settings_json(const report *r, const run_options *o, json_error_t *why)
 {
     const sampler_options *s = r->sampling;
-    return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:b, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
+    return json_pack_ex(why, 0, "{s:i, s:s, s:o, s:i, s:s, s:i, s:I, s:b, s:f, s:i, s:f, s:f, "
                      "s:f, s:f, s:f, s:i, s:i, s:o, s:b, s:o}",
                      "threads", engine_threads(r->l->e), "kernels", engine_kernels(r->l->e),
                      "slow_types", model_handle_slow_json(r->l),
-                     "exact", (int)o->engine.exact, "ctx", r->so->ctx,
+                     "ctx", r->so->ctx,
                      "kv", kv_type_name(r->so->kv),
                      "chunk", r->so->chunk ? r->so->chunk : SESSION_CHUNK,
                      "max_tokens", (json_int_t)o->n, "raw", (int)o->raw,

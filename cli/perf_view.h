@@ -1,7 +1,7 @@
 /* perf_view.h - what a session counted, for people and for scripts; and the flags about it.
  *
  * Put a perf_args into the verb's options, call perf_args_read after args_parse, and add to the
- * verb's groups: { "Counts:", perf_options, PERF_N_OPTION, offsetof(..., perf) }. What the keys of
+ * verb's groups: { "Statistics:", perf_options, PERF_N_OPTION, offsetof(..., perf) }. What the keys of
  * the JSON mean is in docs/troubleshooting.md. */
 #ifndef CLI_PERF_VIEW_H
 #define CLI_PERF_VIEW_H

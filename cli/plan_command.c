@@ -38,7 +38,7 @@ static const arg_option options[] = {
 
 static const arg_group groups[] = {
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
-    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
 };
 
 static const arg_spec spec = {

@@ -2,7 +2,7 @@
  *
  * Shared by the verbs that talk: put a talk_args into the verb's options, call talk_args_check
  * after args_parse, and add to the verb's groups:
- * { "Talking:", talk_options, TALK_N_OPTION, offsetof(..., talk) }. */
+ * { "Prompt:", talk_options, TALK_N_OPTION, offsetof(..., talk) }. */
 #ifndef CLI_TALK_ARGS_H
 #define CLI_TALK_ARGS_H
 

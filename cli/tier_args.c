@@ -28,36 +28,22 @@ const arg_option tier_options[TIER_N_OPTION] = {
       "Begin with the experts that a file of --learn saw most. Default: those of the last run" },
     { "learn", 0, ARG_TEXT, FIELD(learn), "FILE", "MOE_LEARN", 0, 0,
       "Add what this run sees of its experts to a profile" },
-    { "weighting", 0, ARG_TEXT, FIELD(weighting), "MODE", "MOE_WEIGHTING", 0, 0,
-      "What counts in a profile: flat, pressure, smooth-pressure, time, balanced. Default: flat" },
-    { "layer-curve", 0, ARG_FLOAT, FIELD(curve), "C", "MOE_LAYER_CURVE", 0, 1,
-      "How much layers differ in weight there, 0 to 1. Default: 0.5" },
-    { "cache-update", 0, ARG_INT, FIELD(cache_update), "N", "MOE_CACHE_UPDATE", 0, 65536,
-      "Experts that may come in after an answer of a chat, at once. Default: 32" },
     { "deterministic", 0, ARG_FLAG, FIELD(deterministic), NULL, "MOE_DETERMINISTIC", 0, 0,
       "Decide by sizes, never by measured speeds; try nothing while running" },
-    { "prompt-way", 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0,
-      "What becomes of a prompt's experts that are not in VRAM: bus copies them to the GPU, cores "
-      "has the CPU compute them, split does both, auto chooses. Default: auto" },
-    { "prefill-m", 0, ARG_INT, FIELD(prefill_m), "N", "MOE_FP4_PREFILL_M", 0, 1 << 20,
-      "Prompts of N tokens or more are matrix products; shorter ones go as answers do. Default: "
-      "9, the least" },
-    { "postfetch", 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0,
-      "Copy weights to the GPU as they are needed: on, off, auto. Default: auto" },
-    { "guess", 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0,
-      "Copy likely experts of the next layer before they are needed: on, off, auto. Default: auto" },
-    { "postfetch-force-cpu", 0, ARG_FLAG, FIELD(force_cpu), NULL, POSTFETCH "FORCE_CPU", 0, 0,
-      "Copy, but compute on the CPU: shows what copying costs" },
-    { "postfetch-block", 0, ARG_FLAG, FIELD(block), NULL, POSTFETCH "BLOCK_ON_MISS", 0, 0,
-      "Wait for late copies instead of computing on the CPU" },
-    { "postfetch-max", 0, ARG_INT, FIELD(max_transfers), "N", POSTFETCH "MAX_TRANSFERS", 0, 96,
-      "Most matrices copied per layer; 0: as many as pay. Default: 0" },
-    { "postfetch-mb", 0, ARG_INT, FIELD(pad_mb), "N", POSTFETCH "SCRATCHPAD_MB", 0, 65536,
-      "Most VRAM for them, in MiB; 0: as the plan says. Default: 0" },
-    { "postfetch-streams", 0, ARG_INT, FIELD(dedicated), "N", POSTFETCH "DEDICATED_STREAMS", 0, 64,
-      "0: copy in the same CUDA stream as the kernels. Default: 1" },
-    { "postfetch-debug", 0, ARG_FLAG, FIELD(debug), NULL, POSTFETCH "DEBUG", 0, 0,
-      "Print a line for each trial of how much to copy, and for each layer's copies" },
+    /* Variables alone: docs/troubleshooting.md has the table. */
+    { NULL, 0, ARG_TEXT, FIELD(weighting), "MODE", "MOE_WEIGHTING", 0, 0, NULL },
+    { NULL, 0, ARG_FLOAT, FIELD(curve), "C", "MOE_LAYER_CURVE", 0, 1, NULL },
+    { NULL, 0, ARG_INT, FIELD(cache_update), "N", "MOE_CACHE_UPDATE", 0, 65536, NULL },
+    { NULL, 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0, NULL },
+    { NULL, 0, ARG_INT, FIELD(prefill_m), "N", "MOE_FP4_PREFILL_M", 0, 1 << 20, NULL },
+    { NULL, 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0, NULL },
+    { NULL, 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0, NULL },
+    { NULL, 0, ARG_FLAG, FIELD(force_cpu), NULL, POSTFETCH "FORCE_CPU", 0, 0, NULL },
+    { NULL, 0, ARG_FLAG, FIELD(block), NULL, POSTFETCH "BLOCK_ON_MISS", 0, 0, NULL },
+    { NULL, 0, ARG_INT, FIELD(max_transfers), "N", POSTFETCH "MAX_TRANSFERS", 0, 96, NULL },
+    { NULL, 0, ARG_INT, FIELD(pad_mb), "N", POSTFETCH "SCRATCHPAD_MB", 0, 65536, NULL },
+    { NULL, 0, ARG_INT, FIELD(dedicated), "N", POSTFETCH "DEDICATED_STREAMS", 0, 64, NULL },
+    { NULL, 0, ARG_FLAG, FIELD(debug), NULL, POSTFETCH "DEBUG", 0, 0, NULL },
 };
 
 void tier_args_init(tier_args *a)
@@ -110,8 +96,7 @@ static int read_weighting(weighting_options *to, const tier_args *a)
     char shown[64];
     *to = (weighting_options){ WEIGHTING_FLAT, a->curve };
     if (!a->weighting || !*a->weighting || weighting_named(&to->mode, a->weighting)) return 0;
-    console_error("%s: '%s' is none of flat, pressure, smooth-pressure, time and balanced",
-                  a->weighting == getenv("MOE_WEIGHTING") ? "MOE_WEIGHTING" : "--weighting",
+    console_error("MOE_WEIGHTING: '%s' is none of flat, pressure, smooth-pressure, time and balanced",
                   ESC(shown, str_from(a->weighting)));
     return 2;
 }
@@ -120,7 +105,7 @@ static const char *path_or_null(const char *text) { return text && *text ? text 
 
 typedef struct on_off { bool on, off; } on_off;          /* neither: auto */
 
-static int read_on_off(on_off *to, const char *text, const char *flag, const char *variable)
+static int read_on_off(on_off *to, const char *text, const char *variable)
 {
     const char *mode = text && *text ? text : "auto";
     const char *name, *said = args_known_variable(&name, variable);
@@ -128,7 +113,8 @@ static int read_on_off(on_off *to, const char *text, const char *flag, const cha
     *to = (on_off){ !strcmp(mode, "on") || !strcmp(mode, "1"),
                     !strcmp(mode, "off") || !strcmp(mode, "0") };
     if (to->on || to->off || !strcmp(mode, "auto")) return 0;
-    console_error("%s: '%s' is none of on, off and auto", text == said ? name : flag,
+    console_error("%s: '%s' is none of on, off and auto",
+                  text == said ? name : "--postfetch",   /* a flag of moe-bench tiers */
                   ESC(shown, str_from(mode)));
     return 2;
 }
@@ -147,11 +133,10 @@ static int read_way(plan_wish *to, const tier_args *a)
         to->way_wanted = true;
         to->way = ways[i].way;
         if (!a->deterministic) return 0;
-        console_error("--prompt-way %s and --deterministic: there prompts go by sizes alone", text);
+        console_error("MOE_PROMPT_WAY=%s and --deterministic: there prompts go by sizes alone", text);
         return 2;
     }
-    console_error("%s: '%s' is none of bus, cores, split and auto",
-                  a->prompt_way == getenv("MOE_PROMPT_WAY") ? "MOE_PROMPT_WAY" : "--prompt-way",
+    console_error("MOE_PROMPT_WAY: '%s' is none of bus, cores, split and auto",
                   ESC(shown, str_from(text)));
     return 2;
 }
@@ -159,8 +144,8 @@ static int read_way(plan_wish *to, const tier_args *a)
 int tier_args_read(placement_options *to, const tier_args *a)
 {
     on_off fetch, guess;
-    if (read_on_off(&fetch, a->postfetch, "--postfetch", POSTFETCH "ENABLE") != 0 ||
-        read_on_off(&guess, a->guess, "--guess", "MOE_GUESS") != 0 || check_pretended() != 0 ||
+    if (read_on_off(&fetch, a->postfetch, POSTFETCH "ENABLE") != 0 ||
+        read_on_off(&guess, a->guess, "MOE_GUESS") != 0 || check_pretended() != 0 ||
         read_policy(&to->cache, a) != 0 || read_weighting(&to->weighting, a) != 0)
         return 2;
     to->profile = path_or_null(a->profile);

@@ -190,7 +190,7 @@ refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
 refuse 2 "--cache-policy: 'mru' is none of lru, lfu, lfru, lcp, fade and off" $run -m $tiny -p x --cache-policy mru
 refuse 2 "MOE_CACHE_POLICY: 'LRU' is none of" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x
 expect 0 "" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x -n 1 --cache-policy lfu
-refuse 2 "none of on, off and auto" $run -m $tiny -p x --postfetch maybe
+MOE_POSTFETCH_ENABLE=maybe refuse 2 "MOE_POSTFETCH_ENABLE: 'maybe' is none of on, off and auto" $run -m $tiny -p x
 refuse 2 "LLAMA_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
 refuse 2 "not a size" $run -m $tiny -p x --vram lots
 expect 0 "bound by" $run plan -m $gptoss --vram 2G --ram 8G
@@ -282,7 +282,7 @@ say c -m $tiny --seed 9 -n 12 -q -p "Once upon a time" --temp 0
 same b c "greedy has no seed"
 printf 'Once\000upon' >"$tmp/nul.txt"
 say b $base -f "$tmp/nul.txt"
-say b -m $tinyoss --seed 7 -n 4 -q -p "Hello" --kv q8_0 --exact --yarn-rounded --chunk 3 --date 2026-01-31
+say b -m $tinyoss --seed 7 -n 4 -q -p "Hello" --kv q8_0 --chunk 3 --date 2026-01-31
 say b -m $tiny -n 0 -q -p "Hello"
 if [ ! -s "$tmp/b" ]; then ok; else bad "-n 0 said something"; fi
 
@@ -436,8 +436,8 @@ printf '{' >"$tmp/half.json"
 expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn "$tmp/half.json"
 expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn /nonexistent/seen.json
 
-refuse 2 "--weighting: 'most' is none of flat" $run -m $tiny -p x --weighting most
-refuse 2 "--layer-curve" $run -m $tiny -p x --layer-curve 1.5
+MOE_WEIGHTING=most refuse 2 "MOE_WEIGHTING: 'most' is none of flat" $run -m $tiny -p x
+MOE_LAYER_CURVE=1.5 refuse 2 "MOE_LAYER_CURVE" $run -m $tiny -p x
 
 # ---- counts: an object in --json, a file that is replaced in one step, neither if nothing is counted
 counted="-q -m $qwen --raw -p Hello -n 4 --temp 0"

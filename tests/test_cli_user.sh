@@ -23,7 +23,6 @@ say b env LLAMA_POSTFETCH_CPU_LIMIT=1 LLAMA_POSTFETCH_USE_DEDICATED_STREAMS=0 $r
 same a b "... by variables"
 expect 0 '"threads": 3,' env LLAMA_POSTFETCH_CPU_LIMIT=3 $run $tiny -p Hello -n 1 --json
 expect 0 "--moe-hot-cache-max-mib (--expert-cache in MiB)," $run help run
-expect 0 "--postfetch-enable (--postfetch on)" $bench help tiers
 cp $tiny "$tmp/model.bin"
 say b env MOE_MODEL=$gptoss $run "$tmp/model.bin" -p Hello -n 8 -s 3 --temp 0.5 -c 64 -t 1 -q
 same a b "a file that is not called .gguf"
@@ -79,8 +78,8 @@ refuse 2 "--json takes no value" $run $tiny -p x --json=yes
 
 # ---- a bad value is bad usage, whichever program and option
 for v in "--threads 0" "--threads 100000" "--threads x" "--ctx 0" "--seed -2" "-n -2" "--temp -1" "--temp x" "--top-k -1" \
-         "--top-p 0" "--min-p 2" "--chunk 0" "--chunk 999999999" "--kv q4" "--device tpu" "--isa none" "--postfetch-max 97" "--ram x" "--expert-cache x" "--moe-hot-cache-max-mib -2" \
-         "--cache-policy x" "--postfetch-enable=1" "--cpu-moe=1"; do
+         "--top-p 0" "--min-p 2" "--chunk 0" "--chunk 999999999" "--kv q4" "--device tpu" "--isa none" "--ram x" "--expert-cache x" "--moe-hot-cache-max-mib -2" \
+         "--cache-policy x" "--cpu-moe=1"; do
     refuse 2 "" $run $tiny -p x $v
     printf 'x\n' | $run chat $tiny $v >"$tmp/out" 2>"$tmp/err"
     holds $? -eq 2 "chat $v"

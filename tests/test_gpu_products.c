@@ -629,7 +629,7 @@ static void test_vendor(void)
                          true, bytes, &rng);
 }
 
-/* Below --prefill-m a batch has the bits of its tokens in several small ones. */
+/* Below MOE_FP4_PREFILL_M a batch has the bits of its tokens in several small ones. */
 static void test_threshold(void)
 {
     enum { N = 21, COLS = 512 };

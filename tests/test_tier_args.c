@@ -96,10 +96,9 @@ static void test_prefill(void)
 {
     static const struct { const char *words[MOST_WORDS], *env[2]; int want; bool ok; } rows[] = {
         { { NULL }, { NULL }, 0, true },
-        { { "--prefill-m", "64" }, { NULL }, 64, true },
         { { NULL }, { "MOE_FP4_PREFILL_M=128" }, 128, true },
-        { { "--prefill-m", "64" }, { "MOE_FP4_PREFILL_M=128" }, 64, true },
-        { { "--prefill-m", "many" }, { NULL }, 0, false },
+        { { NULL }, { "MOE_FP4_PREFILL_M=many" }, 0, false },
+        { { "--prefill-m", "64" }, { NULL }, 0, false },     /* no flag */
         { { NULL }, { "MOE_FP4_PREFILL_M=-1" }, 0, false },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -148,9 +147,9 @@ static void test_ways(void)
         prompt_way way;
     } rows[] = {
         { { NULL }, { NULL }, false, PROMPT_CORES },
-        { { "--prompt-way", "auto" }, { "MOE_PROMPT_WAY=bus" }, false, PROMPT_CORES },
-        { { "--prompt-way", "bus" }, { NULL }, true, PROMPT_BUS },
-        { { "--prompt-way", "cores" }, { "MOE_PROMPT_WAY=bus" }, true, PROMPT_CORES },
+        { { NULL }, { "MOE_PROMPT_WAY=auto" }, false, PROMPT_CORES },
+        { { NULL }, { "MOE_PROMPT_WAY=bus" }, true, PROMPT_BUS },
+        { { NULL }, { "MOE_PROMPT_WAY=cores" }, true, PROMPT_CORES },
         { { NULL }, { "MOE_PROMPT_WAY=split" }, true, PROMPT_SPLIT },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -173,12 +172,7 @@ static const struct {
     const char *why;
 } post_rows[] = {
     { { NULL }, { NULL }, { 0 }, 0, "nothing is said" },
-    { { "--postfetch-enable" }, { NULL }, { .always = true }, 0, "a flag for --postfetch on" },
-    { { "--postfetch", "off", "--postfetch-enable" }, { NULL }, { .always = true }, 0,
-      "the last one counts" },
-    { { "--postfetch-enable", "--postfetch", "off" }, { NULL }, { .off = true }, 0,
-      "either way" },
-    { { "--postfetch-enable" }, { LP "ENABLE=0" }, { .always = true }, 0, "flags beat variables" },
+    { { "--postfetch-enable" }, { NULL }, { 0 }, 0, "left out with a note" },
     { { NULL },
       { MP "ENABLE=1", MP "FORCE_CPU=1", MP "BLOCK_ON_MISS=1", MP "MAX_TRANSFERS=3",
         MP "SCRATCHPAD_MB=5", MP "DEDICATED_STREAMS=0", MP "DEBUG=1", MP "CPU_LIMIT=2" },
@@ -198,9 +192,9 @@ static const struct {
     { { NULL }, { LP "CPU_LIMIT=2", MP "CPU_LIMIT=3" }, { 0 }, 3, "the first of two" },
     { { NULL }, { LP "CPU_LIMIT=2", "MOE_THREADS=4" }, { 0 }, 4, "the variable of --threads" },
     { { "--threads", "1" }, { LP "CPU_LIMIT=2" }, { 0 }, 1, "the flag" },
-    { { "--guess", "off" }, { NULL }, { .no_guesses = true }, 0, "no guesses" },
-    { { "--guess", "on" }, { "MOE_GUESS=off" }, { .guess_always = true }, 0, "only guesses" },
-    { { NULL }, { "MOE_GUESS=0" }, { .no_guesses = true }, 0, "no guesses, by the variable" },
+    { { NULL }, { "MOE_GUESS=off" }, { .no_guesses = true }, 0, "no guesses" },
+    { { NULL }, { "MOE_GUESS=on" }, { .guess_always = true }, 0, "only guesses" },
+    { { NULL }, { "MOE_GUESS=0" }, { .no_guesses = true }, 0, "no guesses, as a number" },
 };
 
 static void test_post(void)
@@ -243,18 +237,16 @@ static const struct { const char *words[MOST_WORDS], *env[2], *says, *why; } bad
     { { "--moe-hot-cache-max-mib", "99999999999999999999999999999999999999" }, { NULL },
       "--moe-hot-cache-max-mib: '9", "too many" },
     { { "--cpu-moe=1" }, { NULL }, "--cpu-moe takes no value", "a flag" },
-    { { "--postfetch-enable=1" }, { NULL }, "--postfetch-enable takes no value", "a flag, too" },
-    { { "-postfetch-enable" }, { NULL }, "takes two dashes: --postfetch-enable", "one dash" },
+    { { "-cpu-moe" }, { NULL }, "takes two dashes: --cpu-moe", "one dash" },
+    { { "--postfetch", "on" }, { NULL }, "unknown option --postfetch", "a variable alone" },
     { { "-cmoe=1" }, { NULL }, "error: -cmoe takes no value", "a long name with one dash" },
     { { "--cmoe" }, { NULL }, "unknown option --cmoe", "the same with two" },
     { { "-np", "4" }, { NULL }, "-np: use --parallel", "an option of others" },
     { { NULL }, { LP "ENABLE=maybe" }, LP "ENABLE: 'maybe' is none of", "the one that is set" },
     { { NULL }, { MP "ENABLE=maybe" }, MP "ENABLE: 'maybe' is none of", "ours" },
-    { { "--postfetch", "maybe" }, { LP "ENABLE=1" }, "--postfetch: 'maybe'", "the flag" },
-    { { "--prompt-way", "rail" }, { NULL }, "--prompt-way: 'rail' is none of", "no such way" },
     { { NULL }, { "MOE_PROMPT_WAY=rail" }, "MOE_PROMPT_WAY: 'rail' is none of", "the variable" },
-    { { "--prompt-way", "bus", "--deterministic" }, { NULL },
-      "--prompt-way bus and --deterministic", "both" },
+    { { "--deterministic" }, { "MOE_PROMPT_WAY=bus" },
+      "MOE_PROMPT_WAY=bus and --deterministic", "both" },
     { { NULL }, { LP "CPU_LIMIT=0" }, LP "CPU_LIMIT: 0 is out of range", "no thread at all" },
     { { NULL }, { LP "USE_DEDICATED_STREAMS=x" }, LP "USE_DEDICATED_STREAMS: 'x'", "no number" },
 };

@@ -52,12 +52,12 @@ static const arg_option options[] = {
 };
 
 static const arg_group groups[] = {
-    { "Talking:", talk_options, TALK_N_OPTION, FIELD(talk) },
+    { "Prompt:", talk_options, TALK_N_OPTION, FIELD(talk) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
-    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
-    { "Counts:", perf_options, PERF_N_OPTION, FIELD(perf) },
+    { "Statistics:", perf_options, PERF_N_OPTION, FIELD(perf) },
 };
 
 static const arg_spec spec = {

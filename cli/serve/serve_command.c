@@ -78,7 +78,7 @@ static const arg_option options[] = {
 };
 
 static const arg_group groups[] = {
-    { "Running:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
     { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
 };
 

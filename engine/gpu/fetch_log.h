@@ -1,5 +1,5 @@
 /* fetch_log.h - which matrices crossed the bus for a token, told layer by layer: for
- * --postfetch-debug.
+ * MOE_POSTFETCH_DEBUG.
  *
  * Noted while the token is computed, told after it: writing takes longer than a layer. Nothing is
  * allocated in between. One thread at a time. */
