@@ -110,7 +110,7 @@ static void try_answer(const api_request *r, int way)
         { .kind = CHAT_ANSWER, .text = str_from("\"it\" \\ is \xc3\xa9") },
     };
     textbuf out = { 0 };
-    api_error why;
+    api_error error;
     api_writer *w;
     if (api_writer_create(&w, r, &names, collect, &out) < 0) abort();
     int rc = api_writer_begin(w, &u);
@@ -119,8 +119,8 @@ static void try_answer(const api_request *r, int way)
     if (way % 3 > 0) {
         if (rc == 0) rc = api_writer_end(w, way % 3 == 1 ? ANSWER_STOP : ANSWER_LENGTH, NULL, &u);
     } else if (rc == 0) {
-        api_error_make(&why, API_BROKEN, r->kind, "broken");
-        rc = api_writer_fail(w, &why);
+        api_error_make(&error, API_BROKEN, r->kind, "broken");
+        rc = api_writer_fail(w, &error);
     }
     if (rc < 0) abort();
     if (r->stream) check_lines(out.ptr, out.len);
@@ -129,10 +129,10 @@ static void try_answer(const api_request *r, int way)
     textbuf_free(&out);
 }
 
-static void try_error(const api_error *why, api_kind kind)
+static void try_error(const api_error *error, api_kind kind)
 {
-    char *body = api_error_body(why, kind, "1");
-    if (why->status < 400 || !why->message[0] || !body || !is_json(body, strlen(body))) abort();
+    char *body = api_error_body(error, kind, "1");
+    if (error->status < 400 || !error->message[0] || !body || !is_json(body, strlen(body))) abort();
     mem_free(body);
 }
 
@@ -142,12 +142,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int way = 0; way < N_WAY; way++) {
         const api_kind kind = way == API_COUNT ? API_MESSAGES : (api_kind)way;
         api_request *r = NULL;
-        api_error why = { 0 };
-        const int rc = way == API_COUNT ? api_parse_count(&r, (const char *)data, size, &why)
-                                        : api_parse(&r, kind, (const char *)data, size, &why);
+        api_error error = { 0 };
+        const int rc = way == API_COUNT ? api_parse_count(&r, (const char *)data, size, &error)
+                                        : api_parse(&r, kind, (const char *)data, size, &error);
         if ((rc == 0) != (r != NULL)) abort();
         if (!r) {
-            try_error(&why, kind);
+            try_error(&error, kind);
             continue;
         }
         try_prompts(r);

@@ -80,7 +80,7 @@ static void show_settings(textbuf *b, const api_request *r)
     }
     for (int k = 0; k < r->n_tool; k++)
         if (r->tools[k].space || r->tools[k].custom)
-            textbuf_printf(b, " %s=%s/%s%s", r->tools[k].shown, r->tools[k].space ?
+            textbuf_printf(b, " %s=%s/%s%s", r->tools[k].full_name, r->tools[k].space ?
                            r->tools[k].space : "", r->tools[k].name, r->tools[k].custom ? "!" : "");
     if (r->tool_choice != CHOICE_AUTO) textbuf_printf(b, " %s", choices[r->tool_choice]);
     if (r->tool_name) textbuf_printf(b, "=%s", r->tool_name);
@@ -91,7 +91,6 @@ static void show_settings(textbuf *b, const api_request *r)
     if (r->strict) textbuf_str(b, " strict");
     if (r->cache_key) textbuf_printf(b, " key=%s", r->cache_key);
     if (r->include_encrypted) textbuf_str(b, " encrypted");
-    if (r->return_progress) textbuf_str(b, " progress");
     if (r->ignore_eos) textbuf_str(b, " no-eos");
 }
 
@@ -99,7 +98,7 @@ static void show_settings(textbuf *b, const api_request *r)
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"," \
              "\"parameters\":{\"type\":\"object\"}}}"
 
-static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
+static const struct { api_kind kind; const char *body, *want, *error; } good[] = {
     /* chat completions */
     { API_CHAT, "{" ASK "}", "U[q]", "the least" },
     { API_CHAT, "{" ASK ",\"model\":\"gpt-4o\",\"user\":\"u\",\"store\":true,\"new_thing\":[{}],"
@@ -143,8 +142,8 @@ static const struct { api_kind kind; const char *body, *want, *why; } good[] = {
       "40.0}", "U[q] top_k=40 seed=18446744073709551615", "large seeds, -1, empty stop, 40.0" },
     { API_CHAT, "{" ASK ",\"stop\":\"x\",\"stop\":\"y\"}", "U[q] stop=y", "the last of two keys" },
     { API_CHAT, "{" ASK ",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
-      "\"return_progress\":true,\"ignore_eos\":true,\"prompt_cache_key\":\"k\"}",
-      "U[q] stream usage key=k progress no-eos", "stream" },
+      "\"ignore_eos\":true,\"prompt_cache_key\":\"k\"}",
+      "U[q] stream usage key=k no-eos", "stream" },
     { API_CHAT, "{" ASK ",\"reasoning_effort\":\"xhigh\"}", "U[q] effort=high thinking", "effort" },
     { API_CHAT, "{" ASK ",\"reasoning_effort\":\"none\"}", "U[q] effort=low no-thinking",
       "no effort" },
@@ -287,16 +286,16 @@ static void test_good(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         api_request *r;
-        api_error why;
+        api_error error;
         textbuf b = { 0 };
-        const int rc = api_parse(&r, good[i].kind, good[i].body, strlen(good[i].body), &why);
-        if (!CHECK_MSG(rc == 0, "%s, %s: %s", kinds[good[i].kind], good[i].why, why.message))
+        const int rc = api_parse(&r, good[i].kind, good[i].body, strlen(good[i].body), &error);
+        if (!CHECK_MSG(rc == 0, "%s, %s: %s", kinds[good[i].kind], good[i].error, error.message))
             continue;
         show_messages(&b, r);
         show_settings(&b, r);
         textbuf_put(&b, (str_view){ "", 1 });
         CHECK_MSG(strcmp(b.ptr, good[i].want) == 0, "%s, %s:\n  %s\n  wanted\n  %s",
-                  kinds[good[i].kind], good[i].why, b.ptr, good[i].want);
+                  kinds[good[i].kind], good[i].error, b.ptr, good[i].want);
         textbuf_free(&b);
         api_request_free(r);
     }
@@ -403,13 +402,13 @@ static void test_bad(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         api_request *r;
-        api_error why;
-        const int rc = api_parse(&r, bad[i].kind, bad[i].body, strlen(bad[i].body), &why);
-        CHECK_MSG(rc == -1 && !r && why.status == 400 &&
-                  strcmp(why.type, "invalid_request_error") == 0 &&
-                  strcmp(why.param, bad[i].param) == 0 && strstr(why.message, bad[i].words),
+        api_error error;
+        const int rc = api_parse(&r, bad[i].kind, bad[i].body, strlen(bad[i].body), &error);
+        CHECK_MSG(rc == -1 && !r && error.status == 400 &&
+                  strcmp(error.type, "invalid_request_error") == 0 &&
+                  strcmp(error.param, bad[i].param) == 0 && strstr(error.message, bad[i].words),
                   "%s %s: rc %d, %d, param \"%s\", \"%s\"", kinds[bad[i].kind], bad[i].body, rc,
-                  why.status, why.param, why.message);
+                  error.status, error.param, error.message);
         api_request_free(r);
     }
 }
@@ -420,15 +419,15 @@ static void test_depth(void)
     for (size_t i = 0; i < ARRAY_LEN(depths); i++) {
         textbuf b = { 0 };
         api_request *r;
-        api_error why;
+        api_error error;
         textbuf_str(&b, "{" ASK ",\"x\":");
         for (int k = 0; k < depths[i]; k++) textbuf_str(&b, "[");
         for (int k = 0; k < depths[i]; k++) textbuf_str(&b, "]");
         textbuf_str(&b, "}");
-        const int rc = api_parse(&r, API_CHAT, b.ptr, b.len, &why);
+        const int rc = api_parse(&r, API_CHAT, b.ptr, b.len, &error);
         CHECK_MSG((rc == 0) == (depths[i] < 256), "depth %d: rc %d %s", depths[i] + 1, rc,
-                  why.message);
-        if (rc < 0) CHECK(strstr(why.message, "nested deeper than 256"));
+                  error.message);
+        if (rc < 0) CHECK(strstr(error.message, "nested deeper than 256"));
         api_request_free(r);
         textbuf_free(&b);
     }
@@ -444,12 +443,12 @@ static void test_damage(void)
         for (size_t at = 0; at < n; at++) {
             static const char other[] = "\"{[1x\\";
             api_request *r;
-            api_error why;
+            api_error error;
             memcpy(copy, good[i].body, n);
-            api_parse(&r, good[i].kind, copy, at, &why) == 0 ? n_ok++ : n_bad++;
+            api_parse(&r, good[i].kind, copy, at, &error) == 0 ? n_ok++ : n_bad++;
             api_request_free(r);
             copy[at] = other[at % (sizeof other - 1)];
-            api_parse(&r, good[i].kind, copy, n, &why) == 0 ? n_ok++ : n_bad++;
+            api_parse(&r, good[i].kind, copy, n, &error) == 0 ? n_ok++ : n_bad++;
             api_request_free(r);
         }
         mem_free(copy);
@@ -463,21 +462,22 @@ static void test_no_memory(void)
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         for (long k = 1;; k++) {
             api_request *r;
-            api_error why;
+            api_error error;
             mem_fail_after(k);
-            const int rc = api_parse(&r, good[i].kind, good[i].body, strlen(good[i].body), &why);
+            const int rc = api_parse(&r, good[i].kind, good[i].body, strlen(good[i].body), &error);
             mem_fail_after(0);
             api_request_free(r);
             if (rc == 0) break;
-            if (!CHECK_MSG(why.status == 500, "%s, %s, allocation %ld: %d %s", kinds[good[i].kind],
-                           good[i].why, k, why.status, why.message)) break;
+            if (!CHECK_MSG(error.status == 500, "%s, %s, allocation %ld: %d %s",
+                           kinds[good[i].kind],
+                           good[i].error, k, error.status, error.message)) break;
         }
     }
 }
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-static const struct { api_trouble what; api_kind kind; int status; const char *want; } errors[] = {
+static const struct { api_error_type what; api_kind kind; int status; const char *want; } errors[] = {
     { API_BAD_REQUEST, API_CHAT, 400, "{\"error\":{\"message\":\"m\",\"type\":"
       "\"invalid_request_error\",\"param\":null,\"code\":null}}" },
     { API_NO_KEY, API_CHAT, 401, "{\"error\":{\"message\":\"m\",\"type\":\"authentication_error\","
@@ -502,11 +502,11 @@ static const struct { api_trouble what; api_kind kind; int status; const char *w
 static void test_errors(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(errors); i++) {
-        api_error why;
-        api_error_make(&why, errors[i].what, errors[i].kind, "%s", "m");
-        char *body = api_error_body(&why, errors[i].kind, "R");
-        CHECK_MSG(why.status == errors[i].status && body && strcmp(body, errors[i].want) == 0,
-                  "error %zu: %d %s", i, why.status, body);
+        api_error error;
+        api_error_make(&error, errors[i].what, errors[i].kind, "%s", "m");
+        char *body = api_error_body(&error, errors[i].kind, "R");
+        CHECK_MSG(error.status == errors[i].status && body && strcmp(body, errors[i].want) == 0,
+                  "error %zu: %d %s", i, error.status, body);
         mem_free(body);
     }
 }
@@ -526,14 +526,14 @@ static void test_overflow(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(longs); i++) {
         api_request *r;
-        api_error why;
-        if (!CHECK(api_parse(&r, longs[i].kind, longs[i].body, strlen(longs[i].body), &why) == 0))
+        api_error error;
+        if (!CHECK(api_parse(&r, longs[i].kind, longs[i].body, strlen(longs[i].body), &error) == 0))
             continue;
-        const bool inside = api_error_overflow(&why, r, 200, 100);
-        CHECK_MSG(inside == longs[i].inside && why.status == 400 &&
-                  strcmp(why.code, "context_length_exceeded") == 0 &&
-                  strcmp(why.message, longs[i].words) == 0, "%s: %d %s", kinds[longs[i].kind],
-                  inside, why.message);
+        const bool inside = api_error_overflow(&error, r, 200, 100);
+        CHECK_MSG(inside == longs[i].inside && error.status == 400 &&
+                  strcmp(error.code, "context_length_exceeded") == 0 &&
+                  strcmp(error.message, longs[i].words) == 0, "%s: %d %s", kinds[longs[i].kind],
+                  inside, error.message);
         api_request_free(r);
     }
 }
@@ -542,8 +542,8 @@ static void test_count(void)
 {
     static const char body[] = "{" ASK ",\"tools\":[{\"name\":\"f\",\"input_schema\":{}}]}";
     api_request *r;
-    api_error why;
-    CHECK(api_parse_count(&r, body, strlen(body), &why) == 0 && r->chat.n_message == 1 &&
+    api_error error;
+    CHECK(api_parse_count(&r, body, strlen(body), &error) == 0 && r->chat.n_message == 1 &&
           json_array_size(r->chat.tools) == 1);
     api_request_free(r);
 }

@@ -53,10 +53,10 @@ static char *answer(api_kind kind, const char *body, const char *events, answer_
     textbuf out = { 0 };
     api_request *r;
     api_writer *w = NULL;
-    api_error why;
+    api_error error;
 
-    if (!CHECK_MSG(api_parse(&r, kind, body, strlen(body), &why) == 0, "%s: %s", body,
-                   why.message)) return NULL;
+    if (!CHECK_MSG(api_parse(&r, kind, body, strlen(body), &error) == 0, "%s: %s", body,
+                   error.message)) return NULL;
     CHECK(api_writer_create(&w, r, &names, collect, &out) == 0 &&
           api_writer_begin(w, &at_begin) == 0 && play(w, events) == 0 &&
           api_writer_end(w, end, stop_text, &at_end) == 0);
@@ -66,9 +66,9 @@ static char *answer(api_kind kind, const char *body, const char *events, answer_
     return out.ptr;
 }
 
-static void check_text(const char *got, const char *want, const char *why)
+static void check_text(const char *got, const char *want, const char *error)
 {
-    CHECK_MSG(got && strcmp(got, want) == 0, "%s:\n%s\nwanted\n%s", why, got, want);
+    CHECK_MSG(got && strcmp(got, want) == 0, "%s:\n%s\nwanted\n%s", error, got, want);
 }
 
 /* ---- the bytes of small answers ------------------------------------------------------------ */
@@ -87,7 +87,7 @@ static const struct {
     api_kind kind;
     const char *body, *events;
     answer_end end;
-    const char *stop_text, *want, *why;
+    const char *stop_text, *want, *error;
 } bytes[] = {
     { API_CHAT, "{" ASK ",\"stream\":true}", "rhm|ahi\n|i|cf|+{\"a\"|+:1}|)", ANSWER_STOP, NULL,
       CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
@@ -212,7 +212,7 @@ static void test_bytes(void)
     for (size_t i = 0; i < ARRAY_LEN(bytes); i++) {
         char *got = answer(bytes[i].kind, bytes[i].body, bytes[i].events, bytes[i].end,
                            bytes[i].stop_text);
-        check_text(got, bytes[i].want, bytes[i].why);
+        check_text(got, bytes[i].want, bytes[i].error);
         mem_free(got);
     }
 }
@@ -438,7 +438,7 @@ static void test_joined(void)
 /* ---- Responses ----------------------------------------------------------------------------- */
 
 /* The types of the events, without "response." */
-static void check_types(const char *text, const char *want, const char *why)
+static void check_types(const char *text, const char *want, const char *error)
 {
     json_t *list = events_of(text, false), *v;
     textbuf b = { 0 };
@@ -446,7 +446,7 @@ static void check_types(const char *text, const char *want, const char *why)
     json_array_foreach(list, i, v)
         textbuf_printf(&b, "%s%s", i ? " " : "", json_string_value(at(v, "type")) + 9);
     textbuf_put(&b, (str_view){ "", 1 });
-    check_text(b.ptr, want, why);
+    check_text(b.ptr, want, error);
     textbuf_free(&b);
     json_decref(list);
 }
@@ -479,7 +479,7 @@ static void test_responses(void)
               "without its namespace: %s", text);
     mem_free(text);
 
-    static const struct { const char *body; answer_end end; const char *type, *why; } ends[] = {
+    static const struct { const char *body; answer_end end; const char *type, *error; } ends[] = {
         { "{\"input\":\"q\",\"stream\":true,\"max_output_tokens\":5}", ANSWER_LENGTH,
           "created in_progress output_item.added content_part.added output_text.delta "
           "output_text.done content_part.done output_item.done incomplete", "the client's limit" },
@@ -492,7 +492,7 @@ static void test_responses(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
         text = answer(API_RESPONSES, ends[i].body, "ahi", ends[i].end, NULL);
-        if (text) check_types(text, ends[i].type, ends[i].why);
+        if (text) check_types(text, ends[i].type, ends[i].error);
         mem_free(text);
     }
 }
@@ -508,12 +508,13 @@ static void test_round_trip(void)
         json_t *v = json_loads(text ? text : "{}", 0, NULL), *next = json_object();
         json_t *output = json_deep_copy(at(v, "output"));
         api_request *r = NULL;
-        api_error why = { 0 };
+        api_error error = { 0 };
         mem_free(text);
         if (closed) json_object_set_new(json_array_get(output, 0), "content", json_null());
         json_object_set_new(next, "input", output);
         again = json_dumps(next, 0);
-        CHECK_MSG(api_parse(&r, API_RESPONSES, again, strlen(again), &why) == 0, "%s", why.message);
+        CHECK_MSG(api_parse(&r, API_RESPONSES, again, strlen(again), &error) == 0, "%s",
+                  error.message);
         if (r && CHECK(r->chat.n_message == 1 && r->chat.messages[0].n_call == 2)) {
             const chat_message *m = r->chat.messages;
             CHECK(str_is(m->reasoning, "why \xc3\xa4?") && str_is(m->content, "hi") &&
@@ -537,10 +538,10 @@ static void test_choices(void)
         textbuf out = { 0 }, texts[2] = { 0 };
         api_request *r;
         api_writer *w = NULL;
-        api_error why;
+        api_error error;
         size_t i;
         json_t *v;
-        CHECK(api_parse(&r, API_CHAT, body, strlen(body), &why) == 0 &&
+        CHECK(api_parse(&r, API_CHAT, body, strlen(body), &error) == 0 &&
               api_writer_create(&w, r, &names, collect, &out) == 0);
         api_writer_begin(w, &at_begin);
         play(w, "aone");
@@ -597,9 +598,9 @@ static void test_logprobs(void)
         textbuf out = { 0 };
         api_request *r;
         api_writer *w = NULL;
-        api_error why;
+        api_error error;
         CHECK(api_parse(&r, logprobs[i].kind, logprobs[i].body, strlen(logprobs[i].body),
-                        &why) == 0 && api_writer_create(&w, r, &names, collect, &out) == 0);
+                        &error) == 0 && api_writer_create(&w, r, &names, collect, &out) == 0);
         api_writer_begin(w, NULL);
         for (size_t k = 0; k < ARRAY_LEN(tokens); k++) api_writer_token(w, &tokens[k]);
         play(w, "ah\xc3\xa4");
@@ -630,13 +631,13 @@ static void test_fail(void)
         textbuf out = { 0 };
         api_request *r;
         api_writer *w = NULL;
-        api_error why;
+        api_error error;
         snprintf(body, sizeof body, bodies[fails[i].kind], "true");
-        CHECK(api_parse(&r, fails[i].kind, body, strlen(body), &why) == 0 &&
+        CHECK(api_parse(&r, fails[i].kind, body, strlen(body), &error) == 0 &&
               api_writer_create(&w, r, &names, collect, &out) == 0);
         if (fails[i].begin) api_writer_begin(w, NULL);
-        api_error_make(&why, API_BROKEN, fails[i].kind, "gone");
-        CHECK(api_writer_fail(w, &why) == 0);
+        api_error_make(&error, API_BROKEN, fails[i].kind, "gone");
+        CHECK(api_writer_fail(w, &error) == 0);
         textbuf_put(&out, (str_view){ "", 1 });
         CHECK_MSG(strstr(out.ptr, fails[i].want) && !strstr(out.ptr, "[DONE]"), "fail %zu: %s", i,
                   out.ptr);
@@ -660,9 +661,9 @@ static void test_no_memory(void)
     for (int kind = API_CHAT; kind <= API_OLLAMA_GENERATE; kind++) {
         char body[512];
         api_request *r;
-        api_error why;
+        api_error error;
         snprintf(body, sizeof body, bodies[kind], kind % 2 ? "false" : "true");
-        if (!CHECK(api_parse(&r, (api_kind)kind, body, strlen(body), &why) == 0)) continue;
+        if (!CHECK(api_parse(&r, (api_kind)kind, body, strlen(body), &error) == 0)) continue;
         size_t n_whole = 0;
         for (long k = 0; k < 1000; k++) {        /* 0: none fails */
             textbuf out = { 0 };

@@ -356,12 +356,12 @@ static void test_sockets(void)
     struct stat st;
     http_server *other = NULL;
     err_ctx err = { 0 };
-    http_options o = { .address = "127.0.0.1", .port = http_port(server), .most_connections = 4,
+    http_options o = { .address = "127.0.0.1", .port = http_port(server), .max_connections = 4,
                        .handler = handle };
     CHECK(http_start(&other, &o, &err) < 0 && !other && strstr(err.msg, "in use"));
     o.address = "localhost";
     CHECK(http_start(&other, &o, &err) < 0 && strstr(err.msg, "not an address"));
-    o = (http_options){ .unix_path = socket_path, .most_connections = 4, .handler = handle };
+    o = (http_options){ .unix_path = socket_path, .max_connections = 4, .handler = handle };
     CHECK(http_start(&other, &o, &err) < 0 && strstr(err.msg, "in use"));   /* somebody listens */
     CHECK(stat(socket_path, &st) == 0 && (st.st_mode & 0777) == 0600);
     struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -391,7 +391,7 @@ int main(int argc, char **argv)
         snprintf(socket_path, sizeof socket_path, "moe-http-%d", (int)getpid());
     for (size_t i = 0; i < ARRAY_LEN(workers); i++) pthread_create(&workers[i], NULL, work, NULL);
     const http_options o = { .address = "127.0.0.1", .unix_path = socket_path,
-                             .most_body = MOST_BODY, .most_connections = 300, .handler = handle,
+                             .max_body_bytes = MOST_BODY, .max_connections = 300, .handler = handle,
                              .done = on_done };
     if (CHECK_MSG(http_start(&server, &o, &err) == 0, "%s", err.msg)) {
         test_answers();

@@ -27,17 +27,17 @@ typedef struct api_error {
     char type[40], code[40], param[64], message[256];
 } api_error;
 
-typedef enum api_trouble {
+typedef enum api_error_type {
     API_BAD_REQUEST, API_UNSUPPORTED, API_NO_KEY, API_NOT_FOUND, API_NO_MODEL, API_BAD_METHOD,
     API_TOO_LARGE, API_LOADING, API_BUSY, API_BROKEN
-} api_trouble;
+} api_error_type;
 
 /* Status, type and code as the kind's clients want them (a full queue is 529 for API_MESSAGES). */
-void api_error_make(api_error *why, api_trouble what, api_kind kind, const char *fmt, ...)
+void api_error_make(api_error *error, api_error_type type, api_kind kind, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 
 /* The error object, terminated; free it with mem_free. NULL: no memory. request_id may be NULL. */
-char *api_error_body(const api_error *why, api_kind kind, const char *request_id);
+char *api_error_body(const api_error *error, api_kind kind, const char *request_id);
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
@@ -55,7 +55,7 @@ typedef struct api_bias {
 
 /* A tool of the Responses API, and how the model knows it. */
 typedef struct api_tool {
-    const char *shown;                   /* the name in chat.tools: namespace and name in one */
+    const char *full_name;                   /* the name in chat.tools: namespace and name in one */
     const char *name, *space;            /* as the client knows it; space NULL: none */
     bool custom;                         /* its only argument is the text "input" */
 } api_tool;
@@ -65,7 +65,6 @@ typedef struct api_tool {
 typedef struct api_request {
     api_kind kind;
     bool stream, include_usage;
-    bool return_progress;                /* chat: api_writer_progress says something */
     bool load_only;                      /* Ollama without a prompt: nothing to compute; just
                                           * api_writer_end */
     chat_request chat;                   /* messages, tools, effort, thinking; date left empty.
@@ -114,24 +113,24 @@ typedef struct api_request {
     bool include_encrypted;              /* Responses: reasoning also as encrypted_content */
 
     json_t *root;                        /* the rest is private */
-    json_t *made;
+    json_t *built;
     struct api_block *arena;
 } api_request;
 
 /* Returns 0, or -1 with *why filled and *out NULL. */
-int api_parse(api_request **out, api_kind kind, const char *body, size_t n, api_error *why);
+int api_parse(api_request **out, api_kind kind, const char *body, size_t n, api_error *error);
 /* The same for /v1/messages/count_tokens: max_tokens may be absent. */
-int api_parse_count(api_request **out, const char *body, size_t n, api_error *why);
+int api_parse_count(api_request **out, const char *body, size_t n, api_error *error);
 void api_request_free(api_request *r);   /* NULL is fine */
 
 /* Any other body, read as strictly as requests are: depth limit, nothing after the value; integers
  * beyond 64 bits become reals. NULL with *why filled. */
-json_t *api_json_read(const char *text, size_t n, api_error *why);
+json_t *api_json_read(const char *text, size_t n, api_error *error);
 
 /* Fills *why with the words by which the API's clients recognise a prompt that does not fit. True:
  * the answer is status 200, api_writer_begin and api_writer_fail, because the client looks for it
  * in the stream only; false: the error's status and body. */
-bool api_error_overflow(api_error *why, const api_request *r, int n_prompt, int n_ctx);
+bool api_error_overflow(api_error *error, const api_request *r, int n_prompt, int n_ctx);
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
@@ -175,7 +174,7 @@ int api_writer_event(api_writer *w, const chat_event *ev);
 int api_writer_idle(api_writer *w);      /* stream: the API's own keep-alive event; else nothing */
 int api_writer_end(api_writer *w, answer_end end, const char *stop_text, const api_usage *u);
 /* In the stream, or, without one, the body for the error's status. */
-int api_writer_fail(api_writer *w, const api_error *why);
+int api_writer_fail(api_writer *w, const api_error *error);
 
 /* What follows belongs to choice 0 .. n_choice - 1; it begins with 0. */
 int api_writer_n_choice(const api_request *r);
@@ -184,8 +183,6 @@ void api_writer_choice(api_writer *w, int choice);
 void api_writer_finish(api_writer *w, answer_end end, const char *stop_text);
 /* A row of logprobs, before the event with the token's text. Chat and completions only. */
 int api_writer_token(api_writer *w, const api_token *t);
-/* How much of the prompt is computed; nothing unless the client asked. */
-int api_writer_progress(api_writer *w, int n_total, int n_cached, int n_done, double ms);
 
 /* ---- bodies about the model ---------------------------------------------------------------- */
 

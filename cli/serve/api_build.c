@@ -7,10 +7,10 @@
 #include "cli/serve/api_internal.h"
 #include "engine/text/textbuf_json.h"
 
-int api_build_init(api_build *b, api_request *r, api_error *why)
+int api_build_init(api_build *b, api_request *r, api_error *error)
 {
-    *b = (api_build){ .r = r, .why = why, .names = json_object() };
-    return b->names ? 0 : api_no_memory(why);
+    *b = (api_build){ .r = r, .error = error, .names = json_object() };
+    return b->names ? 0 : api_no_memory(error);
 }
 
 void api_build_release(api_build *b)
@@ -31,18 +31,18 @@ static int close_message(api_build *b)
     if (b->n == b->cap) {
         const int cap = b->cap ? 2 * b->cap : 16;
         chat_message *p = mem_resize(b->list, (size_t)cap, sizeof *p);
-        if (!p) return api_no_memory(b->why);
+        if (!p) return api_no_memory(b->error);
         b->list = p;
         b->cap = cap;
     }
     if (b->n_call) {
         if (!(calls = api_alloc(b->r, (size_t)b->n_call, sizeof *calls)))
-            return api_no_memory(b->why);
+            return api_no_memory(b->error);
         memcpy(calls, b->calls, (size_t)b->n_call * sizeof *calls);
         m.calls = calls;
     }
-    if (api_keep(&m.content, b->r, &b->content, b->why) < 0 ||
-        api_keep(&m.reasoning, b->r, &b->reasoning, b->why) < 0) return -1;
+    if (api_keep(&m.content, b->r, &b->content, b->error) < 0 ||
+        api_keep(&m.reasoning, b->r, &b->reasoning, b->error) < 0) return -1;
     b->list[b->n++] = m;
     b->content.len = b->reasoning.len = 0;
     b->n_call = 0;
@@ -75,15 +75,15 @@ int api_build_turn(api_build *b)
 
 int api_build_result(api_build *b, const char *id, const char *name)
 {
-    const json_t *known = id ? json_object_get(b->names, id) : NULL;
+    const json_t *function_name = id ? json_object_get(b->names, id) : NULL;
     char *copy;
 
     if (api_build_open(b, CHAT_TOOL) < 0) return -1;
     b->name = name && name[0] ? str_from(name) : b->last_name.len ? b->last_name : str_from("tool");
-    if (!known) return 0;
+    if (!function_name) return 0;
     /* The table's own text goes when the id comes again. */
-    b->name = api_view(known);
-    if (!(copy = api_alloc(b->r, b->name.len, 1))) return api_no_memory(b->why);
+    b->name = api_view(function_name);
+    if (!(copy = api_alloc(b->r, b->name.len, 1))) return api_no_memory(b->error);
     b->name.ptr = memcpy(copy, b->name.ptr, b->name.len);
     return 0;
 }
@@ -116,7 +116,7 @@ static int read_arguments(str_view *out, api_build *b, const json_t *v)
     if (v && !json_is_object(v)) textbuf_str(&text, "}");
     mem_free(inner);
     if (rc < 0) text.failed = true;
-    rc = api_keep(out, b->r, &text, b->why);
+    rc = api_keep(out, b->r, &text, b->error);
     textbuf_free(&text);
     return rc;
 }
@@ -125,11 +125,11 @@ int api_build_call(api_build *b, const char *id, str_view name, const json_t *ar
                    const char *param)
 {
     json_t *text;
-    if (!name.len) return api_refuse(b->why, param, "the call has no name");
+    if (!name.len) return api_refuse(b->error, param, "the call has no name");
     if (b->n_call == b->cap_call) {
         const int cap = b->cap_call ? 2 * b->cap_call : 8;
         chat_call *p = mem_resize(b->calls, (size_t)cap, sizeof *p);
-        if (!p) return api_no_memory(b->why);
+        if (!p) return api_no_memory(b->error);
         b->calls = p;
         b->cap_call = cap;
     }
@@ -138,7 +138,7 @@ int api_build_call(api_build *b, const char *id, str_view name, const json_t *ar
     b->n_call++;
     if (!id) return 0;
     text = json_stringn(name.ptr, name.len);
-    if (!text || json_object_set_new(b->names, id, text) != 0) return api_no_memory(b->why);
+    if (!text || json_object_set_new(b->names, id, text) != 0) return api_no_memory(b->error);
     return 0;
 }
 
@@ -157,7 +157,7 @@ static const char *text_key(const char *type)
 int api_build_text(api_build *b, textbuf *out, const json_t *content, const char *sep, bool note,
                    const char *param)
 {
-    const size_t before = out->len;
+    const size_t start = out->len;
     size_t i;
     json_t *item;
     char esc[48];
@@ -167,25 +167,26 @@ int api_build_text(api_build *b, textbuf *out, const json_t *content, const char
         return 0;
     }
     if (!json_is_array(content))
-        return api_refuse(b->why, param, "a string or an array of parts is expected");
+        return api_refuse(b->error, param, "a string or an array of parts is expected");
     json_array_foreach(content, i, item) {
-        const api_path at = api_at("%s[%zu]", param, i);
+        const api_path path = api_path_of("%s[%zu]", param, i);
         const char *type = NULL, *key;
         const json_t *text = item;
         if (!json_is_string(item)) {
-            if (!json_is_object(item)) return api_refuse(b->why, at.text, "an object is expected");
-            if (api_text(&type, item, "type", api_at("%s.type", at.text).text, b->why) < 0)
+            if (!json_is_object(item))
+                return api_refuse(b->error, path.text, "an object is expected");
+            if (api_text(&type, item, "type", api_path_of("%s.type", path.text).text, b->error) < 0)
                 return -1;
             key = text_key(type);
             text = key ? api_field(item, key) : NULL;
             if (key && !json_is_string(text))
-                return api_refuse(b->why, api_at("%s.%s", at.text, key).text,
+                return api_refuse(b->error, api_path_of("%s.%s", path.text, key).text,
                                   "a string is expected");
             if (!key && !note)
-                return api_no_support(b->why, at.text, "\"%s\": this model takes text only",
+                return api_no_support(b->error, path.text, "\"%s\": this model takes text only",
                                       ESC(esc, str_from(type)));
         }
-        if (out->len > before) textbuf_str(out, sep);
+        if (out->len > start) textbuf_str(out, sep);
         if (text) textbuf_put(out, api_view(text));
         else textbuf_printf(out, "[%s left out: this model takes text only]",
                             ESC(esc, str_from(type)));
@@ -197,7 +198,7 @@ int api_build_done(api_build *b)
 {
     chat_message *list;
     if (close_message(b) < 0) return -1;
-    if (!(list = api_alloc(b->r, (size_t)b->n + 1, sizeof *list))) return api_no_memory(b->why);
+    if (!(list = api_alloc(b->r, (size_t)b->n + 1, sizeof *list))) return api_no_memory(b->error);
     if (b->n) memcpy(list, b->list, (size_t)b->n * sizeof *list);
     b->r->chat.messages = list;
     b->r->chat.n_message = b->n;

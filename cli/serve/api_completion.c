@@ -10,7 +10,7 @@ static bool is_ids(const json_t *v)
 }
 
 static int read_prompt(api_prompt *out, api_request *r, const json_t *v, const char *param,
-                       api_error *why)
+                       api_error *error)
 {
     const size_t n = json_array_size(v);
     int32_t *ids;
@@ -22,33 +22,34 @@ static int read_prompt(api_prompt *out, api_request *r, const json_t *v, const c
         return 0;
     }
     if (!json_is_array(v))
-        return api_refuse(why, param, "text, token ids or a list of these is expected");
-    if (!n || n > INT32_MAX) return api_refuse(why, param, "there are no token ids");
-    if (!(ids = api_alloc(r, n, sizeof *ids))) return api_no_memory(why);
+        return api_refuse(error, param, "text, token ids or a list of these is expected");
+    if (!n || n > INT32_MAX) return api_refuse(error, param, "there are no token ids");
+    if (!(ids = api_alloc(r, n, sizeof *ids))) return api_no_memory(error);
     json_array_foreach(v, i, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) > INT32_MAX)
-            return api_refuse(why, api_at("%s[%zu]", param, i).text, "a token id is expected");
+            return api_refuse(error, api_path_of("%s[%zu]", param, i).text,
+                              "a token id is expected");
         ids[i] = (int32_t)json_integer_value(id);
     }
     *out = (api_prompt){ .ids = ids, .n_ids = (int)n };
     return 0;
 }
 
-static int read_prompts(api_request *r, const json_t *v, api_error *why)
+static int read_prompts(api_request *r, const json_t *v, api_error *error)
 {
     const bool one = json_is_string(v) || is_ids(v) || !json_is_array(v);
     const size_t n = one ? 1 : json_array_size(v);
     api_prompt *list;
 
-    if (!v) return api_refuse(why, "prompt", "it is missing");
+    if (!v) return api_refuse(error, "prompt", "it is missing");
     if (n < 1 || n * (size_t)r->n > API_MAX_CHOICE)
-        return api_refuse(why, "prompt", "%zu prompts with n %d are not 1 to %d choices", n, r->n,
+        return api_refuse(error, "prompt", "%zu prompts with n %d are not 1 to %d choices", n, r->n,
                           API_MAX_CHOICE);
-    if (!(list = api_alloc(r, n, sizeof *list))) return api_no_memory(why);
+    if (!(list = api_alloc(r, n, sizeof *list))) return api_no_memory(error);
     for (size_t i = 0; i < n; i++)
         if (read_prompt(&list[i], r, one ? v : json_array_get(v, i),
-                        one ? "prompt" : api_at("prompt[%zu]", i).text, why) < 0) return -1;
+                        one ? "prompt" : api_path_of("prompt[%zu]", i).text, error) < 0) return -1;
     r->prompts = list;
     r->n_prompts = (int)n;
     r->prompt = list[0].text;
@@ -58,26 +59,26 @@ static int read_prompts(api_request *r, const json_t *v, api_error *why)
     return 0;
 }
 
-int api_parse_completion(api_request *r, const json_t *root, api_error *why)
+int api_parse_completion(api_request *r, const json_t *root, api_error *error)
 {
     int64_t v;
     bool given;
 
     r->raw = true;
-    if (api_chat_n(r, root, why) < 0 || read_prompts(r, api_field(root, "prompt"), why) < 0 ||
-        api_bool(&r->echo, root, "echo", "echo", why) < 0 ||
-        api_text(&r->suffix, root, "suffix", "suffix", why) < 0 ||
-        api_int(&v, &given, root, "logprobs", "logprobs", 0, 5, why) < 0) return -1;
+    if (api_chat_n(r, root, error) < 0 || read_prompts(r, api_field(root, "prompt"), error) < 0 ||
+        api_bool(&r->echo, root, "echo", "echo", error) < 0 ||
+        api_text(&r->suffix, root, "suffix", "suffix", error) < 0 ||
+        api_int(&v, &given, root, "logprobs", "logprobs", 0, 5, error) < 0) return -1;
     if (given) r->logprobs = (int)v;
     if (r->suffix && !r->suffix[0]) r->suffix = NULL;
-    if (api_int(&v, &given, root, "best_of", "best_of", 1, INT64_MAX, why) < 0) return -1;
-    if (given && v != 1) return api_no_support(why, "best_of", "only 1 is possible");
-    if (api_max_tokens(r, root, "max_tokens", "max_tokens", r->echo, why) < 0 ||
-        api_form(r, api_field(root, "response_format"), "response_format", false, why) < 0 ||
-        api_stops(r, root, "stop", "stop", why) < 0 ||
-        api_sampling(r, root, "", why) < 0 ||
-        api_chat_bias(r, root, why) < 0 ||
-        api_chat_stream(r, root, why) < 0 ||
-        api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", why) < 0) return -1;
+    if (api_int(&v, &given, root, "best_of", "best_of", 1, INT64_MAX, error) < 0) return -1;
+    if (given && v != 1) return api_no_support(error, "best_of", "only 1 is possible");
+    if (api_max_tokens(r, root, "max_tokens", "max_tokens", r->echo, error) < 0 ||
+        api_form(r, api_field(root, "response_format"), "response_format", false, error) < 0 ||
+        api_stops(r, root, "stop", "stop", error) < 0 ||
+        api_sampling(r, root, "", error) < 0 ||
+        api_chat_bias(r, root, error) < 0 ||
+        api_chat_stream(r, root, error) < 0 ||
+        api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", error) < 0) return -1;
     return 0;
 }

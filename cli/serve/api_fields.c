@@ -10,7 +10,7 @@
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-api_path api_at(const char *fmt, ...)
+api_path api_path_of(const char *fmt, ...)
 {
     api_path p;
     va_list args;
@@ -20,37 +20,37 @@ api_path api_at(const char *fmt, ...)
     return p;
 }
 
-static int refuse(api_error *why, api_trouble what, const char *param, const char *fmt,
+static int refuse(api_error *error, api_error_type type, const char *param, const char *fmt,
                   va_list args)
 {
-    char message[sizeof why->message];
+    char message[sizeof error->message];
     vsnprintf(message, sizeof message, fmt, args);
-    api_error_make(why, what, API_CHAT, "%s%s%s", param, param[0] ? ": " : "", message);
-    snprintf(why->param, sizeof why->param, "%s", param);
+    api_error_make(error, type, API_CHAT, "%s%s%s", param, param[0] ? ": " : "", message);
+    snprintf(error->param, sizeof error->param, "%s", param);
     return -1;
 }
 
-int api_refuse(api_error *why, const char *param, const char *fmt, ...)
+int api_refuse(api_error *error, const char *param, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    refuse(why, API_BAD_REQUEST, param, fmt, args);
+    refuse(error, API_BAD_REQUEST, param, fmt, args);
     va_end(args);
     return -1;
 }
 
-int api_no_support(api_error *why, const char *param, const char *fmt, ...)
+int api_no_support(api_error *error, const char *param, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    refuse(why, API_UNSUPPORTED, param, fmt, args);
+    refuse(error, API_UNSUPPORTED, param, fmt, args);
     va_end(args);
     return -1;
 }
 
-int api_no_memory(api_error *why)
+int api_no_memory(api_error *error)
 {
-    api_error_make(why, API_BROKEN, API_CHAT, "out of memory for the request");
+    api_error_make(error, API_BROKEN, API_CHAT, "out of memory for the request");
     return -1;
 }
 
@@ -80,7 +80,7 @@ static size_t number_end(bool *big, const char *s, size_t i, size_t n)
 
 /* The library's own depth limit is higher, and it refuses integers beyond 64 bits, which schemas
  * have: a copy with ".0" after each goes to *copy. */
-static int scan(textbuf *copy, const char *s, size_t n, api_error *why)
+static int scan(textbuf *copy, const char *s, size_t n, api_error *error)
 {
     size_t from = 0;
     bool in_string = false, big;
@@ -95,7 +95,7 @@ static int scan(textbuf *copy, const char *s, size_t n, api_error *why)
             in_string = true;
         } else if (c == '{' || c == '[') {
             if (++depth > API_MAX_DEPTH)
-                return api_refuse(why, "", "the body is nested deeper than %d levels",
+                return api_refuse(error, "", "the body is nested deeper than %d levels",
                                   API_MAX_DEPTH);
         } else if (c == '}' || c == ']') {
             depth--;
@@ -108,22 +108,23 @@ static int scan(textbuf *copy, const char *s, size_t n, api_error *why)
         }
     }
     if (from) textbuf_put(copy, (str_view){ s + from, n - from });
-    return copy->failed ? api_no_memory(why) : 0;
+    return copy->failed ? api_no_memory(error) : 0;
 }
 
-json_t *api_json_read(const char *text, size_t n, api_error *why)
+json_t *api_json_read(const char *text, size_t n, api_error *error)
 {
     textbuf copy = { 0 };
-    json_error_t at;
+    json_error_t position;
     json_t *v = NULL;
     char esc[128];
 
     if (!n) {
-        api_refuse(why, "", "the body is empty; it has to be a JSON object");
-    } else if (scan(&copy, text, n, why) == 0) {
-        v = json_loadb(copy.len ? copy.ptr : text, copy.len ? copy.len : n, JSON_ALLOW_NUL, &at);
-        if (!v) api_refuse(why, "", "the body is not JSON: line %d, column %d: %s", at.line,
-                           at.column, ESC(esc, str_from(at.text)));
+        api_refuse(error, "", "the body is empty; it has to be a JSON object");
+    } else if (scan(&copy, text, n, error) == 0) {
+        v = json_loadb(copy.len ? copy.ptr : text, copy.len ? copy.len : n, JSON_ALLOW_NUL,
+                       &position);
+        if (!v) api_refuse(error, "", "the body is not JSON: line %d, column %d: %s", position.line,
+                           position.column, ESC(esc, str_from(position.text)));
     }
     textbuf_free(&copy);
     return v;
@@ -147,10 +148,10 @@ void *api_alloc(api_request *r, size_t n, size_t size)
     return b->data;
 }
 
-int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *why)
+int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *error)
 {
     char *p = b->failed ? NULL : api_alloc(r, b->len + 1, 1);
-    if (!p) return api_no_memory(why);
+    if (!p) return api_no_memory(error);
     if (b->len) memcpy(p, b->ptr, b->len);
     *out = (str_view){ p, b->len };
     return 0;
@@ -165,7 +166,7 @@ void api_request_free(api_request *r)
         mem_free(b);
     }
     json_decref(r->root);
-    json_decref(r->made);
+    json_decref(r->built);
     mem_free(r);
 }
 
@@ -182,31 +183,31 @@ str_view api_view(const json_t *string)
     return (str_view){ json_string_value(string), json_string_length(string) };
 }
 
-int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *why)
+int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *error)
 {
     const json_t *v = api_field(o, key);
     if (!v) return 0;
-    if (!json_is_boolean(v)) return api_refuse(why, param, "true or false is expected");
+    if (!json_is_boolean(v)) return api_refuse(error, param, "true or false is expected");
     *out = json_is_true(v);
     return 0;
 }
 
 int api_float(float *out, const json_t *o, const char *key, const char *param, double min,
-              double max, api_error *why)
+              double max, api_error *error)
 {
     const json_t *v = api_field(o, key);
     double x;
     if (!v) return 0;
-    if (!json_is_number(v)) return api_refuse(why, param, "a number is expected");
+    if (!json_is_number(v)) return api_refuse(error, param, "a number is expected");
     x = json_number_value(v);
     if (!(x >= min && x <= max))
-        return api_refuse(why, param, "%g is outside of %g to %g", x, min, max);
+        return api_refuse(error, param, "%g is outside of %g to %g", x, min, max);
     *out = (float)x;
     return 0;
 }
 
 int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const char *param,
-            int64_t min, int64_t max, api_error *why)
+            int64_t min, int64_t max, api_error *error)
 {
     const json_t *v = api_field(o, key);
     *given = false;
@@ -217,48 +218,48 @@ int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const c
     } else if (json_is_integer(v)) {
         *out = json_integer_value(v);
     } else {
-        return api_refuse(why, param, "a whole number is expected");
+        return api_refuse(error, param, "a whole number is expected");
     }
     if (*out < min || *out > max)
-        return api_refuse(why, param, "%lld is outside of %lld to %lld", (long long)*out,
+        return api_refuse(error, param, "%lld is outside of %lld to %lld", (long long)*out,
                           (long long)min, (long long)max);
     *given = true;
     return 0;
 }
 
 int api_text(const char **out, const json_t *o, const char *key, const char *param,
-             api_error *why)
+             api_error *error)
 {
     const json_t *v = api_field(o, key);
     if (!v) return 0;
-    if (!json_is_string(v)) return api_refuse(why, param, "a string is expected");
+    if (!json_is_string(v)) return api_refuse(error, param, "a string is expected");
     if (strlen(json_string_value(v)) != json_string_length(v))
-        return api_refuse(why, param, "a zero byte cannot stand here");
+        return api_refuse(error, param, "a zero byte cannot stand here");
     *out = json_string_value(v);
     return 0;
 }
 
 int api_list(const json_t **out, const json_t *o, const char *key, const char *param,
-             api_error *why)
+             api_error *error)
 {
     const json_t *v = api_field(o, key);
-    if (v && !json_is_array(v)) return api_refuse(why, param, "an array is expected");
+    if (v && !json_is_array(v)) return api_refuse(error, param, "an array is expected");
     *out = v;
     return 0;
 }
 
 int api_object(const json_t **out, const json_t *o, const char *key, const char *param,
-               api_error *why)
+               api_error *error)
 {
     const json_t *v = api_field(o, key);
-    if (v && !json_is_object(v)) return api_refuse(why, param, "an object is expected");
+    if (v && !json_is_object(v)) return api_refuse(error, param, "an object is expected");
     *out = v;
     return 0;
 }
 
 /* ---- groups of fields ---------------------------------------------------------------------- */
 
-static int read_seed(api_request *r, const json_t *o, const char *param, api_error *why)
+static int read_seed(api_request *r, const json_t *o, const char *param, api_error *error)
 {
     const json_t *v = api_field(o, "seed");
     const double x = json_number_value(v);
@@ -268,12 +269,12 @@ static int read_seed(api_request *r, const json_t *o, const char *param, api_err
     else if (json_is_real(v) && x == trunc(x) && x > -9.3e18 && x <= 1.8446744073709552e19)
         r->seed = x < 0 ? (uint64_t)(int64_t)fmax(x, (double)INT64_MIN)
                 : x >= 18446744073709551615.0 ? UINT64_MAX : (uint64_t)x;
-    else return api_refuse(why, param, "a 64-bit integer is expected");
+    else return api_refuse(error, param, "a 64-bit integer is expected");
     r->has_seed = true;
     return 0;
 }
 
-int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *why)
+int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *error)
 {
     const struct { const char *key; float *out; double min, max; } fields[] = {
         { "temperature", &r->temperature, 0, 2 },
@@ -287,32 +288,33 @@ int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error 
     bool given;
 
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
-        if (api_float(fields[i].out, o, fields[i].key, api_at("%s%s", prefix, fields[i].key).text,
-                      fields[i].min, fields[i].max, why) < 0) return -1;
-    if (api_int(&v, &given, o, "top_k", api_at("%stop_k", prefix).text, 0, INT_MAX, why) < 0)
+        if (api_float(fields[i].out, o, fields[i].key,
+                      api_path_of("%s%s", prefix, fields[i].key).text,
+                      fields[i].min, fields[i].max, error) < 0) return -1;
+    if (api_int(&v, &given, o, "top_k", api_path_of("%stop_k", prefix).text, 0, INT_MAX, error) < 0)
         return -1;
     if (given) r->top_k = (int)v;
-    return read_seed(r, o, api_at("%sseed", prefix).text, why);
+    return read_seed(r, o, api_path_of("%sseed", prefix).text, error);
 }
 
-int api_stops(api_request *r, const json_t *o, const char *key, const char *param, api_error *why)
+int api_stops(api_request *r, const json_t *o, const char *key, const char *param, api_error *error)
 {
     const json_t *v = api_field(o, key), *item;
     const size_t n = json_is_array(v) ? json_array_size(v) : v != NULL;
 
     if (!v) return 0;
     if (!json_is_array(v) && !json_is_string(v))
-        return api_refuse(why, param, "a string or an array of strings is expected");
-    if (n > 64) return api_refuse(why, param, "%zu stop strings are more than 64", n);
-    if (!(r->stop = api_alloc(r, n + 1, sizeof *r->stop))) return api_no_memory(why);
+        return api_refuse(error, param, "a string or an array of strings is expected");
+    if (n > 64) return api_refuse(error, param, "%zu stop strings are more than 64", n);
+    if (!(r->stop = api_alloc(r, n + 1, sizeof *r->stop))) return api_no_memory(error);
     for (size_t i = 0; i < n; i++) {
         item = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_string(item)) return api_refuse(why, param, "a string is expected");
+        if (!json_is_string(item)) return api_refuse(error, param, "a string is expected");
         if (!json_string_length(item)) continue;
         if (strlen(json_string_value(item)) != json_string_length(item))
-            return api_refuse(why, param, "a zero byte cannot stand here");
+            return api_refuse(error, param, "a zero byte cannot stand here");
         if (json_string_length(item) > STOP_STRING_MAX_BYTES)
-            return api_refuse(why, param, "a stop string of %zu bytes is longer than %d",
+            return api_refuse(error, param, "a stop string of %zu bytes is longer than %d",
                               json_string_length(item), STOP_STRING_MAX_BYTES);
         r->stop[r->n_stop++] = json_string_value(item);
     }
@@ -320,19 +322,19 @@ int api_stops(api_request *r, const json_t *o, const char *key, const char *para
 }
 
 int api_max_tokens(api_request *r, const json_t *o, const char *key, const char *param, bool zero,
-                   api_error *why)
+                   api_error *error)
 {
     int64_t v;
     bool given;
-    if (api_int(&v, &given, o, key, param, INT64_MIN, INT64_MAX, why) < 0) return -1;
+    if (api_int(&v, &given, o, key, param, INT64_MIN, INT64_MAX, error) < 0) return -1;
     if (!given) return 0;
-    if (v == 0 && !zero) return api_refuse(why, param, "at least 1 is expected");
+    if (v == 0 && !zero) return api_refuse(error, param, "at least 1 is expected");
     r->max_tokens = v < 0 ? -1 : v > INT_MAX ? INT_MAX : (int)v;
     return 0;
 }
 
 int api_effort(api_request *r, const json_t *o, const char *key, const char *param,
-               api_error *why)
+               api_error *error)
 {
     static const struct { const char *name; chat_effort effort; } names[] = {
         { "none", CHAT_EFFORT_LOW }, { "minimal", CHAT_EFFORT_LOW }, { "low", CHAT_EFFORT_LOW },
@@ -342,7 +344,7 @@ int api_effort(api_request *r, const json_t *o, const char *key, const char *par
     const char *text = NULL;
     char esc[48];
 
-    if (api_text(&text, o, key, param, why) < 0) return -1;
+    if (api_text(&text, o, key, param, error) < 0) return -1;
     if (!text) return 0;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i].name, text) != 0) continue;
@@ -351,39 +353,40 @@ int api_effort(api_request *r, const json_t *o, const char *key, const char *par
         r->chat.thinking = i == 0 ? CHAT_THINK_OFF : CHAT_THINK_ON;
         return 0;
     }
-    return api_refuse(why, param, "\"%s\" is none of none, minimal, low, medium, high, xhigh, max",
+    return api_refuse(error, param,
+                      "\"%s\" is none of none, minimal, low, medium, high, xhigh, max",
                       ESC(esc, str_from(text)));
 }
 
-int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *why)
+int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *error)
 {
     const char *type = NULL;
     const json_t *inner = format;
-    const api_path of_type = api_at("%s.type", param);
-    api_path at = api_at("%s.schema", param);
+    const api_path type_path = api_path_of("%s.type", param);
+    api_path schema_path = api_path_of("%s.schema", param);
     char esc[48];
 
     if (!format) return 0;
-    if (!json_is_object(format)) return api_refuse(why, param, "an object is expected");
-    if (api_text(&type, format, "type", of_type.text, why) < 0) return -1;
-    if (!type) return api_refuse(why, of_type.text, "it is missing");
+    if (!json_is_object(format)) return api_refuse(error, param, "an object is expected");
+    if (api_text(&type, format, "type", type_path.text, error) < 0) return -1;
+    if (!type) return api_refuse(error, type_path.text, "it is missing");
     if (strcmp(type, "text") == 0) return 0;
     if (strcmp(type, "json_object") == 0) {
-        if (api_object(&r->schema, format, "schema", at.text, why) < 0) return -1;
+        if (api_object(&r->schema, format, "schema", schema_path.text, error) < 0) return -1;
         r->form = r->schema ? FORM_SCHEMA : FORM_JSON;
         return 0;
     }
     if (strcmp(type, "json_schema") != 0)
-        return api_refuse(why, of_type.text, "\"%s\" is none of text, json_object, json_schema",
+        return api_refuse(error, type_path.text, "\"%s\" is none of text, json_object, json_schema",
                           ESC(esc, str_from(type)));
     if (!flat) {
-        at = api_at("%s.json_schema", param);
-        if (api_object(&inner, format, "json_schema", at.text, why) < 0) return -1;
-        if (!inner) return api_refuse(why, at.text, "it is missing");
-        at = api_at("%s.json_schema.schema", param);
+        schema_path = api_path_of("%s.json_schema", param);
+        if (api_object(&inner, format, "json_schema", schema_path.text, error) < 0) return -1;
+        if (!inner) return api_refuse(error, schema_path.text, "it is missing");
+        schema_path = api_path_of("%s.json_schema.schema", param);
     }
-    if (api_object(&r->schema, inner, "schema", at.text, why) < 0) return -1;
-    if (!r->schema) return api_refuse(why, at.text, "it is missing");
+    if (api_object(&r->schema, inner, "schema", schema_path.text, error) < 0) return -1;
+    if (!r->schema) return api_refuse(error, schema_path.text, "it is missing");
     r->form = FORM_SCHEMA;
-    return api_bool(&r->strict, inner, "strict", api_at("%s.strict", param).text, why);
+    return api_bool(&r->strict, inner, "strict", api_path_of("%s.strict", param).text, error);
 }

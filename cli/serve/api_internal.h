@@ -14,48 +14,49 @@
 /* ---- api_fields.c: JSON, memory, fields ---- */
 
 typedef struct api_path { char text[64]; } api_path;
-api_path api_at(const char *fmt, ...) PRINTF_LIKE(1, 2);
+api_path api_path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-int api_refuse(api_error *why, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
-int api_no_support(api_error *why, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
-int api_no_memory(api_error *why);
+int api_refuse(api_error *error, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
+int api_no_support(api_error *error, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
+int api_no_memory(api_error *error);
 
 void *api_alloc(api_request *r, size_t n, size_t size);          /* zeroed, lives as long as r */
-int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *why);
+int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *error);
 
 const json_t *api_field(const json_t *object, const char *key);  /* NULL if absent or null */
 str_view api_view(const json_t *string);
 
 /* One field of an object. Absent: *out stays as it is. */
-int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *why);
+int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *error);
 int api_float(float *out, const json_t *o, const char *key, const char *param, double min,
-              double max, api_error *why);
+              double max, api_error *error);
 int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const char *param,
-            int64_t min, int64_t max, api_error *why);
+            int64_t min, int64_t max, api_error *error);
 int api_text(const char **out, const json_t *o, const char *key, const char *param,
-             api_error *why);                            /* refuses NUL inside */
+             api_error *error);                            /* refuses NUL inside */
 int api_list(const json_t **out, const json_t *o, const char *key, const char *param,
-             api_error *why);
+             api_error *error);
 int api_object(const json_t **out, const json_t *o, const char *key, const char *param,
-               api_error *why);
+               api_error *error);
 
 /* Groups of fields that several APIs have, below prefix ("" or "options."). */
-int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *why);
-int api_stops(api_request *r, const json_t *o, const char *key, const char *param, api_error *why);
+int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *error);
+int api_stops(api_request *r, const json_t *o, const char *key, const char *param,
+              api_error *error);
 /* key: max_tokens and its other names. zero: 0 is allowed. */
 int api_max_tokens(api_request *r, const json_t *o, const char *key, const char *param, bool zero,
-                   api_error *why);
+                   api_error *error);
 int api_effort(api_request *r, const json_t *o, const char *key, const char *param,
-               api_error *why);
+               api_error *error);
 /* OpenAI's response_format; in the Responses API its parts lie flat. */
-int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *why);
+int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *error);
 
 /* ---- api_build.c: messages ---- */
 
 /* The message that is open gathers text, reasoning and calls until one of another kind comes. */
 typedef struct api_build {
     api_request *r;
-    api_error *why;
+    api_error *error;
     chat_message *list;
     int n, cap;
     bool open;
@@ -68,7 +69,7 @@ typedef struct api_build {
     str_view last_name;                  /* of the last call */
 } api_build;
 
-int api_build_init(api_build *b, api_request *r, api_error *why);
+int api_build_init(api_build *b, api_request *r, api_error *error);
 /* Closes the one that is open and opens another. Leading system messages become one. */
 int api_build_open(api_build *b, chat_role role);
 /* A tool message that answers call id (NULL: unknown); name is used if no such call is known. */
@@ -90,27 +91,27 @@ void api_build_release(api_build *b);    /* always, after init */
 /* {"type":"function","function":{...}} for r->chat.tools; description and parameters may be
  * NULL. */
 int api_tool_add(api_request *r, str_view name, const json_t *description, const json_t *parameters,
-                 const json_t *strict, api_error *why);
-int api_tools_chat(api_request *r, const json_t *tools, const char *param, api_error *why);
-int api_check_choice(api_request *r, const char *param, api_error *why);
+                 const json_t *strict, api_error *error);
+int api_tools_chat(api_request *r, const json_t *tools, const char *param, api_error *error);
+int api_check_choice(api_request *r, const char *param, api_error *error);
 /* OpenAI's tool_choice, nested ("function": {"name"}) or flat. */
-int api_tool_choice(api_request *r, const json_t *choice, bool flat, api_error *why);
+int api_tool_choice(api_request *r, const json_t *choice, bool flat, api_error *error);
 /* "space" + "name" as the model sees them, in r's memory. */
-const char *api_shown_name(api_request *r, const char *space, const char *name);
+const char *api_full_name(api_request *r, const char *space, const char *name);
 
 /* ---- one for each API ---- */
 
 /* Of chat completions, and of others that have the same fields. */
-int api_chat_messages(api_request *r, const json_t *root, api_error *why);
-int api_chat_bias(api_request *r, const json_t *root, api_error *why);
-int api_chat_stream(api_request *r, const json_t *root, api_error *why);
-int api_chat_n(api_request *r, const json_t *root, api_error *why);
+int api_chat_messages(api_request *r, const json_t *root, api_error *error);
+int api_chat_bias(api_request *r, const json_t *root, api_error *error);
+int api_chat_stream(api_request *r, const json_t *root, api_error *error);
+int api_chat_n(api_request *r, const json_t *root, api_error *error);
 
-int api_parse_chat(api_request *r, const json_t *root, api_error *why);
-int api_parse_completion(api_request *r, const json_t *root, api_error *why);
-int api_parse_responses(api_request *r, const json_t *root, api_error *why);
-int api_parse_messages(api_request *r, const json_t *root, bool count, api_error *why);
-int api_parse_ollama(api_request *r, const json_t *root, api_error *why);
+int api_parse_chat(api_request *r, const json_t *root, api_error *error);
+int api_parse_completion(api_request *r, const json_t *root, api_error *error);
+int api_parse_responses(api_request *r, const json_t *root, api_error *error);
+int api_parse_messages(api_request *r, const json_t *root, bool count, api_error *error);
+int api_parse_ollama(api_request *r, const json_t *root, api_error *error);
 
 /* ---- api_text.c: JSON as text, base64, dates ---- */
 
@@ -150,7 +151,6 @@ typedef struct api_answer {
     bool finished;
     answer_end end;
     char *stop_text;
-    bool said;                           /* stream: its last chunk went out */
     /* logprobs, as JSON rows with commas between: chat has one list, completions four */
     textbuf rows, row_logprobs, row_tops, row_offsets;
     size_t n_char;                       /* completions: characters up to here */
@@ -165,7 +165,7 @@ typedef struct api_style {
     void (*close)(api_writer *w, api_part *p);
     void (*idle)(api_writer *w);
     void (*end)(api_writer *w);
-    void (*fail)(api_writer *w, const api_error *why);
+    void (*fail)(api_writer *w, const api_error *error);
     void (*whole)(api_writer *w);        /* without stream: the body */
 } api_style;
 
@@ -178,7 +178,7 @@ struct api_writer {
     const api_style *style;
     textbuf out;                         /* goes to the sink next */
     api_answer choices[API_MAX_CHOICE];
-    int n_choice, now;
+    int n_choice, current;
     int n_number;
     int n_event;                         /* Responses: sequence_number */
     bool begun;
@@ -196,6 +196,6 @@ void api_put_joined(textbuf *b, const api_answer *c, part_kind kind);
 const char *api_finish_reason(const api_writer *w, const api_answer *c);     /* OpenAI's words */
 void api_put_usage(textbuf *b, const api_usage *u);                      /* OpenAI's chat */
 void api_put_timings(textbuf *b, const api_usage *u);
-void api_put_error(textbuf *b, const api_error *why, api_kind kind, const char *request_id);
+void api_put_error(textbuf *b, const api_error *error, api_kind kind, const char *request_id);
 
 #endif

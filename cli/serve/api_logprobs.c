@@ -66,7 +66,7 @@ static void completion_row(api_answer *c, const api_token *t)
 
 int api_writer_token(api_writer *w, const api_token *t)
 {
-    api_answer *c = &w->choices[w->now];
+    api_answer *c = &w->choices[w->current];
     if (w->r->logprobs < 0) return 0;
     if (w->r->kind == API_CHAT || w->r->kind == API_RESPONSES) chat_row(c, t);
     else if (w->r->kind == API_COMPLETION) completion_row(c, t);

@@ -38,15 +38,16 @@ static int read_system(api_build *b, const json_t *system)
         return 0;
     }
     if (!json_is_array(system))
-        return api_refuse(b->why, "system", "a string or an array of blocks is expected");
+        return api_refuse(b->error, "system", "a string or an array of blocks is expected");
     json_array_foreach(system, i, block) {
         const json_t *text = api_field(block, "text");
-        const api_path at = api_at("system[%zu]", i);
-        if (!json_is_object(block)) return api_refuse(b->why, at.text, "an object is expected");
+        const api_path path = api_path_of("system[%zu]", i);
+        if (!json_is_object(block)) return api_refuse(b->error, path.text, "an object is expected");
         if (!is_type(block, "text"))
-            return api_no_support(b->why, at.text, "this model takes text only");
+            return api_no_support(b->error, path.text, "this model takes text only");
         if (!json_is_string(text))
-            return api_refuse(b->why, api_at("%s.text", at.text).text, "a string is expected");
+            return api_refuse(b->error, api_path_of("%s.text", path.text).text,
+                              "a string is expected");
         if (str_starts(api_view(text), "x-anthropic-billing-header:") ||
             !json_string_length(text)) continue;
         if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
@@ -55,36 +56,39 @@ static int read_system(api_build *b, const json_t *system)
     return 0;
 }
 
-static int read_result(api_build *b, const json_t *block, const char *at)
+static int read_result(api_build *b, const json_t *block, const char *path)
 {
     const json_t *content = api_field(block, "content");
     const char *id = NULL;
-    if (api_text(&id, block, "tool_use_id", api_at("%s.tool_use_id", at).text, b->why) < 0 ||
+    if (api_text(&id, block, "tool_use_id", api_path_of("%s.tool_use_id", path).text,
+                 b->error) < 0 ||
         api_build_result(b, id, NULL) < 0) return -1;
     return content ? api_build_text(b, &b->content, content, "\n", true,
-                                    api_at("%s.content", at).text) : 0;
+                                    api_path_of("%s.content", path).text) : 0;
 }
 
-static int read_user(api_build *b, const json_t *content, const char *at)
+static int read_user(api_build *b, const json_t *content, const char *path)
 {
     size_t i;
     json_t *block;
     char esc[48];
 
     json_array_foreach(content, i, block) {
-        const api_path where = api_at("%s.content[%zu]", at, i);
-        if (!json_is_object(block)) return api_refuse(b->why, where.text, "an object is expected");
-        if (is_type(block, "tool_result") && read_result(b, block, where.text) < 0) return -1;
+        const api_path item_path = api_path_of("%s.content[%zu]", path, i);
+        if (!json_is_object(block))
+            return api_refuse(b->error, item_path.text, "an object is expected");
+        if (is_type(block, "tool_result") && read_result(b, block, item_path.text) < 0) return -1;
     }
     json_array_foreach(content, i, block) {
-        const api_path where = api_at("%s.content[%zu]", at, i);
+        const api_path item_path = api_path_of("%s.content[%zu]", path, i);
         const json_t *text = api_field(block, "text");
         if (is_type(block, "tool_result")) continue;
         if (!is_type(block, "text"))
-            return api_no_support(b->why, where.text, "\"%s\": this model takes text only",
+            return api_no_support(b->error, item_path.text, "\"%s\": this model takes text only",
                                   ESC(esc, str_from(block_type(block))));
         if (!json_is_string(text))
-            return api_refuse(b->why, api_at("%s.text", where.text).text, "a string is expected");
+            return api_refuse(b->error, api_path_of("%s.text", item_path.text).text,
+                              "a string is expected");
         if (open_or_join(b, CHAT_USER) < 0) return -1;
         textbuf_put(&b->content, api_view(text));
     }
@@ -93,65 +97,70 @@ static int read_user(api_build *b, const json_t *content, const char *at)
 
 /* Blocks that are not ours to understand (redacted thinking, tools of their servers) are left
  * out. */
-static int read_assistant(api_build *b, const json_t *content, const char *at)
+static int read_assistant(api_build *b, const json_t *content, const char *path)
 {
     size_t i;
     json_t *block;
 
     if (api_build_turn(b) < 0) return -1;
     json_array_foreach(content, i, block) {
-        const api_path where = api_at("%s.content[%zu]", at, i);
+        const api_path item_path = api_path_of("%s.content[%zu]", path, i);
         const char *id = NULL, *name = NULL;
         const json_t *v;
-        if (!json_is_object(block)) return api_refuse(b->why, where.text, "an object is expected");
+        if (!json_is_object(block))
+            return api_refuse(b->error, item_path.text, "an object is expected");
         if (is_type(block, "text") || is_type(block, "thinking")) {
             const bool thinking = is_type(block, "thinking");
             v = api_field(block, thinking ? "thinking" : "text");
             if (!json_is_string(v))
-                return api_refuse(b->why, api_at("%s.%s", where.text, thinking ? "thinking" :
+                return api_refuse(b->error, api_path_of("%s.%s", item_path.text,
+                                                        thinking ? "thinking" :
                                                  "text").text, "a string is expected");
             textbuf_put(thinking ? &b->reasoning : &b->content, api_view(v));
         } else if (is_type(block, "tool_use")) {
-            if (api_text(&id, block, "id", api_at("%s.id", where.text).text, b->why) < 0 ||
-                api_text(&name, block, "name", api_at("%s.name", where.text).text, b->why) < 0 ||
+            if (api_text(&id, block, "id", api_path_of("%s.id", item_path.text).text,
+                         b->error) < 0 ||
+                api_text(&name, block, "name", api_path_of("%s.name", item_path.text).text,
+                         b->error) < 0 ||
                 api_build_call(b, id, str_from(name ? name : ""), api_field(block, "input"),
-                               where.text) < 0) return -1;
+                               item_path.text) < 0) return -1;
         }
     }
     return 0;
 }
 
-static int read_message(api_build *b, const json_t *m, const char *at)
+static int read_message(api_build *b, const json_t *m, const char *path)
 {
     const json_t *content = api_field(m, "content");
     const char *role = NULL;
-    chat_role which;
+    chat_role message_role;
     char esc[48];
 
-    if (!json_is_object(m)) return api_refuse(b->why, at, "an object is expected");
-    if (api_text(&role, m, "role", api_at("%s.role", at).text, b->why) < 0) return -1;
-    if (!role) return api_refuse(b->why, api_at("%s.role", at).text, "it is missing");
-    if (strcmp(role, "user") == 0) which = CHAT_USER;
-    else if (strcmp(role, "assistant") == 0) which = CHAT_ASSISTANT;
-    else if (strcmp(role, "system") == 0) which = CHAT_SYSTEM;
-    else return api_refuse(b->why, api_at("%s.role", at).text, "\"%s\" is none of user, assistant, "
+    if (!json_is_object(m)) return api_refuse(b->error, path, "an object is expected");
+    if (api_text(&role, m, "role", api_path_of("%s.role", path).text, b->error) < 0) return -1;
+    if (!role) return api_refuse(b->error, api_path_of("%s.role", path).text, "it is missing");
+    if (strcmp(role, "user") == 0) message_role = CHAT_USER;
+    else if (strcmp(role, "assistant") == 0) message_role = CHAT_ASSISTANT;
+    else if (strcmp(role, "system") == 0) message_role = CHAT_SYSTEM;
+    else return api_refuse(b->error, api_path_of("%s.role", path).text,
+                           "\"%s\" is none of user, assistant, "
                            "system", ESC(esc, str_from(role)));
     if (!content || (!json_is_string(content) && !json_is_array(content)))
-        return api_refuse(b->why, api_at("%s.content", at).text,
+        return api_refuse(b->error, api_path_of("%s.content", path).text,
                           "a string or an array of blocks is expected");
     if (json_is_string(content)) {
-        if (open_or_join(b, which) < 0) return -1;
+        if (open_or_join(b, message_role) < 0) return -1;
         textbuf_put(&b->content, api_view(content));
         return 0;
     }
-    if (which == CHAT_USER) return read_user(b, content, at);
-    if (which == CHAT_ASSISTANT) return read_assistant(b, content, at);
+    if (message_role == CHAT_USER) return read_user(b, content, path);
+    if (message_role == CHAT_ASSISTANT) return read_assistant(b, content, path);
     if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
     return api_build_text(b, &b->content, content, "\n\n", false,
-                          api_at("%s.content", at).text);
+                          api_path_of("%s.content", path).text);
 }
 
-static int read_messages(api_request *r, const json_t *root, api_error *why)
+static int read_messages(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *list = NULL;
     api_build b;
@@ -159,69 +168,71 @@ static int read_messages(api_request *r, const json_t *root, api_error *why)
     json_t *m;
     int rc;
 
-    if (api_list(&list, root, "messages", "messages", why) < 0) return -1;
-    if (!json_array_size(list)) return api_refuse(why, "messages", "there are none");
-    if ((rc = api_build_init(&b, r, why)) == 0)
+    if (api_list(&list, root, "messages", "messages", error) < 0) return -1;
+    if (!json_array_size(list)) return api_refuse(error, "messages", "there are none");
+    if ((rc = api_build_init(&b, r, error)) == 0)
         rc = read_system(&b, api_field(root, "system"));
     for (i = 0; rc == 0 && (m = json_array_get(list, i)); i++)
-        rc = read_message(&b, m, api_at("messages[%zu]", i).text);
+        rc = read_message(&b, m, api_path_of("messages[%zu]", i).text);
     if (rc == 0) rc = api_build_done(&b);
     api_build_release(&b);
-    if (rc == 0 && !r->chat.n_message) return api_refuse(why, "messages", "they are empty");
+    if (rc == 0 && !r->chat.n_message) return api_refuse(error, "messages", "they are empty");
     return rc;
 }
 
-static int read_tools(api_request *r, const json_t *root, api_error *why)
+static int read_tools(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *list;
     size_t i;
     json_t *tool;
 
-    if (api_list(&list, root, "tools", "tools", why) < 0) return -1;
+    if (api_list(&list, root, "tools", "tools", error) < 0) return -1;
     json_array_foreach(list, i, tool) {
-        const api_path at = api_at("tools[%zu]", i);
+        const api_path path = api_path_of("tools[%zu]", i);
         const char *type = NULL, *name = NULL, *about = NULL;
         const json_t *schema;
-        if (!json_is_object(tool)) return api_refuse(why, at.text, "an object is expected");
-        if (api_text(&type, tool, "type", api_at("%s.type", at.text).text, why) < 0) return -1;
+        if (!json_is_object(tool)) return api_refuse(error, path.text, "an object is expected");
+        if (api_text(&type, tool, "type", api_path_of("%s.type", path.text).text, error) < 0)
+            return -1;
         if (type && strcmp(type, "custom") != 0) continue;       /* their servers run these */
-        if (api_text(&name, tool, "name", api_at("%s.name", at.text).text, why) < 0 ||
-            api_text(&about, tool, "description", api_at("%s.description", at.text).text,
-                     why) < 0 ||
-            api_object(&schema, tool, "input_schema", api_at("%s.input_schema", at.text).text,
-                       why) < 0) return -1;
+        if (api_text(&name, tool, "name", api_path_of("%s.name", path.text).text, error) < 0 ||
+            api_text(&about, tool, "description", api_path_of("%s.description", path.text).text,
+                     error) < 0 ||
+            api_object(&schema, tool, "input_schema",
+                       api_path_of("%s.input_schema", path.text).text,
+                       error) < 0) return -1;
         if (!name || !name[0])
-            return api_refuse(why, api_at("%s.name", at.text).text, "it is missing");
+            return api_refuse(error, api_path_of("%s.name", path.text).text, "it is missing");
         if (api_tool_add(r, str_from(name), api_field(tool, "description"), schema, NULL,
-                         why) < 0) return -1;
+                         error) < 0) return -1;
     }
     return 0;
 }
 
-static int read_choice(api_request *r, const json_t *root, api_error *why)
+static int read_choice(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *v;
     const char *type = NULL;
     bool alone = false;
     char esc[48];
 
-    if (api_object(&v, root, "tool_choice", "tool_choice", why) < 0) return -1;
+    if (api_object(&v, root, "tool_choice", "tool_choice", error) < 0) return -1;
     if (!v) return 0;
-    if (api_text(&type, v, "type", "tool_choice.type", why) < 0 ||
-        api_text(&r->tool_name, v, "name", "tool_choice.name", why) < 0 ||
+    if (api_text(&type, v, "type", "tool_choice.type", error) < 0 ||
+        api_text(&r->tool_name, v, "name", "tool_choice.name", error) < 0 ||
         api_bool(&alone, v, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use",
-                 why) < 0) return -1;
-    if (!type) return api_refuse(why, "tool_choice.type", "it is missing");
+                 error) < 0) return -1;
+    if (!type) return api_refuse(error, "tool_choice.type", "it is missing");
     r->parallel_calls = !alone;
     if (strcmp(type, "auto") == 0) r->tool_choice = CHOICE_AUTO;
     else if (strcmp(type, "any") == 0) r->tool_choice = CHOICE_REQUIRED;
     else if (strcmp(type, "none") == 0) r->tool_choice = CHOICE_NONE;
     else if (strcmp(type, "tool") == 0) r->tool_choice = CHOICE_NAMED;
-    else return api_refuse(why, "tool_choice.type", "\"%s\" is none of auto, any, tool, none",
+    else return api_refuse(error, "tool_choice.type", "\"%s\" is none of auto, any, tool, none",
                            ESC(esc, str_from(type)));
     if (r->tool_choice == CHOICE_NAMED && !r->tool_name)
-        return api_refuse(why, "tool_choice.name", "it is missing");
-    return api_check_choice(r, "tool_choice", why);
+        return api_refuse(error, "tool_choice.name", "it is missing");
+    return api_check_choice(r, "tool_choice", error);
 }
 
 /* Never refused: what a model without such a switch cannot do, it does not do. The limits of the
@@ -247,22 +258,22 @@ static void read_thinking(api_request *r, const json_t *root)
     }
 }
 
-int api_parse_messages(api_request *r, const json_t *root, bool count, api_error *why)
+int api_parse_messages(api_request *r, const json_t *root, bool count, api_error *error)
 {
     const json_t *config, *metadata = api_field(root, "metadata");
 
     if (!count && !api_field(root, "max_tokens"))
-        return api_refuse(why, "max_tokens", "it is missing");
-    if (read_messages(r, root, why) < 0 || read_tools(r, root, why) < 0 ||
-        read_choice(r, root, why) < 0) return -1;
+        return api_refuse(error, "max_tokens", "it is missing");
+    if (read_messages(r, root, error) < 0 || read_tools(r, root, error) < 0 ||
+        read_choice(r, root, error) < 0) return -1;
     read_thinking(r, root);
-    if (api_object(&config, root, "output_config", "output_config", why) < 0 ||
-        api_effort(r, config, "effort", "output_config.effort", why) < 0 ||
-        api_form(r, api_field(config, "format"), "output_config.format", true, why) < 0 ||
-        api_max_tokens(r, root, "max_tokens", "max_tokens", true, why) < 0 ||
-        api_stops(r, root, "stop_sequences", "stop_sequences", why) < 0 ||
-        api_sampling(r, root, "", why) < 0 ||
-        api_bool(&r->stream, root, "stream", "stream", why) < 0) return -1;
+    if (api_object(&config, root, "output_config", "output_config", error) < 0 ||
+        api_effort(r, config, "effort", "output_config.effort", error) < 0 ||
+        api_form(r, api_field(config, "format"), "output_config.format", true, error) < 0 ||
+        api_max_tokens(r, root, "max_tokens", "max_tokens", true, error) < 0 ||
+        api_stops(r, root, "stop_sequences", "stop_sequences", error) < 0 ||
+        api_sampling(r, root, "", error) < 0 ||
+        api_bool(&r->stream, root, "stream", "stream", error) < 0) return -1;
     r->cache_key = json_string_value(api_field(metadata, "user_id"));
     return 0;
 }

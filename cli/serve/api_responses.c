@@ -14,23 +14,24 @@ static json_t *input_schema(void)
 
 /* ---- items --------------------------------------------------------------------------------- */
 
-static int read_message(api_build *b, const json_t *item, const char *at)
+static int read_message(api_build *b, const json_t *item, const char *path)
 {
     const json_t *content = api_field(item, "content");
-    const api_path in_content = api_at("%s.content", at);
+    const api_path in_content = api_path_of("%s.content", path);
     const char *role = NULL;
     char esc[48];
 
-    if (api_text(&role, item, "role", api_at("%s.role", at).text, b->why) < 0) return -1;
-    if (!role) return api_refuse(b->why, api_at("%s.role", at).text, "it is missing");
+    if (api_text(&role, item, "role", api_path_of("%s.role", path).text, b->error) < 0) return -1;
+    if (!role) return api_refuse(b->error, api_path_of("%s.role", path).text, "it is missing");
     if (strcmp(role, "assistant") == 0) {
         if (api_build_turn(b) < 0) return -1;
         return content ? api_build_text(b, &b->content, content, "", false, in_content.text) : 0;
     }
     if (strcmp(role, "user") != 0 && strcmp(role, "system") != 0 && strcmp(role, "developer") != 0)
-        return api_refuse(b->why, api_at("%s.role", at).text, "\"%s\" is none of user, system, "
+        return api_refuse(b->error, api_path_of("%s.role", path).text,
+                          "\"%s\" is none of user, system, "
                           "developer, assistant", ESC(esc, str_from(role)));
-    if (!content) return api_refuse(b->why, in_content.text, "it is missing");
+    if (!content) return api_refuse(b->error, in_content.text, "it is missing");
     if (api_build_open(b, strcmp(role, "user") == 0 ? CHAT_USER : strcmp(role, "system") == 0
                        ? CHAT_SYSTEM : CHAT_DEVELOPER) < 0) return -1;
     return api_build_text(b, &b->content, content, "", false, in_content.text);
@@ -38,72 +39,73 @@ static int read_message(api_build *b, const json_t *item, const char *at)
 
 /* The text itself, or what we made of it for clients that keep only that, or the summary. Contents
  * of null are normal. */
-static int read_reasoning(api_build *b, const json_t *item, const char *at)
+static int read_reasoning(api_build *b, const json_t *item, const char *path)
 {
     const json_t *content = api_field(item, "content"), *summary = api_field(item, "summary");
     const json_t *closed = api_field(item, "encrypted_content");
 
     if (api_build_turn(b) < 0) return -1;
     if (json_array_size(content) || json_is_string(content))
-        return api_build_text(b, &b->reasoning, content, "", true, api_at("%s.content", at).text);
+        return api_build_text(b, &b->reasoning, content, "", true,
+                              api_path_of("%s.content", path).text);
     if (json_is_string(closed) && json_string_length(closed) &&
         api_base64_read(&b->reasoning, api_view(closed))) return 0;
     return json_array_size(summary) ? api_build_text(b, &b->reasoning, summary, "\n", true,
-                                                     api_at("%s.summary", at).text) : 0;
+                                                     api_path_of("%s.summary", path).text) : 0;
 }
 
-static int read_call(api_build *b, const json_t *item, bool custom, const char *at)
+static int read_call(api_build *b, const json_t *item, bool custom, const char *path)
 {
     const char *name = NULL, *space = NULL, *id = NULL;
     json_t *made = NULL;
     int rc;
 
-    if (api_text(&name, item, "name", api_at("%s.name", at).text, b->why) < 0 ||
-        api_text(&space, item, "namespace", api_at("%s.namespace", at).text, b->why) < 0 ||
-        api_text(&id, item, "call_id", api_at("%s.call_id", at).text, b->why) < 0 ||
+    if (api_text(&name, item, "name", api_path_of("%s.name", path).text, b->error) < 0 ||
+        api_text(&space, item, "namespace", api_path_of("%s.namespace", path).text, b->error) < 0 ||
+        api_text(&id, item, "call_id", api_path_of("%s.call_id", path).text, b->error) < 0 ||
         api_build_turn(b) < 0) return -1;
-    if (!name) return api_refuse(b->why, api_at("%s.name", at).text, "it is missing");
-    if (space && !(name = api_shown_name(b->r, space, name))) return api_no_memory(b->why);
+    if (!name) return api_refuse(b->error, api_path_of("%s.name", path).text, "it is missing");
+    if (space && !(name = api_full_name(b->r, space, name))) return api_no_memory(b->error);
     if (custom) {
         const json_t *input = api_field(item, "input");
         if (!json_is_string(input))
-            return api_refuse(b->why, api_at("%s.input", at).text, "a string is expected");
-        if (!(made = json_pack("{s:O}", "input", input))) return api_no_memory(b->why);
+            return api_refuse(b->error, api_path_of("%s.input", path).text, "a string is expected");
+        if (!(made = json_pack("{s:O}", "input", input))) return api_no_memory(b->error);
     }
-    rc = api_build_call(b, id, str_from(name), made ? made : api_field(item, "arguments"), at);
+    rc = api_build_call(b, id, str_from(name), made ? made : api_field(item, "arguments"), path);
     json_decref(made);
     return rc;
 }
 
-static int read_output(api_build *b, const json_t *item, const char *at)
+static int read_output(api_build *b, const json_t *item, const char *path)
 {
     const json_t *output = api_field(item, "output");
     const char *id = NULL;
 
-    if (api_text(&id, item, "call_id", api_at("%s.call_id", at).text, b->why) < 0 ||
+    if (api_text(&id, item, "call_id", api_path_of("%s.call_id", path).text, b->error) < 0 ||
         api_build_result(b, id, NULL) < 0) return -1;
     if (output && !json_is_string(output) && !json_is_array(output)) {
         api_put_json(&b->content, output);
         return 0;
     }
     return output ? api_build_text(b, &b->content, output, "\n", true,
-                                   api_at("%s.output", at).text) : 0;
+                                   api_path_of("%s.output", path).text) : 0;
 }
 
-static int read_item(api_build *b, const json_t *item, const char *at)
+static int read_item(api_build *b, const json_t *item, const char *path)
 {
     const char *type = "message";
     char esc[48];
 
-    if (!json_is_object(item)) return api_refuse(b->why, at, "an object is expected");
-    if (api_text(&type, item, "type", api_at("%s.type", at).text, b->why) < 0) return -1;
-    if (strcmp(type, "message") == 0) return read_message(b, item, at);
-    if (strcmp(type, "reasoning") == 0) return read_reasoning(b, item, at);
-    if (strcmp(type, "function_call") == 0) return read_call(b, item, false, at);
-    if (strcmp(type, "custom_tool_call") == 0) return read_call(b, item, true, at);
+    if (!json_is_object(item)) return api_refuse(b->error, path, "an object is expected");
+    if (api_text(&type, item, "type", api_path_of("%s.type", path).text, b->error) < 0) return -1;
+    if (strcmp(type, "message") == 0) return read_message(b, item, path);
+    if (strcmp(type, "reasoning") == 0) return read_reasoning(b, item, path);
+    if (strcmp(type, "function_call") == 0) return read_call(b, item, false, path);
+    if (strcmp(type, "custom_tool_call") == 0) return read_call(b, item, true, path);
     if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
-        return read_output(b, item, at);
-    log_line("responses: %s: an item of type \"%s\" is left out", at, ESC(esc, str_from(type)));
+        return read_output(b, item, path);
+    log_line("responses: %s: an item of type \"%s\" is left out", path, ESC(esc, str_from(type)));
     return 0;
 }
 
@@ -114,28 +116,28 @@ static int read_input(api_build *b, const json_t *root)
     size_t i;
     json_t *item;
 
-    if (api_text(&text, root, "instructions", "instructions", b->why) < 0) return -1;
+    if (api_text(&text, root, "instructions", "instructions", b->error) < 0) return -1;
     if (text && text[0]) {
         if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
         textbuf_str(&b->content, text);
     }
-    if (!input) return api_refuse(b->why, "input", "it is missing");
+    if (!input) return api_refuse(b->error, "input", "it is missing");
     if (json_is_string(input)) {
         if (api_build_open(b, CHAT_USER) < 0) return -1;
         textbuf_put(&b->content, api_view(input));
         return 0;
     }
     if (!json_is_array(input))
-        return api_refuse(b->why, "input", "a string or an array of items is expected");
+        return api_refuse(b->error, "input", "a string or an array of items is expected");
     json_array_foreach(input, i, item)
-        if (read_item(b, item, api_at("input[%zu]", i).text) < 0) return -1;
+        if (read_item(b, item, api_path_of("input[%zu]", i).text) < 0) return -1;
     return 0;
 }
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
 static int add_tool(api_request *r, api_tool *list, const json_t *tool, const char *space,
-                    const char *at, api_error *why)
+                    const char *path, api_error *error)
 {
     const char *type = "function", *name = NULL, *about = NULL;
     const json_t *parameters;
@@ -143,28 +145,31 @@ static int add_tool(api_request *r, api_tool *list, const json_t *tool, const ch
     api_tool *t;
     int rc;
 
-    if (!json_is_object(tool)) return api_refuse(why, at, "an object is expected");
-    if (api_text(&type, tool, "type", api_at("%s.type", at).text, why) < 0) return -1;
+    if (!json_is_object(tool)) return api_refuse(error, path, "an object is expected");
+    if (api_text(&type, tool, "type", api_path_of("%s.type", path).text, error) < 0) return -1;
     if (strcmp(type, "function") != 0 && strcmp(type, "custom") != 0) return 0;
-    if (api_text(&name, tool, "name", api_at("%s.name", at).text, why) < 0 ||
-        api_text(&about, tool, "description", api_at("%s.description", at).text, why) < 0 ||
-        api_object(&parameters, tool, "parameters", api_at("%s.parameters", at).text, why) < 0)
+    if (api_text(&name, tool, "name", api_path_of("%s.name", path).text, error) < 0 ||
+        api_text(&about, tool, "description", api_path_of("%s.description", path).text,
+                 error) < 0 ||
+        api_object(&parameters, tool, "parameters", api_path_of("%s.parameters", path).text,
+                   error) < 0)
         return -1;
-    if (!name || !name[0]) return api_refuse(why, api_at("%s.name", at).text, "it is missing");
+    if (!name || !name[0])
+        return api_refuse(error, api_path_of("%s.name", path).text, "it is missing");
     t = &list[r->n_tool];
     t->name = name;
     t->space = space;
     t->custom = strcmp(type, "custom") == 0;
-    t->shown = space ? api_shown_name(r, space, name) : name;
+    t->full_name = space ? api_full_name(r, space, name) : name;
     if (t->custom) parameters = made = input_schema();
-    if (!t->shown || (t->custom && !made)) {
+    if (!t->full_name || (t->custom && !made)) {
         json_decref(made);
-        return api_no_memory(why);
+        return api_no_memory(error);
     }
     r->n_tool++;
-    rc = api_tool_add(r, str_from(t->shown), api_field(tool, "description"), parameters,
+    rc = api_tool_add(r, str_from(t->full_name), api_field(tool, "description"), parameters,
                       json_is_boolean(api_field(tool, "strict")) ? api_field(tool, "strict") : NULL,
-                      why);
+                      error);
     json_decref(made);
     return rc;
 }
@@ -175,31 +180,34 @@ static bool is_namespace(const json_t *tool)
     return type && strcmp(type, "namespace") == 0;
 }
 
-static int read_tools(api_request *r, const json_t *root, api_error *why)
+static int read_tools(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *list, *inner;
     api_tool *tools;
     size_t i, k, n = 0;
     json_t *tool, *sub;
 
-    if (api_list(&list, root, "tools", "tools", why) < 0) return -1;
+    if (api_list(&list, root, "tools", "tools", error) < 0) return -1;
     json_array_foreach(list, i, tool)
         n += is_namespace(tool) ? json_array_size(api_field(tool, "tools")) : 1;
     if (!n) return 0;
-    if (!(tools = api_alloc(r, n, sizeof *tools))) return api_no_memory(why);
+    if (!(tools = api_alloc(r, n, sizeof *tools))) return api_no_memory(error);
     r->tools = tools;
     json_array_foreach(list, i, tool) {
-        const api_path at = api_at("tools[%zu]", i);
+        const api_path path = api_path_of("tools[%zu]", i);
         const char *space = NULL;
         if (!is_namespace(tool)) {
-            if (add_tool(r, tools, tool, NULL, at.text, why) < 0) return -1;
+            if (add_tool(r, tools, tool, NULL, path.text, error) < 0) return -1;
             continue;
         }
-        if (api_text(&space, tool, "name", api_at("%s.name", at.text).text, why) < 0 ||
-            api_list(&inner, tool, "tools", api_at("%s.tools", at.text).text, why) < 0) return -1;
-        if (!space) return api_refuse(why, api_at("%s.name", at.text).text, "it is missing");
+        if (api_text(&space, tool, "name", api_path_of("%s.name", path.text).text, error) < 0 ||
+            api_list(&inner, tool, "tools", api_path_of("%s.tools", path.text).text, error) < 0)
+            return -1;
+        if (!space)
+            return api_refuse(error, api_path_of("%s.name", path.text).text, "it is missing");
         json_array_foreach(inner, k, sub)
-            if (add_tool(r, tools, sub, space, api_at("%s.tools[%zu]", at.text, k).text, why) < 0)
+            if (add_tool(r, tools, sub, space, api_path_of("%s.tools[%zu]", path.text, k).text,
+                         error) < 0)
                 return -1;
     }
     return 0;
@@ -207,59 +215,60 @@ static int read_tools(api_request *r, const json_t *root, api_error *why)
 
 /* ---- the request --------------------------------------------------------------------------- */
 
-static int check_refused(const json_t *root, api_error *why)
+static int check_refused(const json_t *root, api_error *error)
 {
     bool background = false;
     if (api_field(root, "previous_response_id"))
-        return api_no_support(why, "previous_response_id", "responses are not stored here: send "
+        return api_no_support(error, "previous_response_id", "responses are not stored here: send "
                               "the whole conversation");
     if (api_field(root, "conversation"))
-        return api_no_support(why, "conversation", "conversations are not stored here");
-    if (api_bool(&background, root, "background", "background", why) < 0) return -1;
-    return background ? api_no_support(why, "background", "answers are not stored here") : 0;
+        return api_no_support(error, "conversation", "conversations are not stored here");
+    if (api_bool(&background, root, "background", "background", error) < 0) return -1;
+    return background ? api_no_support(error, "background", "answers are not stored here") : 0;
 }
 
-static int read_include(api_request *r, const json_t *root, api_error *why)
+static int read_include(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *list;
     size_t i;
     json_t *v;
     int64_t top = 0;
     bool given;
-    if (api_list(&list, root, "include", "include", why) < 0 ||
-        api_int(&top, &given, root, "top_logprobs", "top_logprobs", 0, API_MAX_TOP, why) < 0)
+    if (api_list(&list, root, "include", "include", error) < 0 ||
+        api_int(&top, &given, root, "top_logprobs", "top_logprobs", 0, API_MAX_TOP, error) < 0)
         return -1;
     if (given && top > 0) r->logprobs = (int)top;
     json_array_foreach(list, i, v) {
-        const char *what = json_is_string(v) ? json_string_value(v) : "";
-        if (strcmp(what, "reasoning.encrypted_content") == 0) r->include_encrypted = true;
-        if (strcmp(what, "message.output_text.logprobs") == 0) r->logprobs = given ? (int)top : 0;
+        const char *entry = json_is_string(v) ? json_string_value(v) : "";
+        if (strcmp(entry, "reasoning.encrypted_content") == 0) r->include_encrypted = true;
+        if (strcmp(entry, "message.output_text.logprobs") == 0) r->logprobs = given ? (int)top : 0;
     }
     return 0;
 }
 
-int api_parse_responses(api_request *r, const json_t *root, api_error *why)
+int api_parse_responses(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *reasoning, *text;
     api_build b;
     int rc;
 
-    if (check_refused(root, why) < 0) return -1;
-    if ((rc = api_build_init(&b, r, why)) == 0) rc = read_input(&b, root);
+    if (check_refused(root, error) < 0) return -1;
+    if ((rc = api_build_init(&b, r, error)) == 0) rc = read_input(&b, root);
     if (rc == 0) rc = api_build_done(&b);
     api_build_release(&b);
     if (rc < 0) return -1;
-    if (!r->chat.n_message) return api_refuse(why, "input", "it is empty");
-    if (read_tools(r, root, why) < 0 ||
-        api_tool_choice(r, api_field(root, "tool_choice"), true, why) < 0 ||
-        api_bool(&r->parallel_calls, root, "parallel_tool_calls", "parallel_tool_calls", why) < 0 ||
-        api_object(&reasoning, root, "reasoning", "reasoning", why) < 0 ||
-        api_effort(r, reasoning, "effort", "reasoning.effort", why) < 0 ||
-        api_object(&text, root, "text", "text", why) < 0 ||
-        api_form(r, api_field(text, "format"), "text.format", true, why) < 0 ||
-        api_max_tokens(r, root, "max_output_tokens", "max_output_tokens", false, why) < 0 ||
-        api_sampling(r, root, "", why) < 0 ||
-        api_bool(&r->stream, root, "stream", "stream", why) < 0) return -1;
+    if (!r->chat.n_message) return api_refuse(error, "input", "it is empty");
+    if (read_tools(r, root, error) < 0 ||
+        api_tool_choice(r, api_field(root, "tool_choice"), true, error) < 0 ||
+        api_bool(&r->parallel_calls, root, "parallel_tool_calls", "parallel_tool_calls",
+                 error) < 0 ||
+        api_object(&reasoning, root, "reasoning", "reasoning", error) < 0 ||
+        api_effort(r, reasoning, "effort", "reasoning.effort", error) < 0 ||
+        api_object(&text, root, "text", "text", error) < 0 ||
+        api_form(r, api_field(text, "format"), "text.format", true, error) < 0 ||
+        api_max_tokens(r, root, "max_output_tokens", "max_output_tokens", false, error) < 0 ||
+        api_sampling(r, root, "", error) < 0 ||
+        api_bool(&r->stream, root, "stream", "stream", error) < 0) return -1;
     r->cache_key = json_string_value(json_object_get(root, "prompt_cache_key"));
-    return read_include(r, root, why);
+    return read_include(r, root, error);
 }

@@ -114,45 +114,45 @@ static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 void api_base64(textbuf *b, str_view bytes)
 {
-    char *at = textbuf_room(b, (bytes.len + 2) / 3 * 4);
-    if (!at) return;
-    for (size_t i = 0; i < bytes.len; i += 3, at += 4) {
+    char *dst = textbuf_room(b, (bytes.len + 2) / 3 * 4);
+    if (!dst) return;
+    for (size_t i = 0; i < bytes.len; i += 3, dst += 4) {
         const size_t left = bytes.len - i;
         const uint8_t *p = (const uint8_t *)bytes.ptr + i;
         const uint32_t v = (uint32_t)p[0] << 16 | (left > 1 ? (uint32_t)p[1] << 8 : 0) |
                            (left > 2 ? p[2] : 0);
-        at[0] = digits[v >> 18];
-        at[1] = digits[v >> 12 & 63];
-        at[2] = left > 1 ? digits[v >> 6 & 63] : '=';
-        at[3] = left > 2 ? digits[v & 63] : '=';
+        dst[0] = digits[v >> 18];
+        dst[1] = digits[v >> 12 & 63];
+        dst[2] = left > 1 ? digits[v >> 6 & 63] : '=';
+        dst[3] = left > 2 ? digits[v & 63] : '=';
     }
     b->len += (bytes.len + 2) / 3 * 4;
 }
 
 bool api_base64_read(textbuf *out, str_view text)
 {
-    const size_t before = out->len;
+    const size_t start = out->len;
     uint32_t v = 0, cp;
     int n_bit = 0;
 
     if (text.len % 4 != 0) return false;
     for (int k = 0; k < 2 && text.len && text.ptr[text.len - 1] == '='; k++) text.len--;
     for (size_t i = 0; i < text.len; i++) {
-        const char *at = text.ptr[i] ? strchr(digits, text.ptr[i]) : NULL;
-        if (!at) goto fail;
-        v = v << 6 | (uint32_t)(at - digits);
+        const char *digit = text.ptr[i] ? strchr(digits, text.ptr[i]) : NULL;
+        if (!digit) goto fail;
+        v = v << 6 | (uint32_t)(digit - digits);
         if ((n_bit += 6) < 8) continue;
         n_bit -= 8;
         textbuf_put(out, (str_view){ (const char[]){ (char)(v >> n_bit & 255) }, 1 });
     }
-    for (size_t i = before; i < out->len;) {
+    for (size_t i = start; i < out->len;) {
         const int n = utf8_decode(&cp, (const uint8_t *)out->ptr + i, out->len - i);
         if (!n) goto fail;
         i += (size_t)n;
     }
     return true;
 fail:
-    out->len = before;
+    out->len = start;
     return false;
 }
 

@@ -68,7 +68,7 @@ static void put_call_head(textbuf *b, const api_writer *w, const api_part *p)
 static void open_part(api_writer *w, api_part *p)
 {
     if (p->kind != PART_CALL) return;
-    open_chunk(w, w->now);
+    open_chunk(w, w->current);
     textbuf_printf(&w->out, "{\"tool_calls\":[{\"index\":%d,", p->call);
     put_call_head(&w->out, w, p);
     textbuf_str(&w->out, "\"\"}}]}");
@@ -78,14 +78,14 @@ static void open_part(api_writer *w, api_part *p)
 static void delta(api_writer *w, api_part *p, str_view text)
 {
     textbuf *b = &w->out;
-    open_chunk(w, w->now);
+    open_chunk(w, w->current);
     if (p->kind == PART_CALL)
         textbuf_printf(b, "{\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p->call);
     else
         textbuf_str(b, p->kind == PART_TEXT ? "{\"content\":" : "{\"reasoning_content\":");
     api_put_string(b, text);
     textbuf_str(b, p->kind == PART_CALL ? "}}]}" : "}");
-    close_chunk(w, p->kind == PART_TEXT ? &w->choices[w->now] : NULL, NULL, false);
+    close_chunk(w, p->kind == PART_TEXT ? &w->choices[w->current] : NULL, NULL, false);
 }
 
 static void close_part(api_writer *w, api_part *p)
@@ -120,10 +120,10 @@ static void end(api_writer *w)
     textbuf_str(b, "data: [DONE]\n\n");
 }
 
-static void fail(api_writer *w, const api_error *why)
+static void fail(api_writer *w, const api_error *error)
 {
     textbuf_str(&w->out, "data: ");
-    api_put_error(&w->out, why, API_CHAT, w->id);
+    api_put_error(&w->out, error, API_CHAT, w->id);
     textbuf_str(&w->out, "\n\n");
 }
 
@@ -195,19 +195,3 @@ const api_style api_style_chat = {
     .begin = begin, .open = open_part, .delta = delta, .close = close_part, .idle = idle,
     .end = end, .fail = fail, .whole = whole,
 };
-
-int api_writer_progress(api_writer *w, int n_total, int n_cached, int n_done, double ms)
-{
-    textbuf *b = &w->out;
-    int rc;
-    if (!w->r->stream || !w->r->return_progress || w->r->kind != API_CHAT) return 0;
-    textbuf_str(b, "data: ");
-    put_head(w, "chat.completion.chunk");
-    textbuf_printf(b, ",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}],"
-                   "\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,"
-                   "\"time_ms\":%.0f}}\n\n", n_total, n_cached, n_done, ms);
-    if (b->failed) return ERR_NOMEM;
-    rc = w->sink(w->ctx, b->ptr, b->len);
-    b->len = 0;
-    return rc < 0 ? rc : 0;
-}

@@ -60,7 +60,7 @@ static void no_part(api_writer *w, api_part *p)
 
 static void delta(api_writer *w, api_part *p, str_view text)
 {
-    if (p->kind == PART_TEXT) put_chunk(w, w->now, text, NULL);
+    if (p->kind == PART_TEXT) put_chunk(w, w->current, text, NULL);
 }
 
 static void idle(api_writer *w)
@@ -86,10 +86,10 @@ static void end(api_writer *w)
     textbuf_str(b, "data: [DONE]\n\n");
 }
 
-static void fail(api_writer *w, const api_error *why)
+static void fail(api_writer *w, const api_error *error)
 {
     textbuf_str(&w->out, "data: ");
-    api_put_error(&w->out, why, API_COMPLETION, w->id);
+    api_put_error(&w->out, error, API_COMPLETION, w->id);
     textbuf_str(&w->out, "\n\n");
 }
 

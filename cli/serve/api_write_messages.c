@@ -133,10 +133,10 @@ static void end(api_writer *w)
     close_event(w);
 }
 
-static void fail(api_writer *w, const api_error *why)
+static void fail(api_writer *w, const api_error *error)
 {
     textbuf_str(&w->out, "event: error\ndata: ");
-    api_put_error(&w->out, why, API_MESSAGES, w->id);
+    api_put_error(&w->out, error, API_MESSAGES, w->id);
     textbuf_str(&w->out, "\n\n");
 }
 

@@ -104,9 +104,9 @@ static void end(api_writer *w)
     put_end(w);
 }
 
-static void fail(api_writer *w, const api_error *why)
+static void fail(api_writer *w, const api_error *error)
 {
-    api_put_error(&w->out, why, w->r->kind, NULL);
+    api_put_error(&w->out, error, w->r->kind, NULL);
     textbuf_str(&w->out, "\n");
 }
 

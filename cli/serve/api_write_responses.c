@@ -157,7 +157,7 @@ static const char *final_status(const api_writer *w)
     return w->choices[0].end == ANSWER_LENGTH && w->r->max_tokens > 0 ? "incomplete" : "completed";
 }
 
-static void put_response(api_writer *w, const char *status, const api_error *why)
+static void put_response(api_writer *w, const char *status, const api_error *error)
 {
     textbuf *b = &w->out;
     const api_answer *c = &w->choices[0];
@@ -169,12 +169,12 @@ static void put_response(api_writer *w, const char *status, const api_error *why
                    "\"status\":\"%s\",\"model\":", w->id, (long long)w->created, status);
     api_put_text(b, w->model);
     textbuf_str(b, ",\"error\":");
-    if (why) {
+    if (error) {
         textbuf_str(b, "{\"code\":");
-        api_put_text(b, why->code[0] ? why->code : why->status >= 500 ? "server_error"
+        api_put_text(b, error->code[0] ? error->code : error->status >= 500 ? "server_error"
                      : "invalid_prompt");
         textbuf_str(b, ",\"message\":");
-        api_put_lossy(b, str_from(why->message));
+        api_put_lossy(b, str_from(error->message));
         textbuf_str(b, "}");
     } else {
         textbuf_str(b, "null");
@@ -189,16 +189,16 @@ static void put_response(api_writer *w, const char *status, const api_error *why
     textbuf_str(b, "]");
     textbuf_put(b, textbuf_view(&w->echo));
     textbuf_str(b, ",\"usage\":");
-    if (running || why) textbuf_str(b, "null");
+    if (running || error) textbuf_str(b, "null");
     else put_usage(b, &w->usage);
     textbuf_str(b, "}");
 }
 
-static void put_state(api_writer *w, const char *event, const char *status, const api_error *why)
+static void put_state(api_writer *w, const char *event, const char *status, const api_error *error)
 {
     open_event(w, event);
     textbuf_str(&w->out, ",\"response\":");
-    put_response(w, status, why);
+    put_response(w, status, error);
     close_event(w);
 }
 
@@ -236,7 +236,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     put_place(w, p);
     textbuf_str(&w->out, ",\"delta\":");
     api_put_string(&w->out, text);
-    if (p->kind == PART_TEXT) put_rows(&w->out, &w->choices[w->now].rows);
+    if (p->kind == PART_TEXT) put_rows(&w->out, &w->choices[w->current].rows);
     close_event(w);
 }
 
@@ -303,10 +303,10 @@ static void end(api_writer *w)
 }
 
 /* Clients look for the first event before they look for the error. */
-static void fail(api_writer *w, const api_error *why)
+static void fail(api_writer *w, const api_error *error)
 {
     if (!w->begun) put_state(w, "response.created", "in_progress", NULL);
-    put_state(w, "response.failed", "failed", why);
+    put_state(w, "response.failed", "failed", error);
 }
 
 static void whole(api_writer *w)

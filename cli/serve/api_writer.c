@@ -118,7 +118,7 @@ static const api_tool *find_tool(const api_request *r, const char *name)
     int n = 0;
 
     for (int i = 0; i < r->n_tool; i++)
-        if (strcmp(r->tools[i].shown, name) == 0) return &r->tools[i];
+        if (strcmp(r->tools[i].full_name, name) == 0) return &r->tools[i];
     for (int i = 0; i < r->n_tool; i++) {
         if (strcmp(r->tools[i].name, name) != 0) continue;
         found = &r->tools[i];
@@ -158,14 +158,14 @@ static int add_text(api_writer *w, api_part *p, str_view text)
     if (p->kind == PART_CALL || !w->r->stream || w->style->keep_text) textbuf_put(&p->text, text);
     if (p->text.failed) return ERR_NOMEM;
     if (w->r->stream) w->style->delta(w, p, text);
-    keep_rows(w, &w->choices[w->now], p);
+    keep_rows(w, &w->choices[w->current], p);
     if (p->rows.failed) return ERR_NOMEM;
     return 0;
 }
 
 int api_writer_event(api_writer *w, const chat_event *ev)
 {
-    api_answer *c = &w->choices[w->now];
+    api_answer *c = &w->choices[w->current];
     api_part *p = last_part(c);
     part_kind kind = PART_TEXT;
     int rc = 0;
@@ -216,12 +216,12 @@ int api_writer_idle(api_writer *w)
 
 void api_writer_choice(api_writer *w, int i)
 {
-    if (i >= 0 && i < w->n_choice) w->now = i;
+    if (i >= 0 && i < w->n_choice) w->current = i;
 }
 
 void api_writer_finish(api_writer *w, answer_end end, const char *stop_text)
 {
-    api_answer *c = &w->choices[w->now];
+    api_answer *c = &w->choices[w->current];
     if (c->finished) return;
     c->finished = true;
     c->end = end;
@@ -232,19 +232,19 @@ void api_writer_finish(api_writer *w, answer_end end, const char *stop_text)
 int api_writer_end(api_writer *w, answer_end end, const char *stop_text, const api_usage *u)
 {
     if (u) w->usage = *u;
-    for (w->now = 0; w->now < w->n_choice; w->now++) {
+    for (w->current = 0; w->current < w->n_choice; w->current++) {
         api_writer_finish(w, end, stop_text);
-        close_part(w, &w->choices[w->now]);
+        close_part(w, &w->choices[w->current]);
     }
-    w->now = 0;
+    w->current = 0;
     if (w->r->stream) w->style->end(w);
     else w->style->whole(w);
     return flush(w);
 }
 
-int api_writer_fail(api_writer *w, const api_error *why)
+int api_writer_fail(api_writer *w, const api_error *error)
 {
-    if (w->r->stream) w->style->fail(w, why);
-    else api_put_error(&w->out, why, w->r->kind, w->id);
+    if (w->r->stream) w->style->fail(w, error);
+    else api_put_error(&w->out, error, w->r->kind, w->id);
     return flush(w);
 }

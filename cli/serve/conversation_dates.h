@@ -1,9 +1,9 @@
 /* conversation_dates.h - the date on which a conversation began.
  *
  * Some chat formats put the date at the beginning of the prompt. A conversation that goes on after
- * midnight keeps the date of its first turn, so that its prefix stays cached. Its messages up to the
- * first of the user identify it; a request that ends there begins anew and gets today's date. The
- * table keeps 256 conversations and evicts the least recently used. One thread at a time. */
+ * midnight keeps the date of its first turn, so that its prefix stays cached. Its messages up to
+ * the first of the user identify it; a request that ends there begins anew and gets today's date.
+ * The table keeps 256 conversations and evicts the least recently used. One thread at a time. */
 #ifndef CLI_SERVE_CONVERSATION_DATES_H
 #define CLI_SERVE_CONVERSATION_DATES_H
 

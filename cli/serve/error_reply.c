@@ -13,7 +13,7 @@ void error_reply(http_exchange *x, api_kind kind, const api_error *error)
     mem_free(body);
 }
 
-void error_reply_text(http_exchange *x, api_kind kind, api_trouble type, const char *text)
+void error_reply_text(http_exchange *x, api_kind kind, api_error_type type, const char *text)
 {
     api_error error;
     api_error_make(&error, type, kind, "%s", text);

@@ -11,6 +11,6 @@
 void error_reply(http_exchange *x, api_kind kind, const api_error *error);
 
 /* The same for an error of this type and text. */
-void error_reply_text(http_exchange *x, api_kind kind, api_trouble type, const char *text);
+void error_reply_text(http_exchange *x, api_kind kind, api_error_type type, const char *text);
 
 #endif

@@ -42,8 +42,8 @@ struct http_exchange {
     char *method, *path;
     textbuf body;
     int problem;
-    const char *what;                    /* the problem */
-    bool handed;                         /* to the handler */
+    const char *problem_text;
+    bool handled;                         /* to the handler */
     size_t n_dropped;                    /* bytes of a refused body */
     int fd;
     pthread_mutex_t lock;                /* of all below */
@@ -55,7 +55,7 @@ struct http_exchange {
     char type[64], remark[HTTP_REMARK];
     textbuf out, headers;                /* "name\0value\0..." */
     size_t n_sent;                       /* of out */
-    uint64_t held;                       /* of the body, in the server's count */
+    uint64_t counted_bytes;                       /* of the body, in the server's count */
 };
 
 struct http_server {
@@ -73,7 +73,7 @@ struct http_server {
     bool stopping;
     pthread_mutex_t handling;            /* one at a time, of two sockets' threads */
     atomic_bool quiet;                   /* no new connections */
-    atomic_uint_fast64_t held;           /* bytes of bodies */
+    atomic_uint_fast64_t counted_bytes;           /* bytes of bodies */
 };
 
 /* ---- life of an exchange --------------------------------------------------------------------- */
@@ -98,9 +98,9 @@ static void exchange_drop(http_exchange *x)
 static void make_id(char *id)
 {
     uint8_t bytes[ID_BYTES];
-    static atomic_uint_fast64_t fallback;
+    static atomic_uint_fast64_t counter;
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
-        const uint64_t n = atomic_fetch_add(&fallback, 1) ^ clock_ns() << 20;
+        const uint64_t n = atomic_fetch_add(&counter, 1) ^ clock_ns() << 20;
         memset(bytes, 0, sizeof bytes);
         memcpy(bytes, &n, sizeof n);
     }
@@ -140,16 +140,16 @@ static http_exchange *exchange_create(http_server *s, struct MHD_Connection *c, 
 }
 
 /* The connection is over, or has gone on to its next request. */
-static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
-                         enum MHD_RequestTerminationCode why)
+static void on_completed(void *ctx, struct MHD_Connection *c, void **request_ctx,
+                         enum MHD_RequestTerminationCode cause)
 {
     http_server *s = ctx;
-    http_exchange *x = *own;
+    http_exchange *x = *request_ctx;
     (void)c;
     if (!x) return;
-    *own = NULL;
+    *request_ctx = NULL;
     if (x->fd >= 0) epoll_ctl(s->epoll, EPOLL_CTL_DEL, x->fd, NULL);
-    atomic_fetch_sub(&s->held, x->held);
+    atomic_fetch_sub(&s->counted_bytes, x->counted_bytes);
     pthread_mutex_lock(&s->lock);
     if (x->next) x->next->previous = x->previous;
     if (x->previous) x->previous->next = x->next;
@@ -159,7 +159,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
     pthread_mutex_lock(&x->lock);
     x->connection = NULL;
     x->suspended = false;
-    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->phase != ENDED)
+    if (cause != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->phase != ENDED)
         atomic_store(&x->gone, true);
     const int status = x->sent_head ? x->status : 0;
     pthread_mutex_unlock(&x->lock);
@@ -170,18 +170,18 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **own,
 /* ---- clients who leave ----------------------------------------------------------------------- */
 
 /* The lock is held. */
-static void wake(http_exchange *x)
+static void resume(http_exchange *x)
 {
     if (!x->suspended || !x->connection) return;
     x->suspended = false;
     MHD_resume_connection(x->connection);
 }
 
-static void leave(http_exchange *x)
+static void mark_gone(http_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
     atomic_store(&x->gone, true);
-    wake(x);
+    resume(x);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -199,15 +199,15 @@ static http_exchange *find_exchange(http_server *s, uint64_t serial)
 static void *watch(void *ctx)
 {
     http_server *s = ctx;
-    struct epoll_event got[16];
+    struct epoll_event events[16];
     for (;;) {
-        const int n = epoll_wait(s->epoll, got, ARRAY_LEN(got), -1);
+        const int n = epoll_wait(s->epoll, events, ARRAY_LEN(events), -1);
         if (n < 0 && errno != EINTR) return NULL;
         for (int i = 0; i < n; i++) {
-            if (got[i].data.u64 == 0) return NULL;       /* stop */
-            http_exchange *x = find_exchange(s, got[i].data.u64);
+            if (events[i].data.u64 == 0) return NULL;       /* stop */
+            http_exchange *x = find_exchange(s, events[i].data.u64);
             if (!x) continue;
-            leave(x);
+            mark_gone(x);
             exchange_drop(x);
         }
     }
@@ -254,25 +254,25 @@ static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const ch
     return MHD_YES;
 }
 
-static void look_at_head(http_exchange *x, const char *version)
+static void check_head(http_exchange *x, const char *version)
 {
     header_check c = { 0 };
     MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, check_header, &c);
     if (c.bad || c.n_length > 1 || c.n_coding > 1 || (c.n_length > 0 && c.n_coding > 0) ||
         c.n_host > 1 || (c.n_host == 0 && !strcmp(version, "HTTP/1.1"))) {
         x->problem = 400;
-        x->what = "malformed or ambiguous headers";
+        x->problem_text = "malformed or ambiguous headers";
     } else if (c.other_coding) {
         x->problem = 415;
-        x->what = "bodies are taken as they are: no Content-Encoding";
-    } else if (c.length > x->server->o.most_body) {
+        x->problem_text = "bodies are taken as they are: no Content-Encoding";
+    } else if (c.length > x->server->o.max_body_bytes) {
         x->problem = 413;
-        x->what = "the body is too large";
+        x->problem_text = "the body is too large";
     }
 }
 
 /* The lock is held. NULL: no memory. */
-static struct MHD_Response *make_response(http_exchange *x, struct MHD_Response *r)
+static struct MHD_Response *add_headers(http_exchange *x, struct MHD_Response *r)
 {
     if (!r) return NULL;
     MHD_add_response_header(r, "x-request-id", x->id);
@@ -285,18 +285,18 @@ static struct MHD_Response *make_response(http_exchange *x, struct MHD_Response 
     return r;
 }
 
-static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t most)
+static ssize_t read_stream(void *ctx, uint64_t pos, char *dst, size_t size)
 {
     http_exchange *x = ctx;
     ssize_t n = 0;
-    (void)at;
+    (void)pos;
     pthread_mutex_lock(&x->lock);
     if (atomic_load(&x->gone)) {
         n = MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (x->out.len > x->n_sent) {
         const size_t left = x->out.len - x->n_sent;
-        n = (ssize_t)(left < most ? left : most);
-        memcpy(to, x->out.ptr + x->n_sent, (size_t)n);
+        n = (ssize_t)(left < size ? left : size);
+        memcpy(dst, x->out.ptr + x->n_sent, (size_t)n);
         x->n_sent += (size_t)n;
         if (x->n_sent == x->out.len) x->out.len = x->n_sent = 0;
     } else if (x->phase == ENDED) {
@@ -312,7 +312,7 @@ static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t most)
 }
 
 /* Sends what there is by now, or waits for it. */
-static enum MHD_Result go_on(http_exchange *x)
+static enum MHD_Result send_response(http_exchange *x)
 {
     struct MHD_Response *r = NULL;
     enum MHD_Result rc = MHD_YES;
@@ -338,7 +338,7 @@ static enum MHD_Result go_on(http_exchange *x)
     } else {
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
     }
-    if (!make_response(x, r)) rc = MHD_NO;
+    if (!add_headers(x, r)) rc = MHD_NO;
     const unsigned status = (unsigned)x->status;
     pthread_mutex_unlock(&x->lock);
     if (rc == MHD_YES) rc = MHD_queue_response(x->connection, status, r);
@@ -347,40 +347,40 @@ static enum MHD_Result go_on(http_exchange *x)
     return rc;
 }
 
-static enum MHD_Result hand_over(http_exchange *x)
+static enum MHD_Result call_handler(http_exchange *x)
 {
     http_server *s = x->server;
-    if (!x->handed && atomic_load(&x->gone)) return MHD_NO;
-    if (!x->handed) {
-        x->handed = true;
+    if (!x->handled && atomic_load(&x->gone)) return MHD_NO;
+    if (!x->handled) {
+        x->handled = true;
         pthread_mutex_lock(&s->handling);
         s->o.handler(s->o.ctx, x);
         pthread_mutex_unlock(&s->handling);
     }
-    return go_on(x);
+    return send_response(x);
 }
 
 /* The head alone. */
-static enum MHD_Result look_first(http_exchange *x, const char *version)
+static enum MHD_Result handle_head(http_exchange *x, const char *version)
 {
     http_server *s = x->server;
-    look_at_head(x, version);
-    if (x->problem) return hand_over(x);
+    check_head(x, version);
+    if (x->problem) return call_handler(x);
     if (!s->o.head) return MHD_YES;
     pthread_mutex_lock(&s->handling);
     s->o.head(s->o.ctx, x);
     pthread_mutex_unlock(&s->handling);
-    x->handed = x->phase != UNANSWERED;
-    return x->handed ? go_on(x) : MHD_YES;
+    x->handled = x->phase != UNANSWERED;
+    return x->handled ? send_response(x) : MHD_YES;
 }
 
 /* False: all bodies together would be too much. */
-static bool count_body(http_exchange *x, uint64_t n)
+static bool count_body_bytes(http_exchange *x, uint64_t n)
 {
     http_server *s = x->server;
-    x->held += n;
-    const uint64_t all = atomic_fetch_add(&s->held, n) + n;
-    return s->o.most_bodies == 0 || all <= s->o.most_bodies;
+    x->counted_bytes += n;
+    const uint64_t all = atomic_fetch_add(&s->counted_bytes, n) + n;
+    return s->o.max_bodies_bytes == 0 || all <= s->o.max_bodies_bytes;
 }
 
 /* The library takes no response while a body arrives, so this writes it to the socket and ends our
@@ -389,7 +389,7 @@ static void refuse_rest(http_exchange *x)
 {
     http_server *s = x->server;
     textbuf text = { 0 };
-    x->handed = true;
+    x->handled = true;
     pthread_mutex_lock(&s->handling);
     s->o.handler(s->o.ctx, x);
     pthread_mutex_unlock(&s->handling);
@@ -414,22 +414,22 @@ static void refuse_rest(http_exchange *x)
     textbuf_free(&text);
 }
 
-/* Keeps n bytes more of the body. One that passes a limit is refused at once; a little of its rest is
- * read, since closing a socket with unread bytes may take the answer from the client. */
+/* Keeps n bytes more of the body. One that passes a limit is refused at once; a little of its rest
+ * is read, since closing a socket with unread bytes may take the answer from the client. */
 static enum MHD_Result take_body(http_exchange *x, const char *data, size_t n)
 {
-    if (!x->problem && x->body.len + n > x->server->o.most_body) {
+    if (!x->problem && x->body.len + n > x->server->o.max_body_bytes) {
         x->problem = 413;
-        x->what = "the body is too large";
-    } else if (!x->problem && !count_body(x, n)) {
+        x->problem_text = "the body is too large";
+    } else if (!x->problem && !count_body_bytes(x, n)) {
         x->problem = 503;
-        x->what = "too many requests are being read: try again";
+        x->problem_text = "too many requests are being read: try again";
     }
     if (!x->problem) {
         textbuf_put(&x->body, (str_view){ data, n });
         return x->body.failed ? MHD_NO : MHD_YES;
     }
-    if (!x->handed) {
+    if (!x->handled) {
         textbuf_free(&x->body);
         refuse_rest(x);
     }
@@ -439,25 +439,25 @@ static enum MHD_Result take_body(http_exchange *x, const char *data, size_t n)
 
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
-                                  size_t *n_data, void **own)
+                                  size_t *n_data, void **request_ctx)
 {
-    http_exchange *x = *own;
+    http_exchange *x = *request_ctx;
     if (!x) {
         if (!(x = exchange_create(ctx, c, method, url))) return MHD_NO;
-        *own = x;
-        return look_first(x, version);
+        *request_ctx = x;
+        return handle_head(x, version);
     }
     if (*n_data > 0) {
         const size_t n = *n_data;
         *n_data = 0;
         return take_body(x, data, n);
     }
-    return x->n_dropped > 0 ? MHD_NO : hand_over(x);
+    return x->n_dropped > 0 ? MHD_NO : call_handler(x);
 }
 
-int http_problem(const http_exchange *x, const char **what)
+int http_problem(const http_exchange *x, const char **text)
 {
-    if (what) *what = x->what;
+    if (text) *text = x->problem_text;
     return x->problem;
 }
 
@@ -502,7 +502,7 @@ void http_reply(http_exchange *x, int status, const char *type, const char *body
         if (n > 0) textbuf_put(&x->out, (str_view){ body, n });
         set_head(x, REPLIED, x->out.failed ? 500 : status, x->out.failed ? NULL : type);
         if (x->out.failed) textbuf_free(&x->out);
-        wake(x);
+        resume(x);
     }
     pthread_mutex_unlock(&x->lock);
 }
@@ -512,7 +512,7 @@ void http_stream(http_exchange *x, int status, const char *type)
     pthread_mutex_lock(&x->lock);
     if (x->phase == UNANSWERED) {
         set_head(x, STREAMED, status, type);
-        wake(x);
+        resume(x);
     }
     pthread_mutex_unlock(&x->lock);
 }
@@ -529,24 +529,24 @@ int http_write(http_exchange *x, const char *bytes, size_t n)
             x->phase = BROKEN;
             rc = ERR_NOMEM;
         }
-        wake(x);
+        resume(x);
     }
     pthread_mutex_unlock(&x->lock);
     return rc;
 }
 
-static void finish(http_exchange *x, http_phase how)
+static void end_stream(http_exchange *x, http_phase phase)
 {
     pthread_mutex_lock(&x->lock);
     if (x->phase == STREAMED) {
-        x->phase = how;
-        wake(x);
+        x->phase = phase;
+        resume(x);
     }
     pthread_mutex_unlock(&x->lock);
 }
 
-void http_end(http_exchange *x) { finish(x, ENDED); }
-void http_break(http_exchange *x) { finish(x, BROKEN); }
+void http_end(http_exchange *x) { end_stream(x, ENDED); }
+void http_break(http_exchange *x) { end_stream(x, BROKEN); }
 
 void http_remark(http_exchange *x, const char *text)
 {
@@ -556,7 +556,7 @@ void http_remark(http_exchange *x, const char *text)
     pthread_mutex_unlock(&x->lock);
 }
 
-const char *http_remarked(const http_exchange *x) { return x->remark; }
+const char *http_get_remark(const http_exchange *x) { return x->remark; }
 
 void http_keep(http_exchange *x)
 {
@@ -571,26 +571,26 @@ void http_release(http_exchange *x)
     pthread_mutex_lock(&x->lock);
     x->kept = false;
     if (x->phase == STREAMED) x->phase = BROKEN;
-    wake(x);
+    resume(x);
     pthread_mutex_unlock(&x->lock);
     exchange_drop(x);
 }
 
 bool http_gone(const http_exchange *x) { return atomic_load(&x->gone); }
 
-uint64_t http_waiting(const http_exchange *x)
+uint64_t http_unread_bytes(const http_exchange *x)
 {
-    http_exchange *own = (http_exchange *)x;
-    pthread_mutex_lock(&own->lock);
-    const uint64_t n = own->out.len - own->n_sent;
-    pthread_mutex_unlock(&own->lock);
+    http_exchange *locked = (http_exchange *)x;
+    pthread_mutex_lock(&locked->lock);
+    const uint64_t n = locked->out.len - locked->n_sent;
+    pthread_mutex_unlock(&locked->lock);
     return n;
 }
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
 /* The library's own way to stop listening is not safe while its thread runs. */
-static enum MHD_Result may_come(void *ctx, const struct sockaddr *a, socklen_t n)
+static enum MHD_Result accept_client(void *ctx, const struct sockaddr *a, socklen_t n)
 {
     http_server *s = ctx;
     (void)a, (void)n;
@@ -600,16 +600,16 @@ static enum MHD_Result may_come(void *ctx, const struct sockaddr *a, socklen_t n
 static struct MHD_Daemon *start_daemon(http_server *s, int fd)
 {
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
-    const unsigned patience = s->o.patience_s > 0 ? (unsigned)s->o.patience_s : 60;
+    const unsigned timeout_s = s->o.timeout_s > 0 ? (unsigned)s->o.timeout_s : 60;
     sigset_t before;
     thread_mask_begin(&before);          /* the library's thread inherits it */
     struct MHD_Daemon *d =
-        MHD_start_daemon(flags, 0, may_come, s, on_request, s,
+        MHD_start_daemon(flags, 0, accept_client, s, on_request, s,
                          MHD_OPTION_LISTEN_SOCKET, fd,
                          MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.most_connections,
-                         MHD_OPTION_CONNECTION_TIMEOUT, patience, MHD_OPTION_END);
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.max_connections,
+                         MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_END);
     thread_mask_end(&before);
     return d;
 }
@@ -684,11 +684,11 @@ bool http_wait_idle(http_server *s, uint64_t deadline_ns)
 
 /* All connections must be resumed before the library stops; those that begin meanwhile find the
  * server closed. */
-static void leave_all(http_server *s)
+static void mark_all_gone(http_server *s)
 {
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
-    for (http_exchange *x = s->first; x; x = x->next) leave(x);
+    for (http_exchange *x = s->first; x; x = x->next) mark_gone(x);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -697,7 +697,7 @@ void http_stop(http_server *s)
     const uint64_t one = 1;
     if (!s) return;
     http_quiesce(s);
-    leave_all(s);
+    mark_all_gone(s);
     for (int i = 0; i < 2; i++)
         if (s->daemon[i]) MHD_stop_daemon(s->daemon[i]);
     if (s->unix_path) unlink(s->unix_path);

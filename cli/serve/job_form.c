@@ -1,7 +1,7 @@
 /* job_form.c - the form of a request's answer: a grammar for its text and for its tool calls.
  *
- * A form comes from response_format, from a tool choice that requires a call, or from a strict tool.
- * Without any of them the text is free. */
+ * A form comes from response_format, from a tool choice that requires a call, or from a strict
+ * tool. Without any of them the text is free. */
 #include "cli/serve/job_request.h"
 
 #include "engine/text/chat/chat_grammar.h"
@@ -15,7 +15,8 @@ static bool has_strict(const json_t *tools)
     return false;
 }
 
-/* Constrains calls. A form of the text constrains them, too, so that text and call stay possible. */
+/* Constrains calls. A form of the text constrains them, too, so that text and call stay
+ * possible. */
 static void constrain_calls(chat_request *req, const api_request *a)
 {
     const bool forced = a->tool_choice == CHOICE_REQUIRED || a->tool_choice == CHOICE_NAMED;

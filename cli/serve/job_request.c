@@ -1,7 +1,8 @@
 /* job_request.c - a body becomes prompts and a writer.
  *
- * A request that cannot be answered is refused here, before the head of a stream, so that its status
- * can say so. Called from a prepare thread; job_request_keepalive also from the engine thread. */
+ * A request that cannot be answered is refused here, before the head of a stream, so that its
+ * status can say so. Called from a prepare thread; job_request_keepalive also from the engine
+ * thread. */
 #include "cli/serve/job_request.h"
 
 #include <stdio.h>
@@ -45,7 +46,7 @@ static void fail(job_request *r, const api_error *error)
     else http_break(r->exchange);
 }
 
-void job_request_fail(job_request *r, api_trouble type, const char *text)
+void job_request_fail(job_request *r, api_error_type type, const char *text)
 {
     api_error error;
     api_error_make(&error, type, r->kind, "%s", text);
@@ -58,7 +59,7 @@ enum { MAX_UNREAD_BYTES = 16 << 20 };    /* a client that leaves more unread cou
 
 bool job_request_keepalive(job_request *r)
 {
-    if (http_waiting(r->exchange) > MAX_UNREAD_BYTES) return false;
+    if (http_unread_bytes(r->exchange) > MAX_UNREAD_BYTES) return false;
     if (clock_ns() - r->wrote_ns <= keepalive_ns) return !http_gone(r->exchange);
     r->wrote_ns = clock_ns();
     return api_writer_idle(r->writer) == 0 && !http_gone(r->exchange);

@@ -1,8 +1,9 @@
 /* job_request.h - one request for an answer: its body, its prompts, and where its response goes.
  *
  * A request belongs to one thread at a time. queue_submit creates it, a prepare thread calls
- * job_request_prepare, and the engine thread runs it (job_run.h). While it waits for the engine, the
- * queue's lock guards it. The writer is therefore never used by two threads at the same time. */
+ * job_request_prepare, and the engine thread runs it (job_run.h). While it waits for the engine,
+ * the queue's lock guards it. The writer is therefore never used by two threads at the same
+ * time. */
 #ifndef CLI_SERVE_JOB_REQUEST_H
 #define CLI_SERVE_JOB_REQUEST_H
 
@@ -45,15 +46,15 @@ typedef struct job_request {
     api_usage usage;
 } job_request;
 
-/* Reads and renders the request, compiles its form, and sends the head of a stream. True: the engine
- * can run it. False: the response is complete. enc belongs to the calling thread. */
+/* Reads and renders the request, compiles its form, and sends the head of a stream. True: the
+ * engine can run it. False: the response is complete. enc belongs to the calling thread. */
 bool job_request_prepare(job_request *r, encoder *enc);
 
 /* Frees it and releases its exchange. NULL is fine. */
 void job_request_free(job_request *r);
 
 /* Reports an error: in the stream if there is one, else with the error's status. */
-void job_request_fail(job_request *r, api_trouble type, const char *text);
+void job_request_fail(job_request *r, api_error_type type, const char *text);
 
 /* Sends the API's keep-alive event if nothing was written for 10 s. False: the client has left, or
  * has not read the last 16 MiB. */

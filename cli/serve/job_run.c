@@ -1,7 +1,7 @@
 /* job_run.c - the steps of a run: sampler, stop strings and form of each choice, then answer_step.
  *
- * A choice is open while run->smp is set. close_choice frees all of it, after its end or an error, so
- * that the slot's session is free for the next request. */
+ * A choice is open while run->smp is set. close_choice frees all of it, after its end or an error,
+ * so that the slot's session is free for the next request. */
 #include "cli/serve/job_run.h"
 
 #include <math.h>
@@ -70,8 +70,8 @@ static void overlay(sampler_options *o, const api_request *a)
     if (a->top_k >= 0) o->top_k = a->top_k;
 }
 
-/* Options of the request over the model's defaults, with its biases. Tokens without a text are never
- * drawn. */
+/* Options of the request over the model's defaults, with its biases. Tokens without a text are
+ * never drawn. */
 static int make_sampler(sampler **out, const job_run *run, err_ctx *err)
 {
     const api_request *a = run->request->api;
@@ -224,7 +224,8 @@ static int end_choice(job_run *run, err_ctx *err)
     return rc < 0 ? err_set(err, rc, "out of memory") : 0;
 }
 
-/* Opens the next choice, scores its prompt, opens its answer. Returns 1 while the prompt is scored. */
+/* Opens the next choice, scores its prompt, opens its answer. Returns 1 while the prompt is
+ * scored. */
 static int next_choice(job_run *run, err_ctx *err)
 {
     api_writer *w = run->request->writer;

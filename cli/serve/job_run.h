@@ -1,7 +1,7 @@
 /* job_run.h - a request while its answers are computed: one after the other, step by step.
  *
- * A run is in one scheduler slot from job_run_begin to the last job_run_step. Only the engine thread
- * calls these. */
+ * A run is in one scheduler slot from job_run_begin to the last job_run_step. Only the engine
+ * thread calls these. */
 #ifndef CLI_SERVE_JOB_RUN_H
 #define CLI_SERVE_JOB_RUN_H
 
@@ -41,9 +41,9 @@ typedef struct job_run {
 /* Borrows all; request is prepared. */
 void job_run_begin(job_run *run, job_request *request, session *s, const job_run_hooks *hooks);
 
-/* Computes a token, or a chunk of a prompt. Returns 1 if there is more. Else the response is complete,
- * all that the run allocated is freed, and the result is 0, ERR_STOPPED if the client has left, or
- * the error that the client was told. */
+/* Computes a token, or a chunk of a prompt. Returns 1 if there is more. Else the response is
+ * complete, all that the run allocated is freed, and the result is 0, ERR_STOPPED if the client
+ * has left, or the error that the client was told. */
 int job_run_step(job_run *run);
 
 bool job_run_draws(const job_run *run);          /* the next step is a token of an answer */

@@ -1,13 +1,13 @@
-/* listen.h - sockets to listen on: an address and a port, or a file. They do not block. */
+/* listen.h - listening sockets, non-blocking: an address and a port, or a file. */
 #ifndef CLI_SERVE_LISTEN_H
 #define CLI_SERVE_LISTEN_H
 
 #include "loader/base.h"
 
-/* wanted 0: any port that is free; which one is in *port. */
-int listen_tcp(int *out, int *port, const char *address, int wanted, err_ctx *err);
+/* port_wanted 0: any free port. *port: the port. */
+int listen_tcp(int *out, int *port, const char *address, int port_wanted, err_ctx *err);
 
-/* Only the owner can connect. A file that nobody listens on any more is replaced. */
+/* Only the file's owner can connect. Replaces a file on which no process listens. */
 int listen_unix(int *out, const char *path, err_ctx *err);
 
 #endif

@@ -191,7 +191,7 @@ static void write_events(live_events *v, const textbuf *tick, const textbuf *who
         watcher *w = &v->watchers[i];
         const textbuf *text = w->greeted ? tick : whole;
         if (!w->greeted) (void)http_write(w->exchange, v->hello, strlen(v->hello));
-        if (http_waiting(w->exchange) < MAX_UNREAD_BYTES)
+        if (http_unread_bytes(w->exchange) < MAX_UNREAD_BYTES)
             (void)http_write(w->exchange, text->ptr, text->len);
         w->greeted = true;
     }

@@ -1,9 +1,10 @@
 /* live_events.h - /moe-events: what the engine does, as server-sent events.
  *
- * A stream begins with a hello event about model and plan. Tick events follow, at most five a second,
- * only after a change or 5 s of silence: counts, rates, and where each expert is. Without a watcher no
- * sample is taken. The events thread asks the engine thread for a sample (engine_call), which copies
- * counters; the events thread does the rest. A watcher that reads too slowly misses events. */
+ * A stream begins with a hello event about model and plan. Tick events follow, at most five a
+ * second, only after a change or 5 s of silence: counts, rates, and where each expert is. Without
+ * a watcher no sample is taken. The events thread asks the engine thread for a sample
+ * (engine_call), which copies counters; the events thread does the rest. A watcher that reads too
+ * slowly misses events. */
 #ifndef CLI_SERVE_LIVE_EVENTS_H
 #define CLI_SERVE_LIVE_EVENTS_H
 

@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct waiting {
+typedef struct pending {
     int32_t id;
     size_t len;                          /* of its text */
-    size_t skip, shown;                  /* of that, dropped at its beginning; gone out */
+    size_t skip, written;                  /* of that, dropped at its beginning; gone out */
     token_scores scores;
-} waiting;
+} pending;
 
 struct logprob_rows {
     const tokenizer *tok;
@@ -21,7 +21,7 @@ struct logprob_rows {
     token_scores next;
     utf8_stream utf8;
     textbuf text;
-    waiting *list;
+    pending *list;
     int n, cap;
 };
 
@@ -62,10 +62,10 @@ static int write_row(api_writer *w, const tokenizer *tok, str_view bytes, float 
 }
 
 /* Bytes can be cut where they are the text. */
-static int show(const logprob_rows *r, const waiting *t)
+static int write_token(const logprob_rows *r, const pending *t)
 {
     str_view bytes = tokenizer_bytes(r->tok, t->id, false);
-    if (bytes.len == t->len) bytes = (str_view){ bytes.ptr + t->skip, t->shown };
+    if (bytes.len == t->len) bytes = (str_view){ bytes.ptr + t->skip, t->written };
     return write_row(r->w, r->tok, bytes, t->scores.logprob, &t->scores);
 }
 
@@ -73,7 +73,7 @@ static int show(const logprob_rows *r, const waiting *t)
 int logprob_rows_end(logprob_rows *r)
 {
     if (!r) return 0;
-    const int rc = r->n > 0 && r->list[0].shown > 0 ? show(r, &r->list[0]) : 0;
+    const int rc = r->n > 0 && r->list[0].written > 0 ? write_token(r, &r->list[0]) : 0;
     forget(r);
     return rc;
 }
@@ -82,29 +82,29 @@ int logprob_rows_token(logprob_rows *r, int32_t id, bool in_text)
 {
     if (!r || !in_text || tokenizer_is_stop(r->tok, id)) return 0;
     const str_view bytes = tokenizer_bytes(r->tok, id, false);
-    const size_t before = r->text.len;
+    const size_t old_len = r->text.len;
     if (bytes.len == 0) return logprob_rows_end(r);      /* what came was a header */
     if (r->n == r->cap) {
         const int cap = r->cap ? 2 * r->cap : 16;
-        waiting *more = mem_resize(r->list, (size_t)cap, sizeof *more);
-        if (!more) return ERR_NOMEM;
-        r->list = more;
+        pending *list = mem_resize(r->list, (size_t)cap, sizeof *list);
+        if (!list) return ERR_NOMEM;
+        r->list = list;
         r->cap = cap;
     }
     textbuf_room(&r->text, 3 * (bytes.len + 3) + 3);
     if (r->text.failed) return ERR_NOMEM;
-    r->text.len += utf8_stream_push(&r->utf8, r->text.ptr + before, bytes);
-    r->list[r->n++] = (waiting){ .id = id, .len = r->text.len - before, .scores = r->next };
+    r->text.len += utf8_stream_push(&r->utf8, r->text.ptr + old_len, bytes);
+    r->list[r->n++] = (pending){ .id = id, .len = r->text.len - old_len, .scores = r->next };
     return 0;
 }
 
 /* Where the longest end of more that is there at all begins in the text. */
-static size_t find(const logprob_rows *r, str_view more, size_t *len)
+static size_t find(const logprob_rows *r, str_view text, size_t *len)
 {
-    for (; more.len > 0; more.ptr++, more.len--) {
-        const char *at = r->text.len ? memmem(r->text.ptr, r->text.len, more.ptr, more.len) : NULL;
-        *len = more.len;
-        if (at) return (size_t)(at - r->text.ptr);
+    for (; text.len > 0; text.ptr++, text.len--) {
+        const char *match = r->text.len ? memmem(r->text.ptr, r->text.len, text.ptr, text.len) : NULL;
+        *len = text.len;
+        if (match) return (size_t)(match - r->text.ptr);
     }
     *len = 0;
     return 0;
@@ -112,28 +112,28 @@ static size_t find(const logprob_rows *r, str_view more, size_t *len)
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-static int on_text(logprob_rows *r, str_view more)
+static int on_text(logprob_rows *r, str_view text)
 {
-    size_t len, from = find(r, more, &len), pos = 0;
-    const size_t to = from + len;
+    size_t len, begin = find(r, text, &len), pos = 0;
+    const size_t end = begin + len;
     int done = 0, rc = 0;
     if (len == 0) return 0;
-    for (int i = 0; i < r->n && pos <= to; i++) {
-        waiting *t = &r->list[i];
-        const size_t left = t->len - t->skip - t->shown;
-        const size_t drop = pos < from ? smaller(from - pos, left) : 0;
-        const size_t start = pos + drop;
-        if (left == 0 && pos >= to) break;       /* the first half of a character */
-        t->skip += drop;
-        if (start < to) t->shown += smaller(to - start, left - drop);
+    for (int i = 0; i < r->n && pos <= end; i++) {
+        pending *t = &r->list[i];
+        const size_t left = t->len - t->skip - t->written;
+        const size_t n_drop = pos < begin ? smaller(begin - pos, left) : 0;
+        const size_t start = pos + n_drop;
+        if (left == 0 && pos >= end) break;       /* the first half of a character */
+        t->skip += n_drop;
+        if (start < end) t->written += smaller(end - start, left - n_drop);
         pos += left;
-        if (t->skip + t->shown < t->len) break;
-        if (rc == 0 && (t->shown > 0 || t->len == 0)) rc = show(r, t);
+        if (t->skip + t->written < t->len) break;
+        if (rc == 0 && (t->written > 0 || t->len == 0)) rc = write_token(r, t);
         done = i + 1;
     }
     memmove(r->list, r->list + done, (size_t)(r->n - done) * sizeof *r->list);
     r->n -= done;
-    textbuf_drop(&r->text, to);
+    textbuf_drop(&r->text, end);
     return rc;
 }
 
@@ -147,7 +147,7 @@ int logprob_rows_event(logprob_rows *r, const chat_event *ev)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-enum { PIECE = 16 };                     /* rows of logits at a time */
+enum { CHUNK = 16 };                     /* rows of logits at a time */
 
 static int first_row(api_writer *w, const tokenizer *tok, int n_vocab, const int32_t *ids, int n,
                      err_ctx *err)
@@ -162,19 +162,19 @@ static int first_row(api_writer *w, const tokenizer *tok, int n_vocab, const int
 int logprob_rows_prompt(api_writer *w, const tokenizer *tok, session *s, const int32_t *ids, int n,
                         int done, int n_top, err_ctx *err)
 {
-    const int n_vocab = session_vocab(s), piece = min_int(PIECE, n - 1 - done);
-    float *logits = mem_array((size_t)PIECE * (size_t)n_vocab, sizeof *logits);
+    const int n_vocab = session_vocab(s), chunk = min_int(CHUNK, n - 1 - done);
+    float *logits = mem_array((size_t)CHUNK * (size_t)n_vocab, sizeof *logits);
     token_scores scores;
-    int rc = logits ? 0 : err_set(err, ERR_NOMEM, "logits of %d tokens", PIECE);
+    int rc = logits ? 0 : err_set(err, ERR_NOMEM, "logits of %d tokens", CHUNK);
     if (done == 0) session_rewind(s, 0);
     if (rc == 0 && done == 0) rc = first_row(w, tok, n_vocab, ids, n, err);
-    if (rc == 0) rc = session_eval(s, ids + done, piece, logits, piece, NULL, NULL, err);
-    for (int i = 0; i < piece && rc == 0; i++) {
+    if (rc == 0) rc = session_eval(s, ids + done, chunk, logits, chunk, NULL, NULL, err);
+    for (int i = 0; i < chunk && rc == 0; i++) {
         const int32_t id = ids[done + i + 1];
         token_scores_make(&scores, logits + (size_t)i * (size_t)n_vocab, n_vocab, id, n_top);
         rc = write_row(w, tok, tokenizer_bytes(tok, id, true), scores.logprob, &scores);
     }
-    if (rc < 0 || done + piece == n - 1) session_rewind(s, 0);
+    if (rc < 0 || done + chunk == n - 1) session_rewind(s, 0);
     mem_free(logits);
-    return rc < 0 ? rc : done + piece;
+    return rc < 0 ? rc : done + chunk;
 }

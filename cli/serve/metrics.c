@@ -6,12 +6,12 @@
 
 /* ---- by route and status --------------------------------------------------------------------- */
 
-enum { MOST_COUNTS = 256 };              /* routes times statuses: more than there can be */
+enum { MAX_COUNTS = 256 };              /* routes times statuses: more than there can be */
 
 struct route_counts {
     pthread_mutex_t lock;
     int n;
-    struct { const char *route; int status; uint64_t times; } all[MOST_COUNTS];
+    struct { const char *route; int status; uint64_t times; } counts[MAX_COUNTS];
 };
 
 int route_counts_create(route_counts **out, err_ctx *err)
@@ -33,25 +33,25 @@ void route_counts_add(route_counts *c, const char *route, int status)
 {
     int i = 0;
     pthread_mutex_lock(&c->lock);
-    while (i < c->n && (c->all[i].status != status || strcmp(c->all[i].route, route) != 0)) i++;
-    if (i == c->n && i < MOST_COUNTS) {
-        c->all[i].route = route;
-        c->all[i].status = status;
+    while (i < c->n && (c->counts[i].status != status || strcmp(c->counts[i].route, route) != 0)) i++;
+    if (i == c->n && i < MAX_COUNTS) {
+        c->counts[i].route = route;
+        c->counts[i].status = status;
         c->n++;
     }
-    if (i < c->n) c->all[i].times++;
+    if (i < c->n) c->counts[i].times++;
     pthread_mutex_unlock(&c->lock);
 }
 
-static void write_routes(textbuf *to, route_counts *c)
+static void write_routes(textbuf *out, route_counts *c)
 {
     static const char name[] = "moe_http_requests_total";
-    textbuf_printf(to, "# HELP %s Requests by route and status; 0: the client left first\n"
+    textbuf_printf(out, "# HELP %s Requests by route and status; 0: the client left first\n"
                    "# TYPE %s counter\n", name, name);
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < c->n; i++)
-        textbuf_printf(to, "%s{route=\"%s\",status=\"%d\"} %llu\n", name, c->all[i].route,
-                       c->all[i].status, (unsigned long long)c->all[i].times);
+        textbuf_printf(out, "%s{route=\"%s\",status=\"%d\"} %llu\n", name, c->counts[i].route,
+                       c->counts[i].status, (unsigned long long)c->counts[i].times);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -62,25 +62,25 @@ typedef struct metric {
     double value;
 } metric;
 
-static void write_list(textbuf *to, const metric *list, size_t n)
+static void write_list(textbuf *out, const metric *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        textbuf_printf(to, "# HELP %s %s\n# TYPE %s %s\n%s %.9g\n", list[i].name, list[i].help,
+        textbuf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.9g\n", list[i].name, list[i].help,
                        list[i].name, list[i].kind, list[i].name, list[i].value);
 }
 
 /* Values of one metric by the label's. */
 typedef struct labelled { const char *label; double value; } labelled;
 
-static void write_labelled(textbuf *to, const char *name, const char *label, const char *help,
+static void write_labelled(textbuf *out, const char *name, const char *label, const char *help,
                            const labelled *list, size_t n)
 {
-    textbuf_printf(to, "# HELP %s %s\n# TYPE %s counter\n", name, help, name);
+    textbuf_printf(out, "# HELP %s %s\n# TYPE %s counter\n", name, help, name);
     for (size_t i = 0; i < n; i++)
-        textbuf_printf(to, "%s{%s=\"%s\"} %.17g\n", name, label, list[i].label, list[i].value);
+        textbuf_printf(out, "%s{%s=\"%s\"} %.17g\n", name, label, list[i].label, list[i].value);
 }
 
-static void write_experts(textbuf *to, const perf_counts *p)
+static void write_experts(textbuf *out, const perf_counts *p)
 {
     const labelled choices[] = {
         { "hot", (double)p->hot }, { "cold", (double)p->cold },
@@ -91,14 +91,14 @@ static void write_experts(textbuf *to, const perf_counts *p)
         { "bus", (double)(p->fetch_bytes + p->upload_bytes) },
         { "drive", (double)p->drive_bytes },
     };
-    write_labelled(to, "moe_expert_choices_total", "found",
+    write_labelled(out, "moe_expert_choices_total", "found",
                    "Experts that single tokens chose: in VRAM, outside; read from the drive, by "
                    "prompts, too", choices, ARRAY_LEN(choices));
-    write_labelled(to, "moe_expert_bytes_total", "from", "Bytes of experts by where they came from",
+    write_labelled(out, "moe_expert_bytes_total", "from", "Bytes of experts by where they came from",
                    bytes, ARRAY_LEN(bytes));
 }
 
-void metrics_write(textbuf *to, const queue_stats *c, const perf_counts *perf,
+void metrics_write(textbuf *out, const queue_stats *c, const perf_counts *perf,
                    route_counts *routes)
 {
     const metric list[] = {
@@ -131,7 +131,7 @@ void metrics_write(textbuf *to, const queue_stats *c, const perf_counts *perf,
         { "moe_requests_refused_total", "counter", "Requests that found no room to wait",
           (double)c->refused },
     };
-    write_list(to, list, ARRAY_LEN(list));
-    write_routes(to, routes);
-    if (perf) write_experts(to, perf);
+    write_list(out, list, ARRAY_LEN(list));
+    write_routes(out, routes);
+    if (perf) write_experts(out, perf);
 }

@@ -1,19 +1,20 @@
-/* metrics.h - what has happened so far as Prometheus reads it: the names that dashboards for local
- * servers already know, and ours. */
+/* metrics.h - /metrics in the text format of Prometheus.
+ *
+ * Names that dashboards for llama.cpp know keep them; all others begin with moe_. */
 #ifndef CLI_SERVE_METRICS_H
 #define CLI_SERVE_METRICS_H
 
 #include "cli/serve/request_queue.h"
 #include "engine/perf_counts.h"
 
-/* How often each route was answered with each status. Any thread. */
+/* Requests by route and status. Any thread. */
 typedef struct route_counts route_counts;
 int route_counts_create(route_counts **out, err_ctx *err);
 void route_counts_free(route_counts *c);         /* NULL is fine */
-void route_counts_add(route_counts *c, const char *route, int status);   /* route: kept as it is */
+void route_counts_add(route_counts *c, const char *route, int status);   /* keeps the pointer */
 
-/* perf, of the engine, or NULL: nobody could ask it. */
-void metrics_write(textbuf *to, const queue_stats *c, const perf_counts *perf,
+/* perf: the engine's counts; NULL: not available, because the server stops. */
+void metrics_write(textbuf *out, const queue_stats *q, const perf_counts *perf,
                    route_counts *routes);
 
 #endif

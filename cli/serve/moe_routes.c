@@ -13,7 +13,7 @@
 #include "moe/layer_perf.h"
 
 /* Bytes of a wish: lists of all experts of the largest models are a tenth of it. */
-enum { MOE_MOST_WISH = 16 << 20 };
+enum { MAX_LIST_BYTES = 16 << 20 };
 
 typedef struct moe_call {
     server_context *c;
@@ -21,7 +21,7 @@ typedef struct moe_call {
     perf_level level;                    /* that is wished for */
 } moe_call;
 
-static void refuse(http_exchange *x, api_trouble type, const char *text)
+static void refuse(http_exchange *x, api_error_type type, const char *text)
 {
     error_reply_text(x, API_CHAT, type, text);
 }
@@ -41,18 +41,18 @@ static void end_call(moe_call *call)
 }
 
 /* False: the server stops, and the client has been told. */
-static bool may_use(moe_call *call, const engine_context *ec)
+static bool check_engine(moe_call *call, const engine_context *ec)
 {
     if (!ec) refuse(call->x, API_BUSY, "the server is stopping");
     return ec != NULL;
 }
 
-static void say_perf(const moe_call *call, const engine_context *ec)
+static void reply_perf(const moe_call *call, const engine_context *ec)
 {
     const int n_layer = ec->model->m->hp.n_layer;
     perf_layer *layers = mem_array((size_t)n_layer, sizeof *layers);
     moe_counts counts = {
-        .level = call->c->perf, .seen = engine_profile(ec->model->e),
+        .level = call->c->perf, .profile = engine_profile(ec->model->e),
         .cached = engine_caches(ec->model->e), .all = session_perf(ec->sessions[0]),
     };
     textbuf text = { 0 };
@@ -67,17 +67,17 @@ static void say_perf(const moe_call *call, const engine_context *ec)
 static void show_perf(void *ctx, const engine_context *ec)
 {
     moe_call *call = ctx;
-    if (may_use(call, ec)) say_perf(call, ec);
+    if (check_engine(call, ec)) reply_perf(call, ec);
     end_call(call);
 }
 
 static void set_perf(void *ctx, const engine_context *ec)
 {
     moe_call *call = ctx;
-    if (may_use(call, ec)) {
+    if (check_engine(call, ec)) {
         if (call->c->perf != call->level) session_count(ec->sessions[0], call->level);
         call->c->perf = call->level;
-        say_perf(call, ec);
+        reply_perf(call, ec);
     }
     end_call(call);
 }
@@ -86,7 +86,7 @@ static void show_cache(void *ctx, const engine_context *ec)
 {
     moe_call *call = ctx;
     textbuf text = { 0 };
-    if (may_use(call, ec)) {
+    if (check_engine(call, ec)) {
         const expert_banks *b = &ec->model->m->experts;
         const size_t n = (size_t)b->n_layer * (size_t)b->n_expert;
         uint8_t *where = mem_zalloc(n);
@@ -111,18 +111,18 @@ static void show_cache(void *ctx, const engine_context *ec)
 
 /* Our own files, which name the model, or what /moe-layer-perf says. *save: the list is to be kept
  * for the next start. */
-static int read_wish(expert_profile **p, bool *save, const engine_context *ec, str_view body,
+static int read_hot_list(expert_profile **p, bool *save, const engine_context *ec, str_view body,
                      err_ctx *err)
 {
     const expert_banks *b = &ec->model->m->experts;
-    api_error why;
-    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &why);
-    const json_t *wish = json_object_get(root, "save_to_disk");
+    api_error error;
+    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &error);
+    const json_t *save_field = json_object_get(root, "save_to_disk");
     int rc;
-    *save = json_is_true(wish);
+    *save = json_is_true(save_field);
     if (!root) {
-        rc = err_set(err, ERR_FORMAT, "%s", why.message);
-    } else if (wish && !json_is_boolean(wish) && !json_is_null(wish)) {
+        rc = err_set(err, ERR_FORMAT, "%s", error.message);
+    } else if (save_field && !json_is_boolean(save_field) && !json_is_null(save_field)) {
         rc = err_set(err, ERR_FORMAT, "save_to_disk is neither true nor false");
     } else if (json_object_get(root, "format")) {
         const profile_key key = expert_memory_key(ec->model->m);
@@ -142,7 +142,7 @@ static int layers_that_differ(const uint8_t *a, const uint8_t *b, int n_layer, i
     return n;
 }
 
-static int carry_out(moe_update *u, const engine_context *ec, const expert_profile *p,
+static int apply_hot_list(moe_update *u, const engine_context *ec, const expert_profile *p,
                      err_ctx *err)
 {
     const model_handle *h = ec->model;
@@ -152,7 +152,7 @@ static int carry_out(moe_update *u, const engine_context *ec, const expert_profi
     int rc = 0;
     if (!before) return err_set(err, ERR_NOMEM, "%zu experts", n);
     engine_whereabouts(h->e, before);
-    for (size_t i = 0; i < n; i++) u->most += before[i] == EXPERT_IN_VRAM;
+    for (size_t i = 0; i < n; i++) u->capacity += before[i] == EXPERT_IN_VRAM;
     for (int l = 0; l < b->n_layer; l++)
         for (int e = 0; e < b->n_expert; e++) {
             const expert_uses *uses = &expert_profile_uses(p, l)[e];
@@ -170,7 +170,7 @@ static int carry_out(moe_update *u, const engine_context *ec, const expert_profi
 }
 
 /* As at the end of a run, but for what the user wants to be learnt, which is of whole runs. */
-static void keep_list(const model_handle *h)
+static void save_hot_list(const model_handle *h)
 {
     placement_options o = h->asked;
     o.learn = NULL;
@@ -185,19 +185,19 @@ static void apply(void *ctx, const engine_context *ec)
     textbuf text = { 0 };
     err_ctx err = { 0 };
     bool save = false;
-    if (may_use(call, ec)) {
-        if (read_wish(&p, &save, ec, http_body(call->x), &err) < 0) {
+    if (check_engine(call, ec)) {
+        if (read_hot_list(&p, &save, ec, http_body(call->x), &err) < 0) {
             refuse(call->x, API_BAD_REQUEST, err.msg);
         } else if (!engine_caches(ec->model->e)) {
-            api_error why;
-            api_error_make(&why, API_BAD_REQUEST, API_CHAT, "experts do not change places here: "
+            api_error error;
+            api_error_make(&error, API_BAD_REQUEST, API_CHAT, "experts do not change places here: "
                            "there is no cache of them in VRAM");
-            why.status = 409;
-            error_reply(call->x, API_CHAT, &why);
-        } else if (carry_out(&u, ec, p, &err) < 0) {
+            error.status = 409;
+            error_reply(call->x, API_CHAT, &error);
+        } else if (apply_hot_list(&u, ec, p, &err) < 0) {
             refuse(call->x, API_BROKEN, err.msg);
         } else {
-            if (save) keep_list(ec->model);
+            if (save) save_hot_list(ec->model);
             moe_view_update(&text, &u);
             reply(call->x, &text);
         }
@@ -210,47 +210,47 @@ static void apply(void *ctx, const engine_context *ec)
 /* ---- on the network's ------------------------------------------------------------------------ */
 
 /* The mode in a body. False: it was none, and the client has been told. */
-static bool read_mode(perf_level *to, http_exchange *x)
+static bool read_mode(perf_level *level, http_exchange *x)
 {
     static const struct { const char *name; perf_level level; } modes[] = {
         { "full", PERF_FULL }, { "update", PERF_UPDATE }, { "off", PERF_OFF },
     };
     const str_view body = http_body(x);
-    api_error why;
+    api_error error;
     bool found = false;
     if (body.len > 4096) {
         refuse(x, API_TOO_LARGE, "at most 4 KiB here");
         return false;
     }
-    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &why);
+    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &error);
     const char *mode = json_string_value(json_object_get(root, "mode"));
     for (size_t i = 0; i < ARRAY_LEN(modes) && mode; i++)
         if (!strcmp(mode, modes[i].name)) {
-            *to = modes[i].level;
+            *level = modes[i].level;
             found = true;
         }
-    if (!root) error_reply(x, API_CHAT, &why);
+    if (!root) error_reply(x, API_CHAT, &error);
     else if (!found) refuse(x, API_BAD_REQUEST, "mode has to be full, update or off");
     json_decref(root);
     return found;
 }
 
-void moe_route(server_context *c, http_exchange *x, int which)
+void moe_route(server_context *c, http_exchange *x, int action)
 {
     static const struct { engine_call_when when; engine_call_fn *fn; } calls[] = {
         [MOE_PERF] = { CALL_READ, show_perf }, [MOE_SET_PERF] = { CALL_BETWEEN_STEPS, set_perf },
         [MOE_CACHE] = { CALL_READ, show_cache }, [MOE_APPLY] = { CALL_IDLE, apply },
     };
     perf_level level = PERF_UPDATE;
-    if (which == MOE_SET_PERF && !read_mode(&level, x)) return;
-    if (which == MOE_APPLY && http_body(x).len > MOE_MOST_WISH) {
+    if (action == MOE_SET_PERF && !read_mode(&level, x)) return;
+    if (action == MOE_APPLY && http_body(x).len > MAX_LIST_BYTES) {
         refuse(x, API_TOO_LARGE, "at most 16 MiB here");
         return;
     }
     moe_call *call = mem_zalloc(sizeof *call);
     if (call) *call = (moe_call){ .c = c, .x = x, .level = level };
     http_keep(x);
-    if (call && engine_call(c->queue, calls[which].when, calls[which].fn, call)) return;
+    if (call && engine_call(c->queue, calls[action].when, calls[action].fn, call)) return;
     refuse(x, API_BUSY, "the server is stopping");
     http_release(x);
     mem_free(call);

@@ -1,8 +1,8 @@
-/* page.h - the page at /: its files, which are part of the program.
+/* page.h - the files of the page at /, which are part of the program.
  *
- * They hold nothing about the model or the machine, so they are sent without a key; what the page
- * shows it asks for with one. A browser asks each time whether a file is still the same, and may
- * run and load nothing that is not from here. */
+ * They hold nothing about the model or the machine, so they need no key; the page asks for its
+ * data with one. A browser revalidates a file at each use. Its Content-Security-Policy allows
+ * scripts and connections of this server only. */
 #ifndef CLI_SERVE_PAGE_H
 #define CLI_SERVE_PAGE_H
 
@@ -10,6 +10,6 @@
 
 typedef enum page_file { PAGE_HTML, PAGE_STYLE, PAGE_SCRIPT } page_file;
 
-void page_send(http_exchange *x, page_file which);       /* from the network's thread */
+void page_send(http_exchange *x, page_file file);        /* network threads */
 
 #endif

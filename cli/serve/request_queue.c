@@ -1,9 +1,10 @@
 /* request_queue.c - two prepare threads, the engine thread, and the lists between them.
  *
- * A request belongs to the thread that took it from a list. In the ready list the lock guards it, and
- * the first prepare thread sends its keep-alives. The second prepare thread alone takes large bodies:
- * parsing and tokenizing 32 MiB takes seconds, and neither small requests nor keep-alives wait for it.
- * A small body takes less than half a second, its schema included (grammar_rules.c limits those). */
+ * A request belongs to the thread that took it from a list. In the ready list the lock guards it,
+ * and the first prepare thread sends its keep-alives. The second prepare thread alone takes large
+ * bodies: parsing and tokenizing 32 MiB takes seconds, and neither small requests nor keep-alives
+ * wait for it. A small body takes less than half a second, its schema included (grammar_rules.c
+ * limits those). */
 #include "cli/serve/request_queue.h"
 
 #include <errno.h>
@@ -260,9 +261,10 @@ static void assign_ready(request_queue *q)
     }
 }
 
-/* A CALL_IDLE call blocks new requests until the running ones have ended. After it waiting requests
- * are assigned before the next such call, so that neither blocks the other for ever. While no request
- * runs, new states of the prefix cache go to the drive; a killed server loses those that did not. */
+/* A CALL_IDLE call blocks new requests until the running ones have ended. After it waiting
+ * requests are assigned before the next such call, so that neither blocks the other for ever.
+ * While no request runs, new states of the prefix cache go to the drive; a killed server loses
+ * those that did not. */
 static void *run_engine(void *ctx)
 {
     const uint64_t drive_poll_ns = 5000000;

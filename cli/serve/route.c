@@ -49,13 +49,13 @@ static void reply_text(http_exchange *x, const char *type, textbuf *text)
     textbuf_free(text);
 }
 
-static void refuse(http_exchange *x, api_trouble type, const char *text)
+static void refuse(http_exchange *x, api_error_type type, const char *text)
 {
     error_reply_text(x, kind_of(http_path(x)), type, text);
 }
 
 /* The same with another status than the type's. */
-static void refuse_with(http_exchange *x, int status, api_trouble type, const char *text)
+static void refuse_with(http_exchange *x, int status, api_error_type type, const char *text)
 {
     const api_kind kind = kind_of(http_path(x));
     api_error error;
@@ -89,10 +89,10 @@ static void health(server_context *c, http_exchange *x, int arg)
     }
 }
 
-static void show_page(server_context *c, http_exchange *x, int which)
+static void show_page(server_context *c, http_exchange *x, int file)
 {
     (void)c;
-    page_send(x, (page_file)which);
+    page_send(x, (page_file)file);
 }
 
 static void watch(server_context *c, http_exchange *x, int arg)
@@ -103,10 +103,10 @@ static void watch(server_context *c, http_exchange *x, int arg)
 
 enum { ABOUT_MODELS, ABOUT_TAGS, ABOUT_PS, ABOUT_SHOW, ABOUT_PROPS, ABOUT_VERSION };
 
-static void about(server_context *c, http_exchange *x, int what)
+static void about(server_context *c, http_exchange *x, int subject)
 {
     const api_model *m = &c->model;
-    switch (what) {
+    switch (subject) {
     case ABOUT_MODELS: reply_owned(x, api_models_body(m)); break;
     case ABOUT_TAGS: reply_owned(x, api_tags_body(m)); break;
     case ABOUT_PS: reply_owned(x, api_ps_body(m)); break;
@@ -160,10 +160,10 @@ static void show_metrics(server_context *c, http_exchange *x, int arg)
 static void slots(server_context *c, http_exchange *x, int arg)
 {
     const queue_stats stats = queue_get_stats(c->queue);
-    const char *must = http_query(x, "fail_on_no_slot");
+    const char *fail_if_busy = http_query(x, "fail_on_no_slot");
     textbuf text = { 0 };
     (void)arg;
-    if (must && !strcmp(must, "1") && stats.running >= c->model.n_slot) {
+    if (fail_if_busy && !strcmp(fail_if_busy, "1") && stats.running >= c->model.n_slot) {
         refuse(x, API_BUSY, "all slots are busy");
         return;
     }
@@ -253,39 +253,39 @@ static bool is_number(const char *host)
 
 /* The server's own page, opened on another machine. Behind a name that nobody vouches for there may
  * be a stranger's page, whose name leads here since a moment ago; it has no key. */
-static bool is_own_page(const server_context *c, const char *from, const char *host)
+static bool is_own_page(const server_context *c, const char *origin_host, const char *host)
 {
-    return host && !strcasecmp(from, host) && (c->n_key > 0 || is_number(host));
+    return host && !strcasecmp(origin_host, host) && (c->n_key > 0 || is_number(host));
 }
 
 static bool allows_origin(const server_context *c, const char *origin, const char *host)
 {
-    const char *from = strstr(origin, "://");
-    if (from && (is_local(from + 3) || is_own_page(c, from + 3, host))) return true;
+    const char *scheme_end = strstr(origin, "://");
+    if (scheme_end && (is_local(scheme_end + 3) || is_own_page(c, scheme_end + 3, host))) return true;
     for (int i = 0; i < c->n_origin; i++)
         if (!strcmp(c->origins[i], "*") || !strcasecmp(c->origins[i], origin)) return true;
     return false;
 }
 
 /* Every byte of what came is looked at, whatever the key. */
-static bool same_key(const char *key, const char *got)
+static bool same_key(const char *key, const char *given)
 {
-    const size_t n = strlen(key), m = strlen(got);
+    const size_t n = strlen(key), m = strlen(given);
     unsigned differs = n != m;
     for (size_t i = 0; i < m; i++)
-        differs |= (unsigned char)got[i] ^ (unsigned char)key[n > 0 ? i % n : 0];
+        differs |= (unsigned char)given[i] ^ (unsigned char)key[n > 0 ? i % n : 0];
     return n > 0 && !differs;
 }
 
 static bool has_key(const server_context *c, const http_exchange *x)
 {
-    const char *bearer = http_header(x, "Authorization"), *own = http_header(x, "x-api-key");
+    const char *bearer = http_header(x, "Authorization"), *api_key = http_header(x, "x-api-key");
     bool ok = c->n_key == 0;
     if (bearer && !strncasecmp(bearer, "Bearer ", 7)) bearer += 7 + strspn(bearer + 7, " ");
     else bearer = NULL;
     for (int i = 0; i < c->n_key; i++) {
         if (bearer) ok |= same_key(c->keys[i], bearer);
-        if (own) ok |= same_key(c->keys[i], own);
+        if (api_key) ok |= same_key(c->keys[i], api_key);
     }
     return ok;
 }
@@ -298,7 +298,7 @@ static bool is_public(const http_exchange *x)
             strcmp(http_method(x), "POST") != 0);
 }
 
-static void say_origin(const server_context *c, http_exchange *x)
+static void allow_origin(const server_context *c, http_exchange *x)
 {
     const char *origin = http_header(x, "Origin");
     if (!origin || !allows_origin(c, origin, http_header(x, "Host"))) return;
@@ -324,7 +324,7 @@ static void refuse_problem(http_exchange *x)
 }
 
 /* False: it has been answered. */
-static bool may_ask(const server_context *c, http_exchange *x)
+static bool check_access(const server_context *c, http_exchange *x)
 {
     const char *host = http_header(x, "Host");
     const char *origin = http_header(x, "Origin");
@@ -349,9 +349,9 @@ static bool may_ask(const server_context *c, http_exchange *x)
 void route_head(void *ctx, http_exchange *x)
 {
     const server_context *c = ctx;
-    say_origin(c, x);
+    allow_origin(c, x);
     if (!strncmp(http_path(x), "/v1/messages", 12)) http_add_header(x, "request-id", http_id(x));
-    if (strcmp(http_method(x), "OPTIONS") != 0) (void)may_ask(c, x);
+    if (strcmp(http_method(x), "OPTIONS") != 0) (void)check_access(c, x);
 }
 
 /* As a text that stays: what nobody has a route for is one. */

@@ -1,9 +1,9 @@
 /* scheduler.h - slots for requests that run at the same time, and which slot gets the next step.
  *
- * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token each in
- * turn. Chunks of prompts come between them and get at most half of the time while any slot draws.
- * Results do not depend on the order. The engine thread calls these functions; scheduler_status and
- * scheduler_steps are for any thread. */
+ * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token
+ * each in turn. Chunks of prompts come between them and get at most half of the time while any
+ * slot draws. Results do not depend on the order. The engine thread calls these functions;
+ * scheduler_status and scheduler_steps are for any thread. */
 #ifndef CLI_SERVE_SCHEDULER_H
 #define CLI_SERVE_SCHEDULER_H
 
@@ -23,8 +23,8 @@ bool scheduler_is_busy(const scheduler *s);
  * one slot must be idle. Borrows r until scheduler_step returns it. */
 void scheduler_assign(scheduler *s, job_request *r);
 
-/* One step of one slot; at least one must be busy. Returns the request if it has ended, with *rc from
- * job_run_step, else NULL. */
+/* One step of one slot; at least one must be busy. Returns the request if it has ended, with *rc
+ * from job_run_step, else NULL. */
 job_request *scheduler_step(scheduler *s, int *rc);
 
 /* Sends keep-alives to the clients of all slots that have written nothing for 10 s. At most once a

@@ -441,7 +441,7 @@ static void on_done(void *ctx, const http_exchange *x, int status)
 {
     server_context *c = ctx;
     const bool left = http_gone(x) && status < 400 && !strcmp(http_method(x), "POST");
-    const char *remark = http_remarked(x)[0] ? http_remarked(x) : left ? "the client left" : "";
+    const char *remark = http_get_remark(x)[0] ? http_get_remark(x) : left ? "the client left" : "";
     route_done(c, x, status);
     if (c->quiet) return;
     console_note("%s %s %s %d%s%s", http_id(x), http_method(x), http_path(x), status,
@@ -452,8 +452,8 @@ static int open_port(server *v)
 {
     const http_options h = {
         .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
-        .most_body = v->o.body, .most_bodies = 8 * v->o.body,
-        .most_connections = MOST_CONNECTIONS, .head = route_head, .handler = route_request,
+        .max_body_bytes = v->o.body, .max_bodies_bytes = 8 * v->o.body,
+        .max_connections = MOST_CONNECTIONS, .head = route_head, .handler = route_request,
         .done = on_done, .ctx = &v->context,
     };
     err_ctx err = { 0 };

@@ -1,7 +1,7 @@
 /* server_context.h - what the routes know about the server.
  *
- * The command fills in the first part before the port opens. The rest is written while the model loads
- * and read only after `ready` is true. The network threads read it. */
+ * The command fills in the first part before the port opens. The rest is written while the model
+ * loads and read only after `ready` is true. The network threads read it. */
 #ifndef CLI_SERVE_SERVER_CONTEXT_H
 #define CLI_SERVE_SERVER_CONTEXT_H
 

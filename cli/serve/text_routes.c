@@ -7,7 +7,7 @@
 #include "cli/console.h"
 #include "cli/serve/error_reply.h"
 
-static void refuse(http_exchange *x, api_trouble type, const char *text)
+static void refuse(http_exchange *x, api_error_type type, const char *text)
 {
     error_reply_text(x, API_CHAT, type, text);
 }
@@ -51,9 +51,9 @@ static void reply_text(server_context *c, http_exchange *x, const char *key, con
     utf8_stream utf8 = { 0 };
     for (size_t i = 0; i <= n; i++) {
         const str_view bytes = i < n ? tokenizer_bytes_at(c->tok, ids, i) : (str_view){ 0 };
-        char *to = textbuf_room(&text, 3 * (bytes.len + 3) + 3);
-        if (!to) break;
-        text.len += i < n ? utf8_stream_push(&utf8, to, bytes) : utf8_stream_end(&utf8, to);
+        char *dst = textbuf_room(&text, 3 * (bytes.len + 3) + 3);
+        if (!dst) break;
+        text.len += i < n ? utf8_stream_push(&utf8, dst, bytes) : utf8_stream_end(&utf8, dst);
     }
     reply(x, text.failed ? NULL : json_pack("{s:s%}", key, text.ptr ? text.ptr : "", text.len));
     textbuf_free(&text);
@@ -78,12 +78,12 @@ static void detokenize(server_context *c, http_exchange *x, const json_t *root)
 static void apply_template(server_context *c, http_exchange *x, str_view body)
 {
     api_request *r;
-    api_error why;
+    api_error error;
     id_list ids = { 0 };
     err_ctx err = { 0 };
     char date[32];
-    if (api_parse(&r, API_CHAT, body.ptr ? body.ptr : "", body.len, &why) < 0) {
-        error_reply(x, API_CHAT, &why);
+    if (api_parse(&r, API_CHAT, body.ptr ? body.ptr : "", body.len, &error) < 0) {
+        error_reply(x, API_CHAT, &error);
         return;
     }
     r->chat.date = str_from(text_today(date, sizeof date));
@@ -95,24 +95,24 @@ static void apply_template(server_context *c, http_exchange *x, str_view body)
 }
 
 /* On the network's thread: what takes long is refused. */
-enum { MOST_TEXT = 256 << 10 };
+enum { MAX_TEXT_BYTES = 256 << 10 };
 
-void text_route(server_context *c, http_exchange *x, int which)
+void text_route(server_context *c, http_exchange *x, int action)
 {
     const str_view body = http_body(x);
-    api_error why;
+    api_error error;
     json_t *root = NULL;
-    if (body.len > MOST_TEXT) {
+    if (body.len > MAX_TEXT_BYTES) {
         refuse(x, API_TOO_LARGE, "at most 256 KiB of text here");
         return;
     }
-    if (which == TEXT_TEMPLATE) {
+    if (action == TEXT_TEMPLATE) {
         apply_template(c, x, body);
         return;
     }
-    if (!(root = api_json_read(body.ptr ? body.ptr : "", body.len, &why)))
-        error_reply(x, API_CHAT, &why);
-    else if (which == TEXT_TOKENIZE) tokenize(c, x, root);
+    if (!(root = api_json_read(body.ptr ? body.ptr : "", body.len, &error)))
+        error_reply(x, API_CHAT, &error);
+    else if (action == TEXT_TOKENIZE) tokenize(c, x, root);
     else detokenize(c, x, root);
     json_decref(root);
 }
