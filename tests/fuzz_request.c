@@ -1,4 +1,4 @@
-/* fuzz_request.c - fuzz target: bodies that anybody may send to the server.
+/* fuzz_request.c - fuzz target: bodies of requests to the server.
  *
  * Every interface reads the input. What it accepts becomes prompts in both chat formats, the form
  * of the answer, and an answer in the interface's own words, which must be JSON, or events of it;

@@ -7,8 +7,8 @@ pid=
 
 equal() { if [ "$2" = "$3" ]; then ok; else bad "$1: expected '$2', got '$3'"; fi; }
 
-# start ARGUMENTS...: waits until it is ready; its port in $port. It listens on $listen and says that it
-# can be asked at $at.
+# start ARGUMENTS...: waits until the server is ready; its port is in $port. It listens on $listen and prints
+# the address $at.
 listen=127.0.0.1:0
 at=127.0.0.1
 start() {

@@ -1,11 +1,11 @@
-/* soak_client.c - many clients at once, for long: some ask, some leave, some talk nonsense.
+/* soak_client.c - many clients at once, for long: complete, aborted and malformed requests.
  *
  *   soak_client PORT REQUESTS CLIENTS SEED [may-fail]
  *
- * Each question is asked alone first; whoever asks it later, beside whomever, must hear the same.
- * Two hundred more clients never finish a request: each sends a byte of it now and then.
- * At the end nobody may have a place any more. may-fail: the server's machine fails at times, so an
- * error is no wrong answer; another answer still is. Prints one line; exit code: 0 all was well. */
+ * Each question is first asked alone; later answers to it, whatever else runs, must be the same.
+ * 200 more clients never finish a request and send a byte of it every 0.1 s. At the end every slot
+ * must be idle. may-fail: reads of the server's drive fail at times, so an error is accepted;
+ * another answer is not. Prints one line. Exit code: 0 passed. */
 #include <arpa/inet.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -20,12 +20,12 @@
 
 #include "loader/base.h"
 
-enum { MOST_CLIENTS = 64, PATIENCE_S = 300, SLOW_CLIENTS = 200 };
+enum { MAX_CLIENTS = 64, LIMIT_S = 300, SLOW_CLIENTS = 200 };
 
 /* ---- what is asked --------------------------------------------------------------------------- */
 
 typedef struct question {
-    const char *path, *body;             /* a %s in it: a text of that length */
+    const char *path, *body;             /* %s stands for n_word words */
     int n_word;
 } question;
 
@@ -67,7 +67,7 @@ static const question questions[] = {
 };
 enum { N_QUESTION = ARRAY_LEN(questions) };
 
-static const struct { const char *path, *body; } nonsense[] = {
+static const struct { const char *path, *body; } bad_requests[] = {
     { CHAT, "" }, { CHAT, "{" }, { CHAT, "[]" }, { CHAT, "{\"messages\":7}" },
     { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}" },
     { CHAT, "{" ONE("x") ",\"temperature\":\"hot\"}" }, { CHAT, "{" ONE("x") ",\"n\":-1}" },
@@ -76,17 +76,17 @@ static const struct { const char *path, *body; } nonsense[] = {
     { "/api/chat", "nothing" }, { "/nowhere", "{}" },
 };
 
-static char *bodies[N_QUESTION];         /* with their texts in them */
-static char *told[N_QUESTION];           /* what was answered to each alone */
+static char *bodies[N_QUESTION];         /* with words instead of %s */
+static char *expected[N_QUESTION];           /* the answer to each alone */
 
 /* ---- one exchange ---------------------------------------------------------------------------- */
 
 static int port;
 
-static int dial(void)
+static int connect_tcp(void)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-    const struct timeval patience = { .tv_sec = PATIENCE_S };
+    const struct timeval patience = { .tv_sec = LIMIT_S };
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (fd < 0) return -1;
@@ -101,7 +101,7 @@ static int ask(textbuf *got, const char *method, const char *path, const char *b
 {
     textbuf request = { 0 };
     char piece[4096];
-    const int fd = dial();
+    const int fd = connect_tcp();
     if (fd < 0) return -1;
     textbuf_printf(&request, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                    "Content-Length: %zu\r\n\r\n%s", method, path, strlen(body), body);
@@ -133,19 +133,19 @@ typedef struct said {
     bool error;
 } said;
 
-static void listen_to(said *s, const json_t *v)
+static void collect(said *s, const json_t *v)
 {
     const char *key;
     json_t *member;
     size_t i;
-    if (json_is_array(v)) json_array_foreach(v, i, member) listen_to(s, member);
+    if (json_is_array(v)) json_array_foreach(v, i, member) collect(s, member);
     if (!json_is_object(v)) return;
     json_object_foreach((json_t *)v, key, member) {
         if (!strcmp(key, "error") && !json_is_null(member)) s->error = true;
         for (i = 0; i < ARRAY_LEN(said_keys); i++)
             if (!strcmp(key, said_keys[i]) && json_is_string(member))
                 textbuf_str(&s->of[i], json_string_value(member));
-        listen_to(s, member);
+        collect(s, member);
     }
 }
 
@@ -170,8 +170,8 @@ static bool join_chunks(char *body, char *end)
     return false;
 }
 
-/* All that was said, as one text, to be freed; NULL: it was cut. */
-static char *all_said(textbuf *got, bool *error)
+/* All strings of the response as one text, to be freed; NULL: it was cut. */
+static char *collect_all(textbuf *got, bool *error)
 {
     said s = { 0 };
     textbuf all = { 0 };
@@ -182,12 +182,12 @@ static char *all_said(textbuf *got, bool *error)
         !join_chunks(body, got->ptr + got->len - 1))
         return NULL;
     json_t *one = json_loads(body, 0, NULL);
-    if (one) listen_to(&s, one);
+    if (one) collect(&s, one);
     json_decref(one);
     for (char *line = one ? NULL : strtok_r(body, "\n", &save); line;
          line = strtok_r(NULL, "\n", &save)) {
         json_t *v = json_loads(!strncmp(line, "data: ", 6) ? line + 6 : line, 0, NULL);
-        if (v) listen_to(&s, v);
+        if (v) collect(&s, v);
         json_decref(v);
     }
     for (size_t i = 0; i < ARRAY_LEN(said_keys); i++) {
@@ -221,13 +221,13 @@ static void ask_question(int q)
     textbuf got = { 0 };
     bool error = false;
     const int status = ask(&got, "POST", questions[q].path, bodies[q], -1);
-    char *heard = status == 200 ? all_said(&got, &error) : NULL;
+    char *heard = status == 200 ? collect_all(&got, &error) : NULL;
     atomic_fetch_add(&count.asked, 1);
     if (status == 503 || status == 529) atomic_fetch_add(&count.busy, 1);
     else if (may_fail && (status == 500 || error)) atomic_fetch_add(&count.failed, 1);
-    else if (!heard || strcmp(heard, told[q]) != 0)
+    else if (!heard || strcmp(heard, expected[q]) != 0)
         complain(status == 200 ? "another answer" : "no answer", questions[q].path,
-                 heard ? heard : got.ptr, told[q]);
+                 heard ? heard : got.ptr, expected[q]);
     mem_free(heard);
     textbuf_free(&got);
 }
@@ -240,17 +240,17 @@ static void leave_early(int q, uint64_t dice)
     textbuf_free(&got);
 }
 
-static void talk_nonsense(size_t i)
+static void send_nonsense(size_t i)
 {
     textbuf got = { 0 };
-    const int status = ask(&got, "POST", nonsense[i].path, nonsense[i].body, -1);
+    const int status = ask(&got, "POST", bad_requests[i].path, bad_requests[i].body, -1);
     if (status < 400 || status >= 600 || (status >= 500 && status != 503 && status != 529))
-        complain("nonsense was taken", nonsense[i].path, got.ptr ? got.ptr : "", "4xx");
+        complain("a bad request was accepted", bad_requests[i].path, got.ptr ? got.ptr : "", "4xx");
     atomic_fetch_add(&count.refused, 1);
     textbuf_free(&got);
 }
 
-static void look_around(uint64_t dice)
+static void get_status(uint64_t dice)
 {
     static const char *const paths[] = { "/health", "/slots", "/metrics", "/v1/models", "/props" };
     const char *path = paths[dice % ARRAY_LEN(paths)];
@@ -267,22 +267,22 @@ static void *client(void *ctx)
         const int q = (int)(more % N_QUESTION);
         if (dice % 100 < 70) ask_question(q);
         else if (dice % 100 < 85) leave_early(q, dice / 100);
-        else if (dice % 100 < 95) talk_nonsense(more % ARRAY_LEN(nonsense));
-        else look_around(more);
+        else if (dice % 100 < 95) send_nonsense(more % ARRAY_LEN(bad_requests));
+        else get_status(more);
     }
     return NULL;
 }
 
 static atomic_bool over;
 
-/* All the slow ones. */
-static void *dawdle(void *ctx)
+/* The slow clients, on one thread. */
+static void *send_slowly(void *ctx)
 {
     static const char begin[] = "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nX-Slow: ";
     int fds[SLOW_CLIENTS];
     (void)ctx;
     for (int i = 0; i < SLOW_CLIENTS; i++) {
-        fds[i] = dial();
+        fds[i] = connect_tcp();
         if (fds[i] >= 0) (void)!send(fds[i], begin, sizeof begin - 1, MSG_NOSIGNAL);
     }
     while (!atomic_load(&over)) {
@@ -317,25 +317,26 @@ static bool prepare(void)
         }
         textbuf_put(&body, (str_view){ "", 1 });
         bodies[q] = body.ptr;
-        for (int tries = 0; tries < 20 && !told[q]; tries++) {
+        for (int tries = 0; tries < 20 && !expected[q]; tries++) {
             got.len = 0;
             const int status = ask(&got, "POST", questions[q].path, bodies[q], -1);
-            told[q] = status == 200 ? all_said(&got, &error) : NULL;
+            expected[q] = status == 200 ? collect_all(&got, &error) : NULL;
             if (error) {
-                mem_free(told[q]);
-                told[q] = NULL;
+                mem_free(expected[q]);
+                expected[q] = NULL;
             }
-            if (!told[q] && !may_fail) break;
+            if (!expected[q] && !may_fail) break;
         }
-        if (!told[q]) fprintf(stderr, "question %d: %.300s\n", q, got.ptr ? got.ptr : "no answer");
+        if (!expected[q]) fprintf(stderr, "question %d: %.300s\n", q,
+                                  got.ptr ? got.ptr : "no answer");
         textbuf_free(&got);
-        if (!told[q]) return false;
+        if (!expected[q]) return false;
     }
     return true;
 }
 
-/* Everybody has left: within a few seconds no place may be taken any more. */
-static bool all_free(void)
+/* All clients have left: every slot must be idle within 30 s. */
+static bool all_slots_idle(void)
 {
     for (int i = 0; i < 600; i++) {
         textbuf got = { 0 };
@@ -351,15 +352,15 @@ static bool all_free(void)
 
 int main(int argc, char **argv)
 {
-    pthread_t threads[MOST_CLIENTS], slow;
-    uint64_t seeds[MOST_CLIENTS];
+    pthread_t threads[MAX_CLIENTS], slow;
+    uint64_t seeds[MAX_CLIENTS];
     if (argc < 5) return 2;
     port = atoi(argv[1]);
     may_fail = argc > 5;
-    const int n = min_int(atoi(argv[3]), MOST_CLIENTS);
+    const int n = min_int(atoi(argv[3]), MAX_CLIENTS);
     if (!prepare()) return 1;
     atomic_store(&count.left, atoi(argv[2]));
-    if (pthread_create(&slow, NULL, dawdle, NULL) != 0) return 1;
+    if (pthread_create(&slow, NULL, send_slowly, NULL) != 0) return 1;
     for (int i = 0; i < n; i++) {
         seeds[i] = (uint64_t)atoi(argv[4]) * 1000 + (uint64_t)i;
         if (pthread_create(&threads[i], NULL, client, &seeds[i]) != 0) return 1;
@@ -367,14 +368,14 @@ int main(int argc, char **argv)
     for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
     atomic_store(&over, true);
     pthread_join(slow, NULL);
-    const bool free_again = all_free();
-    printf("%d asked, %d left early, %d nonsense, %d busy, %d failed, %d wrong%s\n",
+    const bool free_again = all_slots_idle();
+    printf("%d asked, %d left early, %d malformed, %d busy, %d failed, %d wrong%s\n",
            atomic_load(&count.asked), atomic_load(&count.gone), atomic_load(&count.refused),
            atomic_load(&count.busy), atomic_load(&count.failed), atomic_load(&count.wrong),
-           free_again ? "" : ", a place is stuck");
+           free_again ? "" : ", a slot is stuck");
     for (int q = 0; q < N_QUESTION; q++) {
         mem_free(bodies[q]);
-        mem_free(told[q]);
+        mem_free(expected[q]);
     }
     return atomic_load(&count.wrong) == 0 && free_again ? 0 : 1;
 }

@@ -242,7 +242,7 @@ static const struct { api_kind kind; const char *body, *want, *error; } good[] =
     { API_RESPONSES, "{\"input\":[{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\","
       "\"text\":\"s\"}],\"encrypted_content\":\"gAAAAB//\"},{\"role\":\"user\","
       "\"content\":\"q\"}]}",
-      "A[|s] U[q]", "somebody else's encrypted content" },
+      "A[|s] U[q]", "another server's encrypted content" },
     { API_RESPONSES, "{\"input\":\"q\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
       "\"parameters\":{},\"strict\":false},{\"type\":\"namespace\",\"name\":\"mcp__a__\","
       "\"tools\":["

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_cli_serve.sh BUILD - moe-serve as its clients see it: answers and streams of every interface
-# are those of moe-run; keys, hosts, methods, limits; leaving, stopping. Ends with "cli_serve N
+# test_cli_serve.sh BUILD - moe-serve as its clients see it: responses and streams of every API have the
+# text of moe-run; keys, hosts, methods, limits; disconnects and stopping. Ends with "cli_serve N
 # passed, N failed".
 set -u
 area=cli_serve
@@ -30,7 +30,7 @@ for m in $qwen $gptoss; do
     if [ "$(value usage.prompt_tokens_details.cached_tokens)" -gt 0 ]; then ok
     else bad "$m: nothing of a prompt that was there is cached"; fi
 
-    # ---- the same conversation by the other interfaces
+    # ---- the same conversation by the other APIs
     body='"temperature":0,"messages":[{"role":"user","content":"Hello"}]'
     gives 200 '"type":"message"' POST /v1/messages?beta=true -d "{$body,\"max_tokens\":24}"
     if grep -qF '"stop_reason":"max_tokens"' "$tmp/body"; then ok; else bad "$m: stop_reason"; fi
@@ -139,17 +139,17 @@ for m in $qwen $gptoss; do
     done
     clients=
     for i in $asked; do
-        timeout $patience "$client" "$port" POST /v1/chat/completions -d "$(question $i)" >"$tmp/beside.$i" &
+        timeout $patience "$client" "$port" POST /v1/chat/completions -d "$(question $i)" >"$tmp/with_others.$i" &
         clients="$clients $!"
     done
     wait $clients
     for i in $asked; do
-        "$client" join "$tmp/beside.$i" choices.0.delta >"$tmp/now"
+        "$client" join "$tmp/with_others.$i" choices.0.delta >"$tmp/now"
         if [ -s "$tmp/now" ] && cmp -s "$tmp/now" "$tmp/alone.$i"; then ok
-        else bad "$m: stream $i beside the others: $(head -c 200 "$tmp/now")"; fi
+        else bad "$m: stream $i with others: $(head -c 200 "$tmp/now")"; fi
     done
 
-    # ---- leaving in the middle of a stream frees the place
+    # ---- a client that leaves in the middle of a stream frees its slot
     long='{"messages":[{"role":"user","content":"Tell me a story."}],"max_tokens":400,"temperature":0,"ignore_eos":true,"stream":true}'
     ask POST /v1/chat/completions -d "$long" -q 3
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
@@ -167,7 +167,7 @@ gives 401 'invalid_api_key' GET /v1/models -H "Authorization: Bearer oneone"
 gives 200 '"mine"' GET /v1/models -H "Authorization: Bearer one"
 gives 200 '"mine"' GET /v1/models -H "authorization: bearer two"
 gives 200 '"id":"other"' GET /v1/models/other -H "x-api-key: two"
-gives 404 'model_not_found' GET /v1/models/nobody -H "x-api-key: two"
+gives 404 'model_not_found' GET /v1/models/unknown -H "x-api-key: two"
 k="x-api-key: one"
 gives 404 '"error"' GET /nowhere -H "$k"
 gives 405 'Allow: POST, OPTIONS' GET /v1/chat/completions -H "$k"
@@ -251,7 +251,7 @@ start -m $qwen --ctx 256
 told "other machines use the address of this one instead of 127.0.0.1"
 told "ANTHROPIC_BASE_URL=http://127.0.0.1:$port "
 gives 200 '"status":"ok"' GET /health
-# its page on another machine may ask; not one of another address, nor one whose name leads here
+# its own page on another machine may ask; a page of another address or of a host name may not
 for host in 192.168.1.2 192.168.1.2:8080 '[fe80::1]:8080'; do
     gives 200 "Access-Control-Allow-Origin: http://$host" GET /v1/models -H "Host: $host" -H "Origin: http://$host"
     gives 403 'may not ask' GET /v1/models -H "Host: $host" -H "Origin: http://192.168.1.3:8080"
@@ -351,7 +351,7 @@ for m in $qwen $gptoss; do
     stop
 done
 
-# ---- several at the same time: a short answer does not wait for long ones, nor for a long prompt
+# ---- several at a time: a short answer waits neither for long ones nor for a long prompt
 forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"n":8,"temperature":0,"ignore_eos":true,"stream":true}'
 words=$(yes 'A fox, a dog and a cat.' | head -n $(rounds 150 100) | tr '\n' ' ')
 busy() { ask GET /slots; grep -o '"is_processing":true' "$tmp/body" | wc -l; }
@@ -365,12 +365,12 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     for i in $(seq 400); do [ "$(busy)" -lt 2 ] || break; sleep 0.02; done
     timeout $patience "$client" $port POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" >"$tmp/long.3" &
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
-    equal "$m: beside three others" "$said" "$(value choices.0.message.content)"
+    equal "$m: with three others" "$said" "$(value choices.0.message.content)"
     if kill -0 $first 2>/dev/null && [ "$(busy)" -ge 2 ]; then ok; else bad "$m: the long ones did not run meanwhile"; fi
     gives 200 '"total_slots":4' GET /props
-    kill $first                          # a client that leaves frees its place
+    kill $first                          # a client that leaves frees its slot
     for i in $(seq 3000); do [ "$(busy)" -ge 2 ] || break; sleep 0.02; done
-    if [ "$(busy)" -lt 2 ]; then ok; else bad "$m: the place of one who left"; fi
+    if [ "$(busy)" -lt 2 ]; then ok; else bad "$m: the slot of a client that left"; fi
     stop
     wait
 done
@@ -387,14 +387,14 @@ if grep -q 'POST /v1/chat/completions 200: .*the client left$' "$tmp/serve.err";
 else bad "a client that left: $(tail -n 3 "$tmp/serve.err")"; fi
 expect 2 "parallel" "$serve" -m $qwen --parallel 0
 
-# ---- nor for a prompt all of whose tokens are scored, which takes a while; who leaves frees his place
+# ---- nor for a prompt whose tokens are all scored; a client that leaves frees its slot
 start -m $qwen --ctx 4096 --parallel 2 --stop-after 0
 scored="{\"prompt\":\"$words\",\"max_tokens\":1,\"echo\":true,\"logprobs\":1"
 timeout $patience "$client" $port POST /v1/completions -d "$scored}" >"$tmp/long.1" &
 first=$!
 for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
-if kill -0 $first 2>/dev/null; then ok; else bad "beside a prompt that is scored: it was over first"; fi
+if kill -0 $first 2>/dev/null; then ok; else bad "while a prompt is scored: it was over first"; fi
 wait $first
 if grep -q '"token_logprobs":\[null,-' "$tmp/long.1"; then ok; else bad "a long prompt that is scored"; fi
 timeout $patience "$client" $port POST /v1/completions -d "$scored,\"n\":8}" >"$tmp/long.1" &
@@ -403,11 +403,11 @@ for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
 kill $first
 wait $first 2>/dev/null
 for i in $(seq 400); do [ "$(busy)" -ge 1 ] || break; sleep 0.02; done
-equal "the place of one whose prompt was scored" 0 "$(busy)"
+equal "the slot of a client whose prompt was scored" 0 "$(busy)"
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
 stop
 
-# ---- as many at once as there are seats and places to wait: nobody is sent away
+# ---- as many requests at once as slots and waiting ones: none is refused
 start -m $qwen --ctx 256 --parallel 3 --queue 1
 burst=
 for i in 1 2 3 4; do

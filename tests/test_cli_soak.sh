@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_cli_soak.sh BUILD - many clients at once who ask, leave and talk nonsense: everybody hears what
-# they hear alone, no place stays taken, memory does not grow; also on a drive that fails at times.
+# test_cli_soak.sh BUILD - many clients at once, also aborted and malformed requests: each gets the answer
+# that it gets alone, every slot becomes idle, memory does not grow; also on a drive that fails at times.
 # SOAK=N: so many requests for each model, and half as many on such a drive, instead of a few hundred;
 # for many, under a sanitizer, make SAN_LOOPS=0. SOAK_THREADS=N: of the server's team. Ends with
 # "cli_soak N passed, N failed".

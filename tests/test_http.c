@@ -1,4 +1,4 @@
-/* test_http.c - cli/serve/http.c on real sockets: what clients do, and what they should not. */
+/* test_http.c - cli/serve/http.c on real sockets: requests, streams, disconnects, bad requests. */
 #include "tests/test.h"
 
 #include <arpa/inet.h>
@@ -18,27 +18,27 @@
 
 #include "cli/serve/http.h"
 
-enum { PATIENCE_MS = 20000, MOST_BODY = 100000 };
+enum { LIMIT_MS = 20000, MAX_BODY_BYTES = 100000 };
 
 /* ---- a server -------------------------------------------------------------------------------- */
 
-/* /now answers at once with the body's length; /later, /stream, /break and /silent are kept and
- * answered by a thread; /nothing is neither. */
-static struct desk {
+/* /now is answered at once with the body's length. /later, /stream, /break and /silent are kept and
+ * answered by a thread. /nothing is not answered. */
+static struct queue {
     pthread_mutex_t lock;
-    pthread_cond_t more;
+    pthread_cond_t changed;
     http_exchange *waiting[256];
     int n;
     bool stop;
     atomic_int n_gone, n_done, n_bad;    /* n_bad: checks of threads that failed */
-} desk = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
+} queue = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-static void nap(long ms)
+static void sleep_ms(long ms)
 {
     nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000 }, NULL);
 }
 
-static void handle(void *ctx, http_exchange *x)
+static void handle_request(void *ctx, http_exchange *x)
 {
     char text[160];
     const char *what;
@@ -54,41 +54,41 @@ static void handle(void *ctx, http_exchange *x)
         http_reply(x, 200, "text/plain", text, strlen(text));
     } else if (strcmp(http_path(x), "/nothing") != 0) {
         http_keep(x);
-        pthread_mutex_lock(&desk.lock);
-        if (desk.n < (int)ARRAY_LEN(desk.waiting)) desk.waiting[desk.n++] = x;
-        pthread_cond_broadcast(&desk.more);
-        pthread_mutex_unlock(&desk.lock);
+        pthread_mutex_lock(&queue.lock);
+        if (queue.n < (int)ARRAY_LEN(queue.waiting)) queue.waiting[queue.n++] = x;
+        pthread_cond_broadcast(&queue.changed);
+        pthread_mutex_unlock(&queue.lock);
     }
 }
 
 static void on_done(void *ctx, const http_exchange *x, int status)
 {
     (void)ctx, (void)x, (void)status;
-    atomic_fetch_add(&desk.n_done, 1);
+    atomic_fetch_add(&queue.n_done, 1);
 }
 
 /* A stream of 50 events; /silent waits for the client to leave. */
-static void serve(http_exchange *x)
+static void respond(http_exchange *x)
 {
     const char *path = http_path(x);
     if (!strcmp(path, "/later")) {
-        nap(30);
+        sleep_ms(30);
         http_reply(x, 202, "text/plain", "late", 4);
         return;
     }
     http_stream(x, 200, "text/event-stream");
     if (!strcmp(path, "/silent")) {
         http_write(x, "data: first\n\n", 13);
-        for (int i = 0; i < PATIENCE_MS && !http_gone(x); i++) nap(1);
-        if (http_gone(x)) atomic_fetch_add(&desk.n_gone, 1);
-        if (http_write(x, "x", 1) >= 0) atomic_fetch_add(&desk.n_bad, 1);
+        for (int i = 0; i < LIMIT_MS && !http_gone(x); i++) sleep_ms(1);
+        if (http_gone(x)) atomic_fetch_add(&queue.n_gone, 1);
+        if (http_write(x, "x", 1) >= 0) atomic_fetch_add(&queue.n_bad, 1);
         return;
     }
     for (int i = 0; i < 50; i++) {
         char text[64];
         snprintf(text, sizeof text, "data: %d\n\n", i);
         http_write(x, text, strlen(text));
-        if (i % 10 == 0) nap(2);
+        if (i % 10 == 0) sleep_ms(2);
         if (i == 20 && !strcmp(path, "/break")) {
             http_break(x);
             return;
@@ -97,16 +97,16 @@ static void serve(http_exchange *x)
     http_end(x);
 }
 
-static void *work(void *ctx)
+static void *answer_kept(void *ctx)
 {
     (void)ctx;
     for (;;) {
-        pthread_mutex_lock(&desk.lock);
-        while (desk.n == 0 && !desk.stop) pthread_cond_wait(&desk.more, &desk.lock);
-        http_exchange *x = desk.n > 0 ? desk.waiting[--desk.n] : NULL;
-        pthread_mutex_unlock(&desk.lock);
+        pthread_mutex_lock(&queue.lock);
+        while (queue.n == 0 && !queue.stop) pthread_cond_wait(&queue.changed, &queue.lock);
+        http_exchange *x = queue.n > 0 ? queue.waiting[--queue.n] : NULL;
+        pthread_mutex_unlock(&queue.lock);
         if (!x) return NULL;
-        serve(x);
+        respond(x);
         http_release(x);
     }
 }
@@ -116,7 +116,7 @@ static void *work(void *ctx)
 static http_server *server;
 static char socket_path[96];
 
-static int dial(void)
+static int connect_tcp(void)
 {
     struct sockaddr_in a = { .sin_family = AF_INET };
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -129,7 +129,7 @@ static int dial(void)
     return fd;
 }
 
-static int dial_unix(void)
+static int connect_unix(void)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -141,7 +141,7 @@ static int dial_unix(void)
     return fd;
 }
 
-static void say(int fd, const char *text)
+static void send_text(int fd, const char *text)
 {
     for (size_t n = strlen(text); n > 0;) {
         const ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
@@ -152,13 +152,13 @@ static void say(int fd, const char *text)
 }
 
 /* Reads until the end, or until `until` has come. Returns the length; -1 after PATIENCE_MS. */
-static int hear(int fd, char *to, size_t cap, const char *until)
+static int receive(int fd, char *to, size_t cap, const char *until)
 {
     size_t n = 0;
     to[0] = '\0';
     while (n + 1 < cap && !(until && strstr(to, until))) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
-        if (poll(&p, 1, PATIENCE_MS) <= 0) return -1;
+        if (poll(&p, 1, LIMIT_MS) <= 0) return -1;
         const ssize_t got = recv(fd, to + n, cap - 1 - n, 0);
         if (got <= 0) break;
         n += (size_t)got;
@@ -170,9 +170,9 @@ static int hear(int fd, char *to, size_t cap, const char *until)
 /* One request on a connection of its own; the answer in text. */
 static const char *ask(char *to, size_t cap, const char *request, const char *until)
 {
-    const int fd = dial();
-    say(fd, request);
-    if (hear(fd, to, cap, until) < 0) atomic_fetch_add(&desk.n_bad, 1);
+    const int fd = connect_tcp();
+    send_text(fd, request);
+    if (receive(fd, to, cap, until) < 0) atomic_fetch_add(&queue.n_bad, 1);
     close(fd);
     return to;
 }
@@ -200,14 +200,14 @@ static void test_answers(void)
                  "HTTP/1.1 202"));
     CHECK(starts(ask(text, sizeof text, "GET /nothing " TO "\r\n", "\r\n\r\n"),
                  "HTTP/1.1 500"));
-    const int fd = dial();               /* many on one connection, one of them a stream */
+    const int fd = connect_tcp();               /* many on one connection, one of them a stream */
     for (int i = 0; i < 5; i++) {
-        say(fd, "POST /now " TO "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n");
-        CHECK(hear(fd, text, sizeof text, "\r\n\r\n") > 0 && starts(text, "HTTP/1.1 100"));
-        say(fd, "ab");
-        CHECK(hear(fd, text, sizeof text, "POST 2") > 0);
-        say(fd, "GET /stream " TO "\r\n");
-        CHECK(hear(fd, text, sizeof text, "\r\n0\r\n\r\n") > 0 && strstr(text, "data: 49\n"));
+        send_text(fd, "POST /now " TO "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+        CHECK(receive(fd, text, sizeof text, "\r\n\r\n") > 0 && starts(text, "HTTP/1.1 100"));
+        send_text(fd, "ab");
+        CHECK(receive(fd, text, sizeof text, "POST 2") > 0);
+        send_text(fd, "GET /stream " TO "\r\n");
+        CHECK(receive(fd, text, sizeof text, "\r\n0\r\n\r\n") > 0 && strstr(text, "data: 49\n"));
     }
     close(fd);
 }
@@ -224,21 +224,22 @@ static void test_streams(void)
 
 static bool reaches(atomic_int *count, int n)
 {
-    for (int i = 0; i < PATIENCE_MS && atomic_load(count) < n; i++) nap(1);
+    for (int i = 0; i < LIMIT_MS && atomic_load(count) < n; i++) sleep_ms(1);
     return atomic_load(count) >= n;
 }
 
-/* A client that leaves in the middle of a silence, by closing or by saying no more. */
+/* A client disconnects while nothing is sent, by closing or by shutting down its side. */
 static void test_leaving(void)
 {
-    const int before = atomic_load(&desk.n_gone);
+    const int before = atomic_load(&queue.n_gone);
     for (int i = 0; i < 6; i++) {
-        const int fd = i % 3 == 2 ? dial_unix() : dial();
-        say(fd, "GET /silent " TO "\r\n");
-        CHECK(hear(fd, text, sizeof text, "data: first") > 0);
+        const int fd = i % 3 == 2 ? connect_unix() : connect_tcp();
+        send_text(fd, "GET /silent " TO "\r\n");
+        CHECK(receive(fd, text, sizeof text, "data: first") > 0);
         if (i % 2) shutdown(fd, SHUT_WR);
         else close(fd);
-        CHECK_MSG(reaches(&desk.n_gone, before + i + 1), "client %d was not missed", i);
+        CHECK_MSG(reaches(&queue.n_gone, before + i + 1), "the end of client %d was not noticed",
+                  i);
         if (i % 2) close(fd);
     }
 }
@@ -258,12 +259,12 @@ static void test_bad_requests(void)
         { "nonsense\r\n\r\n", 0 },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const int fd = dial();
+        const int fd = connect_tcp();
         char want[32];
         snprintf(want, sizeof want, "HTTP/1.1 %d", rows[i].status);
-        say(fd, rows[i].request);
+        send_text(fd, rows[i].request);
         if (rows[i].status == 0) shutdown(fd, SHUT_WR);
-        CHECK_MSG(hear(fd, text, sizeof text, rows[i].status > 0 ? "\r\n\r\n" : NULL) >= 0,
+        CHECK_MSG(receive(fd, text, sizeof text, rows[i].status > 0 ? "\r\n\r\n" : NULL) >= 0,
                   "%s: no answer", rows[i].request);
         if (rows[i].status > 0)
             CHECK_MSG(starts(text, want), "%s: %.40s", rows[i].request, text);
@@ -272,13 +273,13 @@ static void test_bad_requests(void)
         close(fd);
     }
     /* a chunked body does not say how long it will be */
-    char *large = malloc(3 * MOST_BODY);
+    char *large = malloc(3 * MAX_BODY_BYTES);
     if (!CHECK(large)) return;
-    memset(large, 'a', 3 * MOST_BODY);
+    memset(large, 'a', 3 * MAX_BODY_BYTES);
     const int n = snprintf(large, 200, "POST /now " TO "Transfer-Encoding: chunked"
-                           "\r\n\r\n%x\r\n", 2 * MOST_BODY);
+                           "\r\n\r\n%x\r\n", 2 * MAX_BODY_BYTES);
     large[n] = 'a';
-    snprintf(large + n + 2 * MOST_BODY, 20, "\r\n0\r\n\r\n");
+    snprintf(large + n + 2 * MAX_BODY_BYTES, 20, "\r\n0\r\n\r\n");
     CHECK_MSG(starts(ask(text, sizeof text, large, "large"), "HTTP/1.1 413"), "%.40s", text);
     free(large);
 }
@@ -287,41 +288,42 @@ static void test_bad_requests(void)
  * ends. Without that all 64 MiB are taken. */
 static void test_endless_body(void)
 {
-    enum { CHUNK = 64 << 10, MOST_SENT = 64 << 20 };
+    enum { CHUNK = 64 << 10, MAX_SENT_BYTES = 64 << 20 };
     static char chunk[CHUNK + 16];
     const int n_head = sprintf(chunk, "%x\r\n", CHUNK);
     memset(chunk + n_head, 'a', CHUNK);
     memcpy(chunk + n_head + CHUNK, "\r\n", 2);
     for (int i = 0; i < 2; i++) {
-        const int fd = i ? dial_unix() : dial();
+        const int fd = i ? connect_unix() : connect_tcp();
         size_t n_sent = 0;
-        say(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
-        while (n_sent < MOST_SENT && send(fd, chunk, (size_t)n_head + CHUNK + 2, MSG_NOSIGNAL) > 0)
+        send_text(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
+        while (n_sent < MAX_SENT_BYTES && send(fd, chunk, (size_t)n_head + CHUNK + 2,
+                                               MSG_NOSIGNAL) > 0)
             n_sent += CHUNK;
-        CHECK_MSG(n_sent < MOST_SENT, "the server took %zu bytes", n_sent);
+        CHECK_MSG(n_sent < MAX_SENT_BYTES, "the server took %zu bytes", n_sent);
         close(fd);
     }
-    const int fd = dial();               /* a client that listens while it sends */
+    const int fd = connect_tcp();               /* a client that listens while it sends */
     struct pollfd answer = { .fd = fd, .events = POLLIN };
     size_t n_sent = 0;
-    say(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
-    while (n_sent < MOST_SENT && poll(&answer, 1, 0) == 0 &&
+    send_text(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
+    while (n_sent < MAX_SENT_BYTES && poll(&answer, 1, 0) == 0 &&
            send(fd, chunk, (size_t)n_head + CHUNK + 2, MSG_NOSIGNAL) > 0)
         n_sent += CHUNK;
-    CHECK_MSG(hear(fd, text, sizeof text, NULL) > 0 && starts(text, "HTTP/1.1 413 ") &&
+    CHECK_MSG(receive(fd, text, sizeof text, NULL) > 0 && starts(text, "HTTP/1.1 413 ") &&
               strstr(text, "\r\n\r\nthe body is too large"), "%.60s", text);
-    CHECK_MSG(n_sent < MOST_SENT, "the server took %zu bytes", n_sent);
+    CHECK_MSG(n_sent < MAX_SENT_BYTES, "the server took %zu bytes", n_sent);
     close(fd);
 }
 
-/* Beside many clients who never finish a request. */
+/* While many clients never finish a request. */
 static void test_slow_clients(void)
 {
     enum { N = 150 };
     int fd[N];
     for (int i = 0; i < N; i++) {
-        fd[i] = dial();
-        say(fd[i], i % 2 ? "POST /now " TO "Content-Length: 50\r\n\r\nab"
+        fd[i] = connect_tcp();
+        send_text(fd[i], i % 2 ? "POST /now " TO "Content-Length: 50\r\n\r\nab"
                          : "GET /now HTTP/1.1\r\nHo");
     }
     test_streams();
@@ -357,19 +359,19 @@ static void test_sockets(void)
     http_server *other = NULL;
     err_ctx err = { 0 };
     http_options o = { .address = "127.0.0.1", .port = http_port(server), .max_connections = 4,
-                       .handler = handle };
+                       .handler = handle_request };
     CHECK(http_start(&other, &o, &err) < 0 && !other && strstr(err.msg, "in use"));
     o.address = "localhost";
     CHECK(http_start(&other, &o, &err) < 0 && strstr(err.msg, "not an address"));
-    o = (http_options){ .unix_path = socket_path, .max_connections = 4, .handler = handle };
-    CHECK(http_start(&other, &o, &err) < 0 && strstr(err.msg, "in use"));   /* somebody listens */
+    o = (http_options){ .unix_path = socket_path, .max_connections = 4, .handler = handle_request };
+    CHECK(http_start(&other, &o, &err) < 0 && strstr(err.msg, "in use"));
     CHECK(stat(socket_path, &st) == 0 && (st.st_mode & 0777) == 0600);
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     const char *stale = a.sun_path;
     snprintf(a.sun_path, sizeof a.sun_path, "%s.old", socket_path);
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    close(fd);                           /* a server that was killed left this */
+    close(fd);                           /* as a killed server leaves it */
     o.unix_path = stale;
     CHECK(http_start(&other, &o, &err) == 0);
     http_stop(other);
@@ -389,10 +391,11 @@ int main(int argc, char **argv)
              : "/tmp", (int)getpid());
     if (strlen(socket_path) > 80)
         snprintf(socket_path, sizeof socket_path, "moe-http-%d", (int)getpid());
-    for (size_t i = 0; i < ARRAY_LEN(workers); i++) pthread_create(&workers[i], NULL, work, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(workers); i++)
+        pthread_create(&workers[i], NULL, answer_kept, NULL);
     const http_options o = { .address = "127.0.0.1", .unix_path = socket_path,
-                             .max_body_bytes = MOST_BODY, .max_connections = 300, .handler = handle,
-                             .done = on_done };
+                             .max_body_bytes = MAX_BODY_BYTES, .max_connections = 300,
+                             .handler = handle_request, .done = on_done };
     if (CHECK_MSG(http_start(&server, &o, &err) == 0, "%s", err.msg)) {
         test_answers();
         test_streams();
@@ -402,21 +405,21 @@ int main(int argc, char **argv)
         test_slow_clients();
         test_many();
         test_sockets();
-        CHECK(atomic_load(&desk.n_done) > 200);
+        CHECK(atomic_load(&queue.n_done) > 200);
         /* in the middle of a stream and of a silence */
-        const int a = dial(), b = dial();
-        say(a, "GET /silent " TO "\r\n");
-        CHECK(hear(a, text, sizeof text, "first") > 0);
-        say(b, "GET /now HTTP/1.1\r\nHo");
+        const int a = connect_tcp(), b = connect_tcp();
+        send_text(a, "GET /silent " TO "\r\n");
+        CHECK(receive(a, text, sizeof text, "first") > 0);
+        send_text(b, "GET /now HTTP/1.1\r\nHo");
         http_stop(server);
         close(a);
         close(b);
     }
-    pthread_mutex_lock(&desk.lock);
-    desk.stop = true;
-    pthread_cond_broadcast(&desk.more);
-    pthread_mutex_unlock(&desk.lock);
+    pthread_mutex_lock(&queue.lock);
+    queue.stop = true;
+    pthread_cond_broadcast(&queue.changed);
+    pthread_mutex_unlock(&queue.lock);
     for (size_t i = 0; i < ARRAY_LEN(workers); i++) pthread_join(workers[i], NULL);
-    CHECK(atomic_load(&desk.n_bad) == 0);
+    CHECK(atomic_load(&queue.n_bad) == 0);
     return test_end();
 }

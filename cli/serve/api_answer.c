@@ -1,4 +1,5 @@
-/* api_answer.c - what several styles write of an answer: its text, its end, token counts, times.
+/* api_answer.c - parts of a response that several APIs write alike: text, finish reason, usage,
+ * timings.
  *
  * api_writer.c calls a style, and styles call this file; it calls neither. */
 #include "cli/serve/api_internal.h"

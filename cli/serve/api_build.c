@@ -1,9 +1,8 @@
-/* api_build.c - the message list of a request, from whatever pieces an API sends it in.
+/* api_build.c - builds the message list of a request.
  *
- * Invariant: a message that was closed does not change; results find their function's name by the
- * id of an earlier call. A system or developer message at the front joins the one before it; later
- * ones stay where they are, so that the beginning of a conversation never changes and the prefix
- * cache finds it again. */
+ * A closed message does not change. A result finds its function's name by the id of an earlier
+ * call. System and developer messages at the front are merged; later ones stay in place, so that
+ * the beginning of a conversation never changes and the prefix cache finds it. */
 #include "cli/serve/api_internal.h"
 #include "engine/text/textbuf_json.h"
 
@@ -81,14 +80,14 @@ int api_build_result(api_build *b, const char *id, const char *name)
     if (api_build_open(b, CHAT_TOOL) < 0) return -1;
     b->name = name && name[0] ? str_from(name) : b->last_name.len ? b->last_name : str_from("tool");
     if (!function_name) return 0;
-    /* The table's own text goes when the id comes again. */
+    /* a later call with this id frees the table's text */
     b->name = api_view(function_name);
     if (!(copy = api_alloc(b->r, b->name.len, 1))) return api_no_memory(b->error);
     b->name.ptr = memcpy(copy, b->name.ptr, b->name.len);
     return 0;
 }
 
-/* Formats with one parameter after the other need an object: anything else goes inside one. */
+/* Chat formats that list parameters need an object, so any other value is wrapped in one. */
 static int read_arguments(str_view *out, api_build *b, const json_t *v)
 {
     textbuf text = { 0 };
@@ -142,7 +141,7 @@ int api_build_call(api_build *b, const char *id, str_view name, const json_t *ar
     return 0;
 }
 
-/* The key that holds the text of such a part; NULL: it is none. */
+/* The key of the text in a part of this type; NULL: the part has no text. */
 static const char *text_key(const char *type)
 {
     static const char *const kinds[] = { "text", "input_text", "output_text", "summary_text",

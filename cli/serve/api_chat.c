@@ -1,7 +1,7 @@
-/* api_chat.c - requests of OpenAI's chat completions.
+/* api_chat.c - reads requests of OpenAI's chat completions.
  *
- * Nearly every client speaks it, each with additions of its own: unknown fields are ignored, and
- * only what would change the answer's meaning is refused. */
+ * Clients add fields of their own. Unknown fields are ignored; a field is refused only if ignoring
+ * it would change the meaning of the answer. */
 #include "cli/serve/api_internal.h"
 
 static int read_calls(api_build *b, const json_t *m, const char *path)
@@ -30,7 +30,7 @@ static int read_calls(api_build *b, const json_t *m, const char *path)
     return 0;
 }
 
-/* Three names for it, by whoever invented them; clients send several with the same text. */
+/* Servers use three names for it, and some clients send several with the same text. */
 static int read_reasoning(api_build *b, const json_t *m, const char *path)
 {
     static const char *const keys[] = { "reasoning_content", "reasoning", "thinking" };

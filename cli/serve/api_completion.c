@@ -1,7 +1,7 @@
-/* api_completion.c - requests of OpenAI's old completions: text or token ids, no chat format.
+/* api_completion.c - reads requests of OpenAI's completions: text or token ids, no chat format.
  *
  * Several prompts in one request are choices, in order. max_tokens 0 with echo scores the prompt,
- * which is what evaluation harnesses do. */
+ * as evaluation harnesses do. */
 #include "cli/serve/api_internal.h"
 
 static bool is_ids(const json_t *v)

@@ -1,7 +1,7 @@
-/* api_error.c - what goes wrong, in the words of each API.
+/* api_error.c - errors in the words of each API.
  *
- * Clients compare codes and parse sentences: the table and the wording of overflow are theirs. An
- * api_error is kept in OpenAI's words; the others' follow from its status. */
+ * Clients compare codes and parse sentences, so the table and the text of overflow are those of the
+ * APIs. An api_error is in OpenAI's words; the words of others follow from its status. */
 #include "cli/serve/api_internal.h"
 
 static const struct { int status; const char *type, *code; } error_types[] = {

@@ -1,7 +1,7 @@
 /* api_fields.c - a body to JSON, and JSON to fields: the checks that all APIs share.
  *
- * Invariant: after a failure *why names the field and says what is wrong with it; null is absent;
- * nothing is taken from a field of another type. */
+ * After a failure *error names the field and its fault. null counts as absent. A field of the wrong
+ * type is never used. */
 #include "cli/serve/api_internal.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ int api_no_memory(api_error *error)
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-/* Where the number that begins at i ends; *big if it is an integer that 64 bits do not hold. */
+/* The end of the number at i. *big: an integer beyond 64 bits. */
 static size_t number_end(bool *big, const char *s, size_t i, size_t n)
 {
     const size_t from = i;
@@ -78,8 +78,8 @@ static size_t number_end(bool *big, const char *s, size_t i, size_t n)
     return i;
 }
 
-/* The library's own depth limit is higher, and it refuses integers beyond 64 bits, which schemas
- * have: a copy with ".0" after each goes to *copy. */
+/* Checks the depth, which the library limits at a higher level. The library refuses integers beyond
+ * 64 bits, which schemas have: *copy gets the text with ".0" after each; empty: there are none. */
 static int scan(textbuf *copy, const char *s, size_t n, api_error *error)
 {
     size_t from = 0;
@@ -265,7 +265,7 @@ static int read_seed(api_request *r, const json_t *o, const char *param, api_err
     const double x = json_number_value(v);
     if (!v) return 0;
     if (json_is_integer(v)) r->seed = (uint64_t)json_integer_value(v);
-    /* Beyond int64 the digits are rounded; the same seed is still the same. */
+    /* beyond int64 digits are rounded; equal seeds stay equal */
     else if (json_is_real(v) && x == trunc(x) && x > -9.3e18 && x <= 1.8446744073709552e19)
         r->seed = x < 0 ? (uint64_t)(int64_t)fmax(x, (double)INT64_MIN)
                 : x >= 18446744073709551615.0 ? UINT64_MAX : (uint64_t)x;

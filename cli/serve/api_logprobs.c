@@ -1,8 +1,7 @@
-/* api_logprobs.c - rows of logprobs, in the two forms that OpenAI has.
+/* api_logprobs.c - rows of logprobs, in OpenAI's two forms.
  *
- * Rows are written as JSON when they come and wait in the choice for the text they belong to. A
- * token is bytes: its text shows U+FFFD for what is no character, in chat its bytes are beside
- * it. */
+ * Rows become JSON at once and wait in the choice for their text. A token is bytes: its text has
+ * U+FFFD for invalid UTF-8, and chat also lists the bytes. */
 #include "cli/serve/api_internal.h"
 
 /* "token":T,"logprob":L,"bytes":[...] */
@@ -32,7 +31,7 @@ static void chat_row(api_answer *c, const api_token *t)
     textbuf_str(b, "]}");
 }
 
-/* Bytes that begin a character: offsets count these. */
+/* Offsets count bytes that begin a character. */
 static size_t n_characters(str_view bytes)
 {
     size_t n = 0;

@@ -1,8 +1,8 @@
-/* api_messages.c - requests of Anthropic's Messages API.
+/* api_messages.c - reads requests of Anthropic's Messages API.
  *
- * Its messages alternate and hold blocks; ours are one kind each. Consecutive messages of one role
- * are merged, results of tools go ahead of the text beside them, and what Claude Code changes in
- * its first system block with every request is dropped, or the prefix cache would never hit. */
+ * Messages of this API hold blocks; ours hold one kind. Consecutive messages of one role are
+ * merged. Tool results precede the text of their message. The first system block of Claude Code
+ * changes with every request; it is dropped, so that the prefix cache works. */
 #include "cli/serve/api_internal.h"
 
 static const char *block_type(const json_t *block)
@@ -16,8 +16,8 @@ static bool is_type(const json_t *block, const char *type)
     return strcmp(block_type(block), type) == 0;
 }
 
-/* Another message of the role that is open goes on with it. Those of the system join by the rules
- * of api_build_open. */
+/* Continues the open message if it has this role, except for system messages: api_build_open merges
+ * those. */
 static int open_or_join(api_build *b, chat_role role)
 {
     if (role == CHAT_SYSTEM || !b->open || b->role != role) return api_build_open(b, role);
@@ -95,8 +95,7 @@ static int read_user(api_build *b, const json_t *content, const char *path)
     return 0;
 }
 
-/* Blocks that are not ours to understand (redacted thinking, tools of their servers) are left
- * out. */
+/* Skips blocks of other kinds: redacted thinking, tools that run on servers. */
 static int read_assistant(api_build *b, const json_t *content, const char *path)
 {
     size_t i;
@@ -194,7 +193,7 @@ static int read_tools(api_request *r, const json_t *root, api_error *error)
         if (!json_is_object(tool)) return api_refuse(error, path.text, "an object is expected");
         if (api_text(&type, tool, "type", api_path_of("%s.type", path.text).text, error) < 0)
             return -1;
-        if (type && strcmp(type, "custom") != 0) continue;       /* their servers run these */
+        if (type && strcmp(type, "custom") != 0) continue;       /* tools that run on servers */
         if (api_text(&name, tool, "name", api_path_of("%s.name", path.text).text, error) < 0 ||
             api_text(&about, tool, "description", api_path_of("%s.description", path.text).text,
                      error) < 0 ||
@@ -235,8 +234,8 @@ static int read_choice(api_request *r, const json_t *root, api_error *error)
     return api_check_choice(r, "tool_choice", error);
 }
 
-/* Never refused: what a model without such a switch cannot do, it does not do. The limits of the
- * budget are those of Claude Code's "think", "think hard" and "ultrathink". */
+/* Never refuses: a model without such a switch ignores it. The limits of the budget are those of
+ * Claude Code's "think", "think hard" and "ultrathink". */
 static void read_thinking(api_request *r, const json_t *root)
 {
     const json_t *v = api_field(root, "thinking");

@@ -1,7 +1,7 @@
-/* api_models.c - what clients are told about the model: lists, details, counts.
+/* api_models.c - responses about the model: lists, details, token counts.
  *
- * One list serves OpenAI's and Anthropic's clients: each ignores the other's keys. Aliases are
- * entries of their own, because clients look for the name they were given. */
+ * One list serves OpenAI's and Anthropic's clients, which ignore each other's keys. An alias is an
+ * entry of its own, because a client searches for the name it was given. */
 #include "cli/serve/api_internal.h"
 
 static const char *name_at(const api_model *m, int i)
@@ -79,7 +79,7 @@ static void put_details(textbuf *b, const api_model *m)
     textbuf_str(b, "}");
 }
 
-/* The digest only has to be the same for the same file. */
+/* The digest is the same for the same file; nothing else depends on it. */
 static void put_entry(textbuf *b, const api_model *m, const char *name, bool loaded)
 {
     const uint64_t key = str_hash(str_from(m->name)) ^ (uint64_t)m->size_bytes;
@@ -143,7 +143,7 @@ char *api_show_body(const api_model *m)
     return api_take(&b);
 }
 
-/* Codex refuses servers older than this, the first with the Responses API. */
+/* Codex refuses older versions; this is the first with the Responses API. */
 char *api_version_body(void)
 {
     textbuf b = { 0 };

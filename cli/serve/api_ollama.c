@@ -1,7 +1,7 @@
-/* api_ollama.c - requests of Ollama's /api/chat and /api/generate.
+/* api_ollama.c - reads requests of Ollama's /api/chat and /api/generate.
  *
- * Messages have the form of OpenAI's chat; sampling lies in options; a stream is the default; and a
- * request without a prompt only asks whether the model is there. */
+ * Messages have the form of OpenAI's chat; sampling is in options; a stream is the default. A
+ * request without a prompt asks whether the model is loaded. */
 #include "cli/serve/api_internal.h"
 
 static int read_format(api_request *r, const json_t *v, api_error *error)

@@ -1,6 +1,6 @@
-/* api_parse.c - one body to one api_request: gives it defaults and calls the reader of its API.
+/* api_parse.c - one body to one api_request: sets defaults and calls the reader of its API.
  *
- * The readers (api_chat.c and others) call api_fields.c, api_build.c and api_tools.c, which call no
+ * Readers (api_chat.c and others) call api_fields.c, api_build.c and api_tools.c, which call no
  * reader. */
 #include "cli/serve/api_internal.h"
 

@@ -1,8 +1,8 @@
-/* api_responses.c - requests of OpenAI's Responses API, as Codex sends them.
+/* api_responses.c - reads requests of OpenAI's Responses API, as Codex sends them.
  *
- * The input is a list of items; reasoning, text and calls of one turn are items of their own and
- * become one assistant message. Items and tools that we do not know are left out: new ones come
- * with each release of the clients, and one of them must not end a session. */
+ * The input is a list of items. Reasoning, text and calls of one turn are separate items and become
+ * one assistant message. Unknown items and tools are skipped: new ones come with each release of
+ * the clients and must not end a session. */
 #include "cli/serve/api_internal.h"
 
 /* {"type":"object","properties":{"input":{"type":"string"}},"required":["input"]} */
@@ -37,8 +37,8 @@ static int read_message(api_build *b, const json_t *item, const char *path)
     return api_build_text(b, &b->content, content, "", false, in_content.text);
 }
 
-/* The text itself, or what we made of it for clients that keep only that, or the summary. Contents
- * of null are normal. */
+/* Uses the content, else the encrypted_content that this server sent, else the summary. Each may be
+ * null. */
 static int read_reasoning(api_build *b, const json_t *item, const char *path)
 {
     const json_t *content = api_field(item, "content"), *summary = api_field(item, "summary");

@@ -1,14 +1,14 @@
-/* api_text.c - what answers are written with: JSON as text, base64, dates.
+/* api_text.c - JSON as text, base64, dates.
  *
- * Everything written here is valid JSON on one line, whatever bytes come in, so that it fits into
- * an event or a line of NDJSON. */
+ * Output is valid JSON on one line for any input bytes, so that it fits into an event or a line of
+ * NDJSON. */
 #include "cli/serve/api_internal.h"
 
 #include <time.h>
 
 void api_put_string(textbuf *b, str_view s)
 {
-    static const char plain[] = "\"\"\\\\\bb\ff\nn\rr\tt";       /* pairs: byte, letter */
+    static const char plain[] = "\"\"\\\\\bb\ff\nn\rr\tt";       /* pairs of byte and letter */
     textbuf_str(b, "\"");
     for (size_t i = 0, from = 0; i <= s.len; i++) {
         const unsigned char c = i < s.len ? (unsigned char)s.ptr[i] : 0;
@@ -65,7 +65,7 @@ void api_put_lossy(textbuf *b, str_view bytes)
     textbuf_free(&text);
 }
 
-/* Valid JSON without the white space between its parts: numbers keep their digits. */
+/* Copies valid JSON without white space between tokens; numbers keep their digits. */
 static void put_minified(textbuf *b, str_view s)
 {
     bool in_string = false;

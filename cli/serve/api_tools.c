@@ -1,10 +1,10 @@
 /* api_tools.c - tools, and which of them may or must be called.
  *
- * All APIs end in the same array: {"type":"function","function":{...}}. The choice never takes a
- * tool out of it: the beginning of the prompt stays, and the prefix cache finds it. */
+ * All APIs end in the same array of {"type":"function","function":{...}}. A tool choice removes no
+ * tool from it, so that the beginning of the prompt, and its prefix cache, stay the same. */
 #include "cli/serve/api_internal.h"
 
-/* Each allowed name is looked for among all tools. */
+/* each allowed name is searched among all tools */
 enum { MAX_ALLOWED = 1024 };
 
 static int check_function(const json_t *f, const char *param, api_error *error)

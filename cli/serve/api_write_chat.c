@@ -1,8 +1,7 @@
-/* api_write_chat.c - the answer of OpenAI's chat completions.
+/* api_write_chat.c - writes responses of OpenAI's chat completions.
  *
- * A chunk for each piece; id, created and model are the same in all. A call's id and name stand in
- * its first chunk and only there, its index in every one. Nothing with text follows the chunk with
- * finish_reason. */
+ * Each event is a chunk; id, created and model are the same in all. The first chunk of a call has
+ * its id and name, every chunk its index. No text follows the chunk with finish_reason. */
 #include "cli/serve/api_internal.h"
 
 static void put_head(api_writer *w, const char *object)
@@ -14,7 +13,7 @@ static void put_head(api_writer *w, const char *object)
     textbuf_str(b, ",\"system_fingerprint\":\"moe\"");
 }
 
-/* Up to the delta's value, which the caller writes. */
+/* The caller writes the value of delta and calls close_chunk. */
 static void open_chunk(api_writer *w, int index)
 {
     textbuf_str(&w->out, "data: ");

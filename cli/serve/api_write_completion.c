@@ -1,7 +1,7 @@
-/* api_write_completion.c - the answer of OpenAI's old completions.
+/* api_write_completion.c - writes responses of OpenAI's completions.
  *
- * Everything the model says is text: reasoning and calls do not exist here. Chunks of a stream are
- * objects of the same kind as the whole answer. */
+ * All output of the model is text; there is no reasoning and no call. Chunks of a stream are
+ * objects of the same kind as a whole response. */
 #include "cli/serve/api_internal.h"
 
 static void put_head(api_writer *w)

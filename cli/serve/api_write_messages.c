@@ -1,7 +1,7 @@
-/* api_write_messages.c - the answer of Anthropic's Messages API.
+/* api_write_messages.c - writes responses of Anthropic's Messages API.
  *
- * Every event has its name twice: clients skip those without an event line. Blocks never overlap
- * and are numbered from 0. Their input_tokens leave out what was cached. */
+ * Every event has its name twice: clients skip events without an event line. Blocks never overlap
+ * and are numbered from 0. input_tokens does not include cached tokens. */
 #include "cli/serve/api_internal.h"
 
 static void open_event(api_writer *w, const char *type)
@@ -62,7 +62,7 @@ static void begin(api_writer *w)
     close_event(w);
 }
 
-/* With an empty text it is the block that a stream begins with. */
+/* With an empty text this is the block of content_block_start. */
 static void put_block(textbuf *b, const api_writer *w, const api_part *p, str_view text)
 {
     if (p->kind == PART_CALL) {

@@ -1,7 +1,7 @@
-/* api_write_ollama.c - the answers of Ollama's /api/chat and /api/generate.
+/* api_write_ollama.c - writes responses of Ollama's /api/chat and /api/generate.
  *
- * One JSON object a line. Arguments of calls are objects, so a call is written when it is complete;
- * calls have no ids. /api/generate knows no calls and has the text at the top. */
+ * Each line is a JSON object. Arguments of a call are an object, so a call is written when it is
+ * complete; it has no id. /api/generate has no calls, and its text is at the top level. */
 #include "cli/serve/api_internal.h"
 
 static void put_head(api_writer *w)

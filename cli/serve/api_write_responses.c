@@ -1,9 +1,8 @@
-/* api_write_responses.c - the answer of OpenAI's Responses API.
+/* api_write_responses.c - writes responses of OpenAI's Responses API.
  *
- * Every event has a type and a sequence number; Codex acts on response.output_item.done and needs
- * response.completed, or it asks again. Parts are items: names of namespaces are split again and
- * calls of custom tools have their input as plain text, so these are written when they are
- * complete. */
+ * Every event has a type and a sequence number. Codex acts on response.output_item.done and repeats
+ * its request without response.completed. A part is an item. Namespaces and custom tools are known
+ * only when a call is complete, so such calls are written then. */
 #include "cli/serve/api_internal.h"
 
 static void open_event(api_writer *w, const char *type)
@@ -61,7 +60,7 @@ static void put_content(textbuf *b, const api_part *p, str_view text)
     textbuf_str(b, "}");
 }
 
-/* The text that the model wrote as the argument "input"; all of it if that is not to be found. */
+/* The argument "input"; the whole text if there is none. */
 static void put_input(textbuf *b, const api_part *p)
 {
     const str_view text = textbuf_view(&p->text);
@@ -91,7 +90,7 @@ static void put_call(textbuf *b, const api_writer *w, const api_part *p, bool wh
     else api_put_string(b, textbuf_view(&p->text));
 }
 
-/* As it is added, without contents, or whole. */
+/* The item as it is added, without contents, or whole. */
 static void put_item(textbuf *b, const api_writer *w, const api_part *p, bool whole_item,
                      const char *status)
 {
@@ -133,7 +132,7 @@ static void put_echo(textbuf *b, const json_t *root, const char *key, const char
     else textbuf_str(b, fallback);
 }
 
-/* What the request said, once: these stand in several events. */
+/* Collects fields of the request once; several events repeat them. */
 static void make_echo(api_writer *w)
 {
     static const struct { const char *key, *fallback; } keys[] = {
@@ -151,7 +150,8 @@ static void make_echo(api_writer *w)
         put_echo(&w->echo, w->r->root, keys[i].key, keys[i].fallback);
 }
 
-/* Codex takes an incomplete response for a broken stream: only who set the limit is told so. */
+/* Codex treats an incomplete response as a broken stream, so only a client that set a limit gets
+ * one. */
 static const char *final_status(const api_writer *w)
 {
     return w->choices[0].end == ANSWER_LENGTH && w->r->max_tokens > 0 ? "incomplete" : "completed";
@@ -302,7 +302,7 @@ static void end(api_writer *w)
               status, NULL);
 }
 
-/* Clients look for the first event before they look for the error. */
+/* clients expect response.created before the error */
 static void fail(api_writer *w, const api_error *error)
 {
     if (!w->begun) put_state(w, "response.created", "in_progress", NULL);

@@ -1,9 +1,9 @@
-/* api_writer.c - events to an answer: what is the same for every API.
+/* api_writer.c - events to a response: what is the same for every API.
  *
- * Events become parts: stretches of reasoning, text, or one call. A part is closed before the next
- * opens. With a stream each step is written at once in the API's style, and one call of the sink
- * carries what one call of the writer had to say; without, the parts are kept and written at the
- * end. Both go through the same parts, so that the pieces of a stream joined are the answer. */
+ * Events become parts: consecutive reasoning or text, or one call. A part closes before the next
+ * opens. In a stream each step is written at once, and one call of the writer calls the sink once.
+ * Without a stream parts are kept and written at the end. Both use the same parts, so a joined
+ * stream equals the whole response. */
 #include "cli/serve/api_internal.h"
 
 static const api_style *style_of(api_kind kind)
@@ -92,7 +92,7 @@ static api_part *last_part(api_answer *c)
     return c->is_open ? &c->parts[c->n_part - 1] : NULL;
 }
 
-/* Rows that came belong to this part, where parts have them. */
+/* Moves new rows of logprobs to the part, for APIs whose parts have them. */
 static void keep_rows(const api_writer *w, api_answer *c, api_part *p)
 {
     if (w->r->kind != API_RESPONSES || p->kind != PART_TEXT || !c->rows.len) return;
@@ -111,7 +111,7 @@ static void close_part(api_writer *w, api_answer *c)
     if (w->r->stream) w->style->close(w, p);
 }
 
-/* Models forget the namespace at times: its tool is meant if no other has the name. */
+/* Models omit the namespace at times: a tool with this name is used if it is the only one. */
 static const api_tool *find_tool(const api_request *r, const char *name)
 {
     const api_tool *found = NULL;
@@ -180,7 +180,7 @@ int api_writer_event(api_writer *w, const chat_event *ev)
         rc = p ? add_text(w, p, ev->text) : ERR_NOMEM;
         break;
     case CHAT_CALL_BEGIN:
-        /* Only one was asked for; the arguments of another find no open call. */
+        /* one call at most: arguments of another find no open call */
         if (!w->r->parallel_calls && c->n_call) close_part(w, c);
         else if (!open_part(w, c, PART_CALL, ev->name)) rc = ERR_NOMEM;
         break;
@@ -225,7 +225,7 @@ void api_writer_finish(api_writer *w, answer_end end, const char *stop_text)
     if (c->finished) return;
     c->finished = true;
     c->end = end;
-    /* Without memory the client misses only which of its stop strings it was. */
+    /* without memory the client misses only which stop string it was */
     if (stop_text) c->stop_text = mem_strdup_n(stop_text, strlen(stop_text));
 }
 

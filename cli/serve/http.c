@@ -1,10 +1,9 @@
-/* http.c - exchanges on libmicrohttpd: one thread for the network, one that watches for clients who
- * leave.
+/* http.c - exchanges on libmicrohttpd: network threads, and a thread that watches for disconnects.
  *
- * A connection that has nothing to send is suspended, else the library would spin; whoever writes
- * resumes it. Both happen under the exchange's lock, so that no wake-up is lost. The library does
- * not look at a suspended connection, so a thread of ours has all descriptors in an epoll set of
- * its own and waits for their ends. */
+ * A connection with nothing to send is suspended, because the library would poll it in a loop; the
+ * thread that writes resumes it. Both happen under the exchange's lock, so that no wake-up is lost.
+ * The library does not look at a suspended connection. The watcher therefore waits in an epoll set
+ * for the end of every connection. */
 #include "cli/serve/http.h"
 
 #include <errno.h>
@@ -23,9 +22,9 @@
 #include "tiers/thread.h"
 
 enum {
-    CONNECTION_BYTES = 128 << 10,        /* headers and buffers of one */
-    STREAM_BLOCK = 16 << 10,             /* sent at a time */
-    REFUSED_REST = 1 << 20,              /* bytes of a refused body that are read and dropped */
+    CONNECTION_BYTES = 128 << 10,        /* headers and buffers of a connection */
+    STREAM_BLOCK = 16 << 10,             /* of a stream, sent at once */
+    REFUSED_REST = 1 << 20,              /* of a refused body: read and dropped */
     ID_BYTES = 12
 };
 
@@ -35,7 +34,7 @@ typedef enum http_phase {
 
 struct http_exchange {
     http_server *server;
-    http_exchange *next, *previous;      /* of the server's list */
+    http_exchange *next, *previous;      /* in the server's list */
     uint64_t serial;
     atomic_int refs;
     char id[2 * ID_BYTES + 1];
@@ -43,37 +42,37 @@ struct http_exchange {
     textbuf body;
     int problem;
     const char *problem_text;
-    bool handled;                         /* to the handler */
+    bool handled;                        /* the handler was called, or the head answered */
     size_t n_dropped;                    /* bytes of a refused body */
     int fd;
-    pthread_mutex_t lock;                /* of all below */
-    struct MHD_Connection *connection;   /* NULL: it is over */
+    pthread_mutex_t lock;                /* guards all below */
+    struct MHD_Connection *connection;   /* NULL: it has ended */
     bool suspended, kept, sent_head;
     atomic_bool gone;
     http_phase phase;
     int status;
     char type[64], remark[HTTP_REMARK];
     textbuf out, headers;                /* "name\0value\0..." */
-    size_t n_sent;                       /* of out */
-    uint64_t counted_bytes;                       /* of the body, in the server's count */
+    size_t n_sent;                       /* bytes of out */
+    uint64_t counted_bytes;              /* of the body, as the server counts them */
 };
 
 struct http_server {
     http_options o;
-    struct MHD_Daemon *daemon[2];        /* TCP, unix */
+    struct MHD_Daemon *daemon[2];        /* TCP; unix */
     char *unix_path;
     int port;
-    int epoll, stop;                     /* stop: an eventfd */
+    int epoll, stop;                     /* stop: an eventfd that ends the watcher */
     pthread_t watcher;
     bool watching;
-    pthread_mutex_t lock;                /* of the list */
-    pthread_cond_t idle;                 /* the list is empty */
+    pthread_mutex_t lock;                /* guards the next four */
+    pthread_cond_t idle;                 /* signalled when the list becomes empty */
     http_exchange *first;
     uint64_t serial;
     bool stopping;
-    pthread_mutex_t handling;            /* one at a time, of two sockets' threads */
+    pthread_mutex_t handling;            /* serialises the handlers of both sockets */
     atomic_bool quiet;                   /* no new connections */
-    atomic_uint_fast64_t counted_bytes;           /* bytes of bodies */
+    atomic_uint_fast64_t counted_bytes;  /* bytes of all bodies in memory */
 };
 
 /* ---- life of an exchange --------------------------------------------------------------------- */
@@ -107,7 +106,7 @@ static void make_id(char *id)
     for (int i = 0; i < ID_BYTES; i++) snprintf(id + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* In the server's list, and watched for the client's end. */
+/* Adds an exchange to the server's list and to the watcher's set. */
 static http_exchange *exchange_create(http_server *s, struct MHD_Connection *c, const char *method,
                                       const char *path)
 {
@@ -139,7 +138,7 @@ static http_exchange *exchange_create(http_server *s, struct MHD_Connection *c, 
     return x;
 }
 
-/* The connection is over, or has gone on to its next request. */
+/* The connection has ended, or goes on to its next request. */
 static void on_completed(void *ctx, struct MHD_Connection *c, void **request_ctx,
                          enum MHD_RequestTerminationCode cause)
 {
@@ -169,7 +168,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **request_ctx
 
 /* ---- clients who leave ----------------------------------------------------------------------- */
 
-/* The lock is held. */
+/* The caller holds the exchange's lock. */
 static void resume(http_exchange *x)
 {
     if (!x->suspended || !x->connection) return;
@@ -185,7 +184,7 @@ static void mark_gone(http_exchange *x)
     pthread_mutex_unlock(&x->lock);
 }
 
-/* With a reference, or NULL. */
+/* Returns it with a reference, or NULL. */
 static http_exchange *find_exchange(http_server *s, uint64_t serial)
 {
     pthread_mutex_lock(&s->lock);
@@ -243,7 +242,8 @@ static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const ch
     if (!strcasecmp(name, "Host")) c->n_host++;
     if (!strcasecmp(name, "Transfer-Encoding")) {
         c->n_coding++;
-        c->bad |= strcasecmp(value, "chunked") != 0;     /* the library would read on for ever */
+        c->bad |= strcasecmp(value, "chunked") != 0;     /* the library would not find the end of
+                                                          * the body */
     }
     if (!strcasecmp(name, "Content-Length")) {
         c->n_length++;
@@ -271,7 +271,7 @@ static void check_head(http_exchange *x, const char *version)
     }
 }
 
-/* The lock is held. NULL: no memory. */
+/* The caller holds the exchange's lock. Returns r. */
 static struct MHD_Response *add_headers(http_exchange *x, struct MHD_Response *r)
 {
     if (!r) return NULL;
@@ -311,7 +311,7 @@ static ssize_t read_stream(void *ctx, uint64_t pos, char *dst, size_t size)
     return n;
 }
 
-/* Sends what there is by now, or waits for it. */
+/* Sends the response, or suspends the connection until there is one. */
 static enum MHD_Result send_response(http_exchange *x)
 {
     struct MHD_Response *r = NULL;
@@ -360,7 +360,7 @@ static enum MHD_Result call_handler(http_exchange *x)
     return send_response(x);
 }
 
-/* The head alone. */
+/* Called before the body. */
 static enum MHD_Result handle_head(http_exchange *x, const char *version)
 {
     http_server *s = x->server;
@@ -374,7 +374,7 @@ static enum MHD_Result handle_head(http_exchange *x, const char *version)
     return x->handled ? send_response(x) : MHD_YES;
 }
 
-/* False: all bodies together would be too much. */
+/* False: all bodies together pass the limit. */
 static bool count_body_bytes(http_exchange *x, uint64_t n)
 {
     http_server *s = x->server;
@@ -383,8 +383,8 @@ static bool count_body_bytes(http_exchange *x, uint64_t n)
     return s->o.max_bodies_bytes == 0 || all <= s->o.max_bodies_bytes;
 }
 
-/* The library takes no response while a body arrives, so this writes it to the socket and ends our
- * side of the connection: the client reads a complete answer although it still sends. */
+/* Answers while the body still arrives. The library takes no response then, so this writes it to
+ * the socket and ends our side of the connection: the client can read a complete response. */
 static void refuse_rest(http_exchange *x)
 {
     http_server *s = x->server;
@@ -414,8 +414,8 @@ static void refuse_rest(http_exchange *x)
     textbuf_free(&text);
 }
 
-/* Keeps n bytes more of the body. One that passes a limit is refused at once; a little of its rest
- * is read, since closing a socket with unread bytes may take the answer from the client. */
+/* Appends n bytes to the body. A body that passes a limit is refused at once. Up to 1 MiB of its
+ * rest is read, because closing a socket with unread bytes may discard the response. */
 static enum MHD_Result take_body(http_exchange *x, const char *data, size_t n)
 {
     if (!x->problem && x->body.len + n > x->server->o.max_body_bytes) {
@@ -551,7 +551,7 @@ void http_break(http_exchange *x) { end_stream(x, BROKEN); }
 void http_remark(http_exchange *x, const char *text)
 {
     pthread_mutex_lock(&x->lock);
-    if (x->connection)                   /* else it has ended, and is being told of */
+    if (x->connection)                   /* else http_done may be reading it */
         snprintf(x->remark, sizeof x->remark, "%s", text);
     pthread_mutex_unlock(&x->lock);
 }
@@ -589,7 +589,7 @@ uint64_t http_unread_bytes(const http_exchange *x)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-/* The library's own way to stop listening is not safe while its thread runs. */
+/* The library's own function to stop listening is not safe while its thread runs. */
 static enum MHD_Result accept_client(void *ctx, const struct sockaddr *a, socklen_t n)
 {
     http_server *s = ctx;
@@ -602,7 +602,7 @@ static struct MHD_Daemon *start_daemon(http_server *s, int fd)
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
     const unsigned timeout_s = s->o.timeout_s > 0 ? (unsigned)s->o.timeout_s : 60;
     sigset_t before;
-    thread_mask_begin(&before);          /* the library's thread inherits it */
+    thread_mask_begin(&before);          /* the library's thread inherits the mask */
     struct MHD_Daemon *d =
         MHD_start_daemon(flags, 0, accept_client, s, on_request, s,
                          MHD_OPTION_LISTEN_SOCKET, fd,
@@ -682,8 +682,8 @@ bool http_wait_idle(http_server *s, uint64_t deadline_ns)
     return idle;
 }
 
-/* All connections must be resumed before the library stops; those that begin meanwhile find the
- * server closed. */
+/* The library requires that all connections are resumed before it stops. Exchanges that begin later
+ * find `stopping` set. */
 static void mark_all_gone(http_server *s)
 {
     pthread_mutex_lock(&s->lock);

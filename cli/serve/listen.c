@@ -1,4 +1,4 @@
-/* listen.c - sockets to listen on. */
+/* listen.c - socket, bind and listen, with a message that names the address. */
 #include "cli/serve/listen.h"
 
 #include <arpa/inet.h>
@@ -46,7 +46,7 @@ int listen_tcp(int *out, int *port, const char *address, int port_wanted, err_ct
     return 0;
 }
 
-/* Whether nobody listens on the file any more. */
+/* True: a socket file on which no process listens. */
 static bool is_stale(const struct sockaddr_un *a)
 {
     struct stat st;

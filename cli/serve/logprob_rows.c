@@ -1,8 +1,8 @@
-/* logprob_rows.c - a queue of tokens whose text is still to come.
+/* logprob_rows.c - a queue of tokens that wait for their text.
  *
- * text holds what the waiting tokens say, made valid as the parser makes it; each token knows how
- * many of its bytes. What the writer gets next is looked for in it: what stands before was markup
- * or white space that was dropped. */
+ * `text` holds the text of all pending tokens, made valid UTF-8 as the parser does it. Text of an
+ * answer is searched in it. What stands before the match was a tag or white space that the parser
+ * dropped. */
 #include "cli/serve/logprob_rows.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 
 typedef struct pending {
     int32_t id;
-    size_t len;                          /* of its text */
-    size_t skip, written;                  /* of that, dropped at its beginning; gone out */
+    size_t len;                          /* bytes of its text */
+    size_t skip, written;                /* of them, dropped at the beginning, and written */
     token_scores scores;
 } pending;
 
@@ -61,7 +61,7 @@ static int write_row(api_writer *w, const tokenizer *tok, str_view bytes, float 
     return api_writer_token(w, &(api_token){ bytes, logprob, top, s->n_top });
 }
 
-/* Bytes can be cut where they are the text. */
+/* Writes the token's row. Its bytes can be cut where they equal its text. */
 static int write_token(const logprob_rows *r, const pending *t)
 {
     str_view bytes = tokenizer_bytes(r->tok, t->id, false);
@@ -69,7 +69,7 @@ static int write_token(const logprob_rows *r, const pending *t)
     return write_row(r->w, r->tok, bytes, t->scores.logprob, &t->scores);
 }
 
-/* A token of which some has gone out was cut by a stop string. */
+/* A token that was written in part was cut by a stop string. */
 int logprob_rows_end(logprob_rows *r)
 {
     if (!r) return 0;
@@ -83,7 +83,8 @@ int logprob_rows_token(logprob_rows *r, int32_t id, bool in_text)
     if (!r || !in_text || tokenizer_is_stop(r->tok, id)) return 0;
     const str_view bytes = tokenizer_bytes(r->tok, id, false);
     const size_t old_len = r->text.len;
-    if (bytes.len == 0) return logprob_rows_end(r);      /* what came was a header */
+    if (bytes.len == 0) return logprob_rows_end(r);      /* a control token ends a header, which is
+                                                          * no text */
     if (r->n == r->cap) {
         const int cap = r->cap ? 2 * r->cap : 16;
         pending *list = mem_resize(r->list, (size_t)cap, sizeof *list);
@@ -98,11 +99,12 @@ int logprob_rows_token(logprob_rows *r, int32_t id, bool in_text)
     return 0;
 }
 
-/* Where the longest end of more that is there at all begins in the text. */
+/* The position of the longest suffix of text that the pending text contains; *len 0: none. */
 static size_t find(const logprob_rows *r, str_view text, size_t *len)
 {
     for (; text.len > 0; text.ptr++, text.len--) {
-        const char *match = r->text.len ? memmem(r->text.ptr, r->text.len, text.ptr, text.len) : NULL;
+        const char *match = r->text.len ? memmem(r->text.ptr, r->text.len, text.ptr,
+                                                 text.len) : NULL;
         *len = text.len;
         if (match) return (size_t)(match - r->text.ptr);
     }
@@ -123,7 +125,7 @@ static int on_text(logprob_rows *r, str_view text)
         const size_t left = t->len - t->skip - t->written;
         const size_t n_drop = pos < begin ? smaller(begin - pos, left) : 0;
         const size_t start = pos + n_drop;
-        if (left == 0 && pos >= end) break;       /* the first half of a character */
+        if (left == 0 && pos >= end) break;       /* the token is the first part of a character */
         t->skip += n_drop;
         if (start < end) t->written += smaller(end - start, left - n_drop);
         pos += left;
@@ -147,7 +149,7 @@ int logprob_rows_event(logprob_rows *r, const chat_event *ev)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-enum { CHUNK = 16 };                     /* rows of logits at a time */
+enum { CHUNK = 16 };                     /* rows of logits in memory */
 
 static int first_row(api_writer *w, const tokenizer *tok, int n_vocab, const int32_t *ids, int n,
                      err_ctx *err)

@@ -1,4 +1,4 @@
-/* metrics.c - counts to text. */
+/* metrics.c - tables of metrics, and the counts of routes. */
 #include "cli/serve/metrics.h"
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 
 /* ---- by route and status --------------------------------------------------------------------- */
 
-enum { MAX_COUNTS = 256 };              /* routes times statuses: more than there can be */
+enum { MAX_COUNTS = 256 };              /* routes times statuses */
 
 struct route_counts {
     pthread_mutex_t lock;
@@ -33,7 +33,8 @@ void route_counts_add(route_counts *c, const char *route, int status)
 {
     int i = 0;
     pthread_mutex_lock(&c->lock);
-    while (i < c->n && (c->counts[i].status != status || strcmp(c->counts[i].route, route) != 0)) i++;
+    while (i < c->n && (c->counts[i].status != status ||
+                        strcmp(c->counts[i].route, route) != 0)) i++;
     if (i == c->n && i < MAX_COUNTS) {
         c->counts[i].route = route;
         c->counts[i].status = status;
@@ -69,7 +70,7 @@ static void write_list(textbuf *out, const metric *list, size_t n)
                        list[i].name, list[i].kind, list[i].name, list[i].value);
 }
 
-/* Values of one metric by the label's. */
+/* A value of a metric with a label. */
 typedef struct labelled { const char *label; double value; } labelled;
 
 static void write_labelled(textbuf *out, const char *name, const char *label, const char *help,
@@ -94,7 +95,8 @@ static void write_experts(textbuf *out, const perf_counts *p)
     write_labelled(out, "moe_expert_choices_total", "found",
                    "Experts that single tokens chose: in VRAM, outside; read from the drive, by "
                    "prompts, too", choices, ARRAY_LEN(choices));
-    write_labelled(out, "moe_expert_bytes_total", "from", "Bytes of experts by where they came from",
+    write_labelled(out, "moe_expert_bytes_total", "from",
+                   "Bytes of experts by where they came from",
                    bytes, ARRAY_LEN(bytes));
 }
 

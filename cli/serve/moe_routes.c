@@ -1,8 +1,7 @@
-/* moe_routes.c - questions about experts, and a wish which ones should be in VRAM.
+/* moe_routes.c - reads and replaces the experts in VRAM for HTTP clients.
  *
- * Questions are answered between two steps of whatever is computed. A wish waits until no request
- * runs; then it is carried out before the next one begins, so nothing else changes places
- * meanwhile. */
+ * Reads run between two steps of any request. A replacement waits until no request runs and blocks
+ * new ones, so that no other code moves experts meanwhile. */
 #include "cli/serve/moe_routes.h"
 
 #include <string.h>
@@ -12,13 +11,13 @@
 #include "cli/serve/moe_view.h"
 #include "moe/layer_perf.h"
 
-/* Bytes of a wish: lists of all experts of the largest models are a tenth of it. */
+/* A list of all experts of the largest model takes a tenth of it. */
 enum { MAX_LIST_BYTES = 16 << 20 };
 
 typedef struct moe_call {
     server_context *c;
     http_exchange *x;                    /* kept */
-    perf_level level;                    /* that is wished for */
+    perf_level level;                    /* of MOE_SET_PERF */
 } moe_call;
 
 static void refuse(http_exchange *x, api_error_type type, const char *text)
@@ -40,7 +39,7 @@ static void end_call(moe_call *call)
     mem_free(call);
 }
 
-/* False: the server stops, and the client has been told. */
+/* False: the server stops, and the client has its error. */
 static bool check_engine(moe_call *call, const engine_context *ec)
 {
     if (!ec) refuse(call->x, API_BUSY, "the server is stopping");
@@ -109,8 +108,8 @@ static void show_cache(void *ctx, const engine_context *ec)
 
 /* ---- a wish ---------------------------------------------------------------------------------- */
 
-/* Our own files, which name the model, or what /moe-layer-perf says. *save: the list is to be kept
- * for the next start. */
+/* Reads a usage profile, which names its model, or the output of /moe-layer-perf. *save: keep the
+ * list for the next start. */
 static int read_hot_list(expert_profile **p, bool *save, const engine_context *ec, str_view body,
                      err_ctx *err)
 {
@@ -169,7 +168,8 @@ static int apply_hot_list(moe_update *u, const engine_context *ec, const expert_
     return rc < 0 ? rc : 0;
 }
 
-/* As at the end of a run, but for what the user wants to be learnt, which is of whole runs. */
+/* Saves the list as a run does at its end, without the user's --learn file, which is of whole
+ * runs. */
 static void save_hot_list(const model_handle *h)
 {
     placement_options o = h->asked;
@@ -209,7 +209,7 @@ static void apply(void *ctx, const engine_context *ec)
 
 /* ---- on the network's ------------------------------------------------------------------------ */
 
-/* The mode in a body. False: it was none, and the client has been told. */
+/* False: the body has no mode, and the client has its error. */
 static bool read_mode(perf_level *level, http_exchange *x)
 {
     static const struct { const char *name; perf_level level; } modes[] = {

@@ -1,4 +1,4 @@
-/* moe_view.c - counts to text. All of it is numbers and our own names, so nothing is escaped. */
+/* moe_view.c - counts to JSON. Every string is our own, so nothing is escaped. */
 #include "cli/serve/moe_view.h"
 
 #include "moe/layer_perf.h"
@@ -9,9 +9,9 @@ static double hot_uses(const expert_uses *u) { return u->hot; }
 static double cold_uses(const expert_uses *u) { return u->cold; }
 static double no_uses(const expert_uses *u) { (void)u; return 0; }
 
-/* Of a layer, or of all: what both kinds of object have. */
+/* Sums of one layer, or of all layers. */
 typedef struct layer_sums {
-    double calls, hot, cold;             /* slots */
+    double calls, hot, cold;             /* uses: one for each token and chosen expert */
     double hot_s, cold_s, join_s;
     perf_layer full;
 } layer_sums;
@@ -59,8 +59,8 @@ static void put_times(textbuf *out, const layer_sums *f)
                    1e6 * per(f->cold_s, f->calls), 1e6 * per(f->join_s, f->calls));
 }
 
-/* More of it, in mode full. A layer that has all of a token's experts in VRAM launches nothing on
- * the cold side. */
+/* Fields of mode full. A layer with all experts of a token in VRAM launches nothing on the cold
+ * side. */
 static void put_full(textbuf *out, const layer_sums *f, double overlap_s, uint64_t fallbacks)
 {
     static const char *const unmeasured[] = {
@@ -79,7 +79,8 @@ static void put_full(textbuf *out, const layer_sums *f, double overlap_s, uint64
                    (unsigned long long)fallbacks);
 }
 
-static void put_experts(textbuf *out, const char *name, const expert_uses *u, int n, uses_fn *uses_of)
+static void put_experts(textbuf *out, const char *name, const expert_uses *u, int n,
+                        uses_fn *uses_of)
 {
     bool first = true;
     textbuf_printf(out, ",\"%s\":[", name);

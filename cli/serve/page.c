@@ -1,4 +1,4 @@
-/* page.c - files of the page to answers. */
+/* page.c - sends a file with its ETag and its Content-Security-Policy. */
 #include "cli/serve/page.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ static const char policy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/* FNV-1a: it tells files of two builds apart, and that is all. */
+/* FNV-1a; tells files of two builds apart. */
 static uint64_t hash_of(const char *begin, const char *end)
 {
     uint64_t h = 0xcbf29ce484222325;

@@ -17,8 +17,8 @@ typedef void route_fn(server_context *c, http_exchange *x, int arg);
 typedef struct route {
     const char *method, *path;
     route_fn *run;
-    int arg;                             /* the api_kind, or which of a few */
-    bool early;                          /* also while the model loads */
+    int arg;                             /* an api_kind, or one of an enum */
+    bool early;                          /* answers also while the model loads */
 } route;
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ static void refuse(http_exchange *x, api_error_type type, const char *text)
     error_reply_text(x, kind_of(http_path(x)), type, text);
 }
 
-/* The same with another status than the type's. */
+/* The same with a status of its own. */
 static void refuse_with(http_exchange *x, int status, api_error_type type, const char *text)
 {
     const api_kind kind = kind_of(http_path(x));
@@ -218,13 +218,13 @@ static const route routes[] = {
 
 /* ---- who may ask ----------------------------------------------------------------------------- */
 
-/* host, or host:port, or [v6]:port, is one of this machine's own names. */
+/* True: host, with or without a port, is a loopback name or address. */
 static bool is_local(const char *host)
 {
     static const char *const names[] = { "localhost", "[::1]", "::1" };
     char number[16];
     struct in_addr a;
-    const size_t len = strcspn(host, ":");       /* a longer name, cut, could look like a number */
+    const size_t len = strcspn(host, ":");       /* a longer name would be cut to a number */
     snprintf(number, sizeof number, "%.*s", (int)(len < sizeof number ? len : 0), host);
     if (!strncmp(number, "127.", 4) && inet_pton(AF_INET, number, &a) == 1) return true;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -237,7 +237,7 @@ static bool is_local(const char *host)
     return false;
 }
 
-/* host, or host:port, is a number and no name. */
+/* True: host, with or without a port, is an IP address. */
 static bool is_number(const char *host)
 {
     char number[INET6_ADDRSTRLEN];
@@ -251,8 +251,8 @@ static bool is_number(const char *host)
            inet_pton(v6 ? AF_INET6 : AF_INET, number, &a) == 1;
 }
 
-/* The server's own page, opened on another machine. Behind a name that nobody vouches for there may
- * be a stranger's page, whose name leads here since a moment ago; it has no key. */
+/* True: the page came from this server. A host name without a key is not enough: a foreign page may
+ * have a name that resolves to this server (DNS rebinding). */
 static bool is_own_page(const server_context *c, const char *origin_host, const char *host)
 {
     return host && !strcasecmp(origin_host, host) && (c->n_key > 0 || is_number(host));
@@ -261,13 +261,14 @@ static bool is_own_page(const server_context *c, const char *origin_host, const 
 static bool allows_origin(const server_context *c, const char *origin, const char *host)
 {
     const char *scheme_end = strstr(origin, "://");
-    if (scheme_end && (is_local(scheme_end + 3) || is_own_page(c, scheme_end + 3, host))) return true;
+    if (scheme_end && (is_local(scheme_end + 3) || is_own_page(c, scheme_end + 3, host)))
+        return true;
     for (int i = 0; i < c->n_origin; i++)
         if (!strcmp(c->origins[i], "*") || !strcasecmp(c->origins[i], origin)) return true;
     return false;
 }
 
-/* Every byte of what came is looked at, whatever the key. */
+/* Takes a time that depends on the length of `given` only. */
 static bool same_key(const char *key, const char *given)
 {
     const size_t n = strlen(key), m = strlen(given);
@@ -323,7 +324,7 @@ static void refuse_problem(http_exchange *x)
                 API_BAD_REQUEST, text);
 }
 
-/* False: it has been answered. */
+/* False: the client has its error. */
 static bool check_access(const server_context *c, http_exchange *x)
 {
     const char *host = http_header(x, "Host");
@@ -345,7 +346,7 @@ static bool check_access(const server_context *c, http_exchange *x)
     return true;
 }
 
-/* Who may not ask sends no body. */
+/* A request without permission is refused before its body. */
 void route_head(void *ctx, http_exchange *x)
 {
     const server_context *c = ctx;
@@ -354,7 +355,7 @@ void route_head(void *ctx, http_exchange *x)
     if (strcmp(http_method(x), "OPTIONS") != 0) (void)check_access(c, x);
 }
 
-/* As a text that stays: what nobody has a route for is one. */
+/* A static string; "other" for a path without a route. */
 static const char *route_of(const http_exchange *x)
 {
     const char *path = http_path(x);

@@ -1,8 +1,8 @@
-/* serve_command.c - moe-serve: opens the port, loads the model, and answers until a signal comes.
+/* serve_command.c - moe-serve: opens the port, loads the model, serves until a signal.
  *
- * The port is open before the model is loaded, so that supervisors and clients see what goes on.
- * The first SIGINT or SIGTERM lets the answer that is under way go on for a while; the second one
- * ends the program at once. */
+ * The port is open before the model loads, so that supervisors and clients see the state. The first
+ * SIGINT or SIGTERM lets running answers go on for --stop-after seconds; the second one ends the
+ * program at once. The main thread alone takes signals. */
 #include "cli/commands.h"
 
 #include <arpa/inet.h>
@@ -29,12 +29,13 @@
 
 enum {
     DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
-    CODEX_PATIENCE_MS = 600000,          /* twice its own: prompts may be long */
-    N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a cache they only save copies */
+    CODEX_PATIENCE_MS = 600000,          /* twice Codex' default: prompts may be long */
+    N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a prompt cache they only save copies */
     DEFAULT_SLOTS = 8, MAX_SLOTS = SESSION_MOST_BESIDE + 1,
-    SLOTS_FRACTION = 16,                     /* of the memory: for all but the first, unasked */
-    USUAL_CACHE_PART = 32,               /* of what is free, for conversations that may go on */
-    CACHE_PART = 8,                      /* of a cache that has no room: tried next */
+    SLOTS_FRACTION = 16,                 /* 1/16 of the memory for all slots but the first, by
+                                          * default */
+    USUAL_CACHE_PART = 32,               /* 1/32 of the free memory, by default */
+    CACHE_PART = 8,                      /* a cache that does not fit is divided by it */
     CACHE_LEAST = 1 << 20
 };
 
@@ -55,25 +56,25 @@ static const arg_option options[] = {
     { "listen", 0, ARG_TEXTS, FIELD(listen), "WHERE", NULL, 0, 0,
       "ADDRESS:PORT, PORT alone, or unix:PATH, or one of each. Default: 127.0.0.1:8080" },
     { "api-key", 0, ARG_TEXTS, FIELD(keys), "KEY", "MOE_API_KEY", 0, 0,
-      "Requests must carry one of these keys. Default: anybody may ask" },
+      "Requests must carry one of these keys. Default: no key needed" },
     { "api-key-file", 0, ARG_TEXT, FIELD(key_file), "FILE", NULL, 0, 0,
       "More keys, one on each line" },
     { "alias", 0, ARG_TEXTS, FIELD(aliases), "NAME", NULL, 0, 0,
       "The model's name for clients; more names if given several times. Default: the file's" },
     { "cors", 0, ARG_TEXTS, FIELD(origins), "ORIGIN", NULL, 0, 0,
-      "Answer pages from ORIGIN, too; *: from anywhere. Default: those of this machine" },
+      "Let pages from ORIGIN use the server; *: all pages. Default: pages of this machine" },
     { "parallel", 0, ARG_INT, FIELD(parallel), "N", "MOE_PARALLEL", 1, MAX_SLOTS,
-      "Answers at the same time, each with --ctx tokens. Default: up to 8, as memory allows" },
+      "Requests that run at a time, each with --ctx tokens. Default: up to 8, as memory allows" },
     { "queue", 0, ARG_INT, FIELD(queue), "N", NULL, 1, 100000,
-      "Most requests that may wait for them. Default: 64" },
+      "Requests that may wait for a slot; more get status 503. Default: 64" },
     { "body-limit", 0, ARG_SIZE, FIELD(body), "SIZE", NULL, 0, 0,
       "Largest request. Default: 32M" },
     { "prompt-cache", 0, ARG_SIZE, FIELD(cache), "SIZE", "MOE_PROMPT_CACHE", 0, 0,
-      "RAM for conversations that may go on; 0: only the last one. Default: 1/32 of what is free, 1G at least" },
+      "RAM for the prompt cache; 0: last prompt only. Default: 1/32 of free RAM, at least 1G" },
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
-      "Space for them in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
+      "Prompt cache on the drive, in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
     { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
-      "On Ctrl-C, wait up to this long for answers under way. Default: 10" },
+      "On Ctrl-C, wait up to this long for running answers. Default: 10" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0, "Print only errors" },
 };
 
@@ -108,7 +109,7 @@ typedef struct server {
     const char *unix_path;
     int port;
     const char **keys;
-    char *key_text;                      /* of the file */
+    char *key_text;                      /* of --api-key-file; keys point into it */
     char name[128];
     server_context context;
     http_server *http;
@@ -163,8 +164,7 @@ static size_t count_words(const char *text)
     return n;
 }
 
-/* The keys of the command line, then those of the file: one on each line; empty lines and blanks at
- * the ends do not count. */
+/* Keys of the command line, then keys of the file, separated by white space. */
 static int read_keys(server *v)
 {
     size_t len, n_key = (size_t)v->o.keys.n;
@@ -198,7 +198,7 @@ static int read_keys(server *v)
     return 0;
 }
 
-/* "[::1]", "a.example": how much of text is the host of an origin; 0: it begins with none. */
+/* Length of the host at the beginning of text, such as "[::1]" or "a.example"; 0: none. */
 static size_t host_length(const char *text)
 {
     static const char name[] = LETTERS DIGITS "-._", address[] = DIGITS "abcdefABCDEF:.";
@@ -207,7 +207,7 @@ static size_t host_length(const char *text)
     return n > 0 && text[1 + n] == ']' ? n + 2 : 0;
 }
 
-/* As a browser writes it, SCHEME://HOST[:PORT]: with anything else it would not be the same. */
+/* SCHEME://HOST[:PORT], as browsers write it; any other text would never match. */
 static bool is_origin(const char *text)
 {
     const size_t scheme = strspn(text, LETTERS DIGITS "+-.");
@@ -240,8 +240,7 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-/* 0.0.0.0, ::, which stand for all of the machine's addresses, are nothing that a client can ask:
- * then this machine's name for itself; else the address. */
+/* An address that clients can use: loopback instead of 0.0.0.0 and ::. */
 static const char *address_to_ask(const char *address)
 {
     struct in_addr v4;
@@ -325,7 +324,7 @@ static int open_cache(server *v, err_ctx *err)
     return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->s[0], &c, err);
 }
 
-/* As many as the user says, or as a small part of the memory holds. */
+/* The number of slots: --parallel, or as many as 1/16 of the memory holds, at most 8. */
 static int choose_n_slot(server *v, err_ctx *err)
 {
     session_options two = v->so;
@@ -363,8 +362,8 @@ static void note_cache(const server *v, uint64_t wished)
                  text_bytes(less, sizeof less, v->o.cache), text_bytes(all, sizeof all, wished));
 }
 
-/* The cache, and answers at the same time that nobody asked for, give way to the model: they grow
- * with --ram, and if the need did, too, no advice on it would be enough. */
+/* Makes the prompt cache smaller, and drops slots that --parallel did not ask for, until the model
+ * fits. Otherwise they would grow with --ram, and the advice in the error would never suffice. */
 static int place_model(server *v, err_ctx *err)
 {
     const uint64_t wished = v->o.cache;
@@ -391,7 +390,7 @@ static int make_sessions(server *v, err_ctx *err)
     return rc;
 }
 
-/* A conversation of 30,000 tokens takes one or two gigabytes. */
+/* 1/32 of the free memory, at least 1 GiB. A conversation of 30,000 tokens takes 1 to 2 GiB. */
 static uint64_t usual_cache(void)
 {
     const uint64_t least = (uint64_t)1 << 30;
@@ -401,7 +400,7 @@ static uint64_t usual_cache(void)
                ? room / USUAL_CACHE_PART : least;
 }
 
-/* 0, or the exit code. */
+/* Returns 0, or the exit code. */
 static int load_model(server *v)
 {
     const uint64_t ram = v->load.where.wish.ram;
@@ -436,7 +435,7 @@ static int load_model(server *v)
 
 /* ---- the network ----------------------------------------------------------------------------- */
 
-/* One line for each request, without what was said in it. */
+/* Logs one line for each request, without any of its text. */
 static void on_done(void *ctx, const http_exchange *x, int status)
 {
     server_context *c = ctx;
@@ -463,8 +462,8 @@ static int open_port(server *v)
         return 1;
     }
     if (!v->context.loopback && v->context.n_key == 0)
-        console_note("anybody who reaches %s can use this server: --api-key KEY asks for a key",
-                     v->address);
+        console_note("every machine that reaches %s can use this server; --api-key KEY restricts "
+                     "it", v->address);
     return 0;
 }
 
@@ -479,7 +478,7 @@ static void greet(const server *v)
     else snprintf(url, sizeof url, "unix:%s", v->unix_path);
     text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s[0]));
     const plan_view where = placement_view(v->l.where);
-    if (v->n_slot > 1) snprintf(slots, sizeof slots, ", %d answers at the same time", v->n_slot);
+    if (v->n_slot > 1) snprintf(slots, sizeof slots, ", %d requests at a time", v->n_slot);
     console_note("%s: %s tokens of context%s, %s", v->name, ctx, slots,
                  plan_view_line(line, sizeof line, &where));
     if (v->address[0] && v->unix_path) console_note("listening on unix:%s", v->unix_path);
@@ -505,7 +504,7 @@ static void wait_for_signal(void)
     while (!interrupted()) (void)interrupt_wait(-1);
 }
 
-/* Sends what has been written, to clients that read it. */
+/* Waits until clients have read what was written. */
 static void send_rest(const server *v, int64_t seconds)
 {
     (void)http_wait_idle(v->http, clock_ns() + (uint64_t)(seconds > 0 ? seconds : 1) * 1000000000);
@@ -513,7 +512,7 @@ static void send_rest(const server *v, int64_t seconds)
 
 int cmd_serve(int argc, char **argv)
 {
-    static server v;                     /* the network's thread has its address */
+    static server v;                     /* network threads have its address */
     const char *operand = NULL;
     int code;
 

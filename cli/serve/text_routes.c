@@ -1,4 +1,4 @@
-/* text_routes.c - text to ids and back, and messages to the text of a prompt. */
+/* text_routes.c - reads a JSON body, calls tokenizer or chat format, replies with JSON. */
 #include "cli/serve/text_routes.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static void refuse(http_exchange *x, api_error_type type, const char *text)
     error_reply_text(x, API_CHAT, type, text);
 }
 
-/* Takes the value. */
+/* Takes the reference to v. */
 static void reply(http_exchange *x, json_t *v)
 {
     char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
@@ -43,7 +43,7 @@ static void tokenize(server_context *c, http_exchange *x, const json_t *root)
     ids_free(&ids);
 }
 
-/* Bytes of the tokens, with what is no character replaced. */
+/* The text of the tokens; invalid UTF-8 becomes U+FFFD. */
 static void reply_text(server_context *c, http_exchange *x, const char *key, const int32_t *ids,
                        size_t n)
 {
@@ -94,7 +94,7 @@ static void apply_template(server_context *c, http_exchange *x, str_view body)
     api_request_free(r);
 }
 
-/* On the network's thread: what takes long is refused. */
+/* Larger bodies would hold up the network thread. */
 enum { MAX_TEXT_BYTES = 256 << 10 };
 
 void text_route(server_context *c, http_exchange *x, int action)

@@ -1,4 +1,4 @@
-/* app.js - a chat, and beside it what the engine does.
+/* app.js - a chat, and a view of what the engine does.
  *
  * Everything comes from this server, by fetch with the key if one is needed. What the model says is
  * only ever put into the page as text, never as markup. No library, no other host. */
