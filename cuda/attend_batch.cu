@@ -750,6 +750,12 @@ static uint64_t bytes_of(const gpu_attention *a)
            4 * dim * (uint64_t)a->n_head * (uint64_t)a->n;
 }
 
+/* S is the smallest shape of its head size: every chip has to have so much. */
+template <typename S> static constexpr bool is_small(void)
+{
+    return (int)S::SMEM <= LEAST_BLOCK_BYTES;
+}
+
 template <typename S> static void run_tensor(gpu *g, const gpu_attention *a)
 {
     const unsigned n_head = (unsigned)a->n_head_kv, n_block = blocks_of(a, S::ROWS);
@@ -769,6 +775,7 @@ template <typename S> static void run_plain(gpu *g, const gpu_attention *a)
 template <typename S, typename Smaller> static void run_tensor_fitting(gpu *g,
                                                                        const gpu_attention *a)
 {
+    static_assert(is_small<Smaller>(), "the smallest shape");
     if (S::SMEM <= g->smem_block) run_tensor<S>(g, a);
     else run_tensor<Smaller>(g, a);
 }
@@ -801,6 +808,8 @@ bool attend_many_fits(const gpu *g, const gpu_attention *a)
 template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
 {
     typedef shape<256, 8, 1, 64, Q8, 1> large;
+    static_assert(is_small<shape<32, 4, 2, 64, Q8, 2>>() && is_small<shape<64, 4, 2, 64, Q8, 2>>(),
+                  "the smallest shapes");
 
     switch (a->head_dim) {
     case 32: run_tensor<shape<32, 4, 2, 64, Q8, 2>>(g, a); break;
@@ -823,6 +832,9 @@ template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
 static void run_floats(gpu *g, const gpu_attention *a)
 {
     typedef plain_shape<256, 16> large;
+    static_assert(is_small<plain_shape<32, 32>>() && is_small<plain_shape<64, 32>>() &&
+                  is_small<plain_shape<128, 32>>() && is_small<plain_shape<256, 8>>(),
+                  "the smallest shapes");
 
     switch (a->head_dim) {
     case 32: run_plain<plain_shape<32, 32>>(g, a); break;

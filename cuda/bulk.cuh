@@ -5,8 +5,6 @@
 
 #include <stdint.h>
 
-enum { BULK_FROM = 90 };                 /* the first architecture */
-
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define COPIES_IN_BULK true
 #else

@@ -10,7 +10,7 @@
 #include "cuda/contract_many.cuh"
 #include "cuda/dot.cuh"
 
-enum { FEW_THREADS = 256, FEW_LEAST_THREADS = 128, FEW_STAGES = 3, FEW_UNITS = 32 };
+enum { FEW_UNITS = 32 };
 
 /* Value t of eight, which are in registers. */
 static __device__ __forceinline__ float value_at(const float (&v)[CONTRACT_FEW], int t)
@@ -95,16 +95,14 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
 /* False: a block has no room for the tokens and some warps' weights. */
 template <int TYPE> static bool launch_few(gpu *g, const gemm *p)
 {
-    const size_t x = CONTRACT_FEW * gpu_blocks_bytes(p->cols);
-    const size_t warp = warp_bytes<TYPE, FEW_STAGES>(g);
+    const chip c = chip_of(g);
+    size_t smem;
+    const unsigned threads = few_shape(&smem, &c, TYPE, p->cols);
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
     const uint64_t n_unit = ceil_div((uint64_t)p->rows, p->up.data ? UNIT_ROWS / 2 : UNIT_ROWS);
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile
                                      : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
-    unsigned threads = FEW_THREADS;
-    while (threads > FEW_LEAST_THREADS && threads / 32 * warp + x > g->smem_block) threads /= 2;
-    const size_t smem = threads / 32 * warp + x;
-    if (smem > g->smem_block) return false;
+    if (threads == 0) return false;
     launch(g, p->name, bytes, p->up.data ? contract_few<TYPE, true> : contract_few<TYPE, false>,
            dim3(ceil_div(n_unit, FEW_UNITS), n_tile), threads, smem, *p);
     return true;

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "cuda/gpu.h"
+#include "cuda/launch_shapes.h"
 
 /* ---- the host side of a device --------------------------------------------------------------- */
 
@@ -95,6 +96,11 @@ typedef struct frame {
     uint32_t zero;                       /* 0, but the compiler cannot know: what is added to it
                                           * stays in a register */
 } frame;
+
+static inline chip chip_of(const gpu *g)
+{
+    return { g->smem_block, g->code, (unsigned)g->n_sm };
+}
 
 /* The architecture, e.g. 90, that the kernels which run here were compiled for; -1: none runs. */
 int gpu_code_version(void);

@@ -15,51 +15,23 @@
 #include "cuda/blocks.cuh"
 #include "cuda/bulk.cuh"
 
-enum { UNIT_ROWS = 8 };
-
-/* The distance between two rows in shared memory, divided by 128, leaves one of these remainders
- * (bit i: 16 i): those with which the words that a warp's threads read in step lie in as many banks
- * as possible. With others gpt-oss's Q8_0 would take 40 accesses for a block instead of 20, its
- * MXFP4 18 instead of 12. */
-template <int TYPE> struct good_pitches { enum { mask = 0xAA }; };
-template <> struct good_pitches<QT_MXFP4> { enum { mask = 0x50 }; };
-template <> struct good_pitches<QT_Q8_0> { enum { mask = 0xE4 }; };
-template <> struct good_pitches<QT_Q4_K> { enum { mask = 0xEE }; };
-
-static constexpr int pitch_of(int room, int mask)
-{
-    return mask >> room / 16 % 8 & 1 ? room : pitch_of(room + 16, mask);
-}
-
-/* A piece: this many bytes of each of the unit's rows. Threads copy STAGES of them ahead. BULK: the
- * chip copies, and longer pieces suit it better: two that together are as long as the others, or
- * longer by one group. */
+/* A chunk of each of the unit's rows: launch_shapes.h. */
 template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
     enum {
-        limit = 288,
-        short_groups = format<TYPE>::group_bytes > limit ? 1 : limit / format<TYPE>::group_bytes,
-        groups = BULK ? (STAGES * short_groups + 1) / 2 : short_groups,
+        groups = chunk_groups(TYPE, STAGES, BULK),
         stages = BULK ? 2 : STAGES,
-        bytes = groups * format<TYPE>::group_bytes,
-        room = (bytes + 15 + 15) / 16 * 16,      /* of a row at any address */
-        pitch = pitch_of(room, good_pitches<TYPE>::mask),
+        bytes = chunk_bytes(TYPE, STAGES, BULK),
+        room = chunk_room(TYPE, STAGES, BULK),
+        pitch = chunk_pitch(TYPE, STAGES, BULK),
         stage = ROWS * pitch,
-        arrivals = BULK ? 8 * stages : 0,        /* bytes of barriers */
-        warp_bytes = stages * stage + arrivals,  /* shared memory of a warp */
+        warp_bytes = warp_bytes_of(TYPE, STAGES, ROWS, BULK),    /* shared memory of a warp */
     };
+    static_assert((int)groups * (int)format<TYPE>::group_bytes == (int)bytes, "groups");
 };
 
 /* A kernel's own; host code asks warp_bytes instead, which knows how kernels were compiled. */
 template <int TYPE, int STAGES, int ROWS = UNIT_ROWS, bool BULK = true>
 struct piece_of : piece_shape<TYPE, STAGES, ROWS, BULK && COPIES_IN_BULK> {};
-
-template <int TYPE, int STAGES, int ROWS = UNIT_ROWS, bool BULK = true>
-static inline size_t warp_bytes(const gpu *g)
-{
-    typedef piece_shape<TYPE, STAGES, ROWS, false> by_threads;
-    typedef piece_shape<TYPE, STAGES, ROWS, BULK> as_asked;
-    return g->code >= BULK_FROM ? (size_t)as_asked::warp_bytes : (size_t)by_threads::warp_bytes;
-}
 
 typedef struct row_pair {                /* of this thread */
     const uint8_t *a, *b;

@@ -21,25 +21,19 @@
 #include "cuda/batch.cuh"
 #include "cuda/select.cuh"
 
-enum {
-    UP_THREADS = 256, UP_ROWS = 32,
-    DOWN_THREADS = 256, DOWN_MOST_THREADS = 384, DOWN_ROWS = 8,
-    MAX_SLOTS = GPU_MOST_USED + 1
-};
+enum { MAX_SLOTS = GPU_MOST_USED + 1 };
 
-/* Pieces in shared memory; in bulk two longer ones instead (dot.cuh). Two where nothing is copied
- * in the background and shared memory is small; three for MXFP4, whose arithmetic needs as many
- * warps as will fit, and where they are asked to be FEWER. */
+/* Chunks in shared memory; in bulk two longer ones instead (dot.cuh). */
 template <int TYPE, bool FEWER> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    enum { value = 2 };
+    enum { value = up_stages_of(TYPE, FEWER, 75) };
 #else
-    enum { value = FEWER || TYPE == QT_MXFP4 ? 3 : 4 };
+    enum { value = up_stages_of(TYPE, FEWER, 80) };
 #endif
 };
 /* Of down: of eight rows, or of four. */
 template <bool PAIRED> struct down_stages {
-    enum { value = PAIRED ? 3 : 4 };
+    enum { value = down_stages_of(PAIRED) };
 };
 
 typedef struct slab {                    /* all experts' rows of one kind, or the shared one's */
@@ -198,6 +192,7 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS];
     __shared__ select_room room;
+    static_assert(sizeof gate_sum + sizeof up_sum + sizeof room <= STATIC_BYTES, "gate and up");
     const int slot = blockIdx.y, group = blockIdx.x, warp = warp_index();
     const bool is_shared = slot >= a.n_slot;
     const int token = is_shared ? slot - a.n_slot : slot / a.k;
@@ -313,6 +308,8 @@ typedef struct down_args {
     int n_ff, n_embd;
     int octet_shift;                     /* 1 << this: octets of rows of a block, unless PAIRED;
                                           * they share out its warps */
+    int n_staged;                        /* of float weights: slots whose activations shared memory
+                                          * has room for; of the others they are read from VRAM */
     const uint8_t *mid;
     const float *mid_rows;
     float *x, *y;
@@ -360,6 +357,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float sums[MAX_SLOTS * DOWN_ROWS], gates[SELECT_MAX_K];
     __shared__ select_room room;
+    static_assert(sizeof sums + sizeof gates + sizeof room + MAX_SLOTS * 16 <= STATIC_BYTES, "down");
     const int *ids = room.chosen;
     const int octet_shift = PAIRED ? 0 : a.octet_shift, n_row = DOWN_ROWS << octet_shift;
     const int token = blockIdx.y, first = blockIdx.x * n_row, warp = warp_index();
@@ -411,7 +409,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
         }
         if (finishes) before = a.x[at];
         float *mid = (float *)shared;
-        for (int j = 0; j < n; j++)
+        for (int j = 0; j < min(n, a.n_staged); j++)
             for (int c = threadIdx.x; c < a.n_ff; c += blockDim.x)
                 mid[j * a.n_ff + c] = a.mid_rows[(size_t)mid_of(slot_at(j)) * a.n_ff + c];
         __syncthreads();
@@ -419,8 +417,10 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
             const int j = u / DOWN_ROWS, i = slot_at(j);
             const int row = min(first + u % DOWN_ROWS, a.n_embd - 1);
             const int expert = expert_of(i);
+            const float *own = j < a.n_staged ? mid + j * a.n_ff
+                                              : a.mid_rows + (size_t)mid_of(i) * a.n_ff;
             float sum[1];
-            float_row<TYPE, 1>(sum, row_of(i, expert, row), mid + j * a.n_ff, 0, 1, a.n_ff);
+            float_row<TYPE, 1>(sum, row_of(i, expert, row), own, 0, 1, a.n_ff);
             if (threadIdx.x % 32 == 0)
                 sums[i * DOWN_ROWS + u % DOWN_ROWS] =
                     finish_row<TYPE>(slab_of(i), expert, row, a.n_embd, sum[0]);
@@ -521,78 +521,43 @@ static inline slab slab_of_matrix(const gpu_matrix *m)
     return { m->data, 0, (int)m->row_bytes, m->bias, NULL, m->scale };
 }
 
-/* Where all blocks would be active at a time with a stage less, but are not, they get one less: of
- * Q4_K alone, which most files have. */
 template <int TYPE, typename ARGS>
 static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
 {
+    const chip c = chip_of(g);
     const dim3 grid(ceil_div(a->n_ff, UP_ROWS), (unsigned)(a->n_slot + a->n_shared));
-    if constexpr (is_float_type<TYPE>::value) {
-        launch_at(g, at, "experts up", bytes, experts_up<TYPE, false, ARGS>, grid, UP_THREADS,
-                  (size_t)a->cols * sizeof(float), *a);
-    } else {
-        enum { MAY = TYPE == QT_Q4_K && !ARGS::split, MOST = up_stages<TYPE, false>::value };
-        const auto smem_of = [&](int stages) {
-            const size_t warp = stages == 2 ? warp_bytes<TYPE, 2>(g)
-                              : stages == 3 ? warp_bytes<TYPE, 3>(g) : warp_bytes<TYPE, MOST>(g);
-            return UP_THREADS / 32 * warp + gpu_blocks_bytes(a->cols);
-        };
-        const auto all_active = [&](int stages) {        /* with what is static */
-            return grid.x * grid.y <= (unsigned)g->n_sm *
-                                      (unsigned)(g->smem_block / (smem_of(stages) + 4096));
-        };
-        const int stages = g->code < 80 ? 2 : (int)MOST;
-        if (MAY && stages > 3 && !all_active(stages) && all_active(3))
-            launch_at(g, at, "experts up", bytes, experts_up<TYPE, MAY, ARGS>, grid, UP_THREADS,
-                      smem_of(3), *a);
-        else
-            launch_at(g, at, "experts up", bytes, experts_up<TYPE, false, ARGS>, grid, UP_THREADS,
-                      smem_of(stages), *a);
-    }
+    enum { MAY = TYPE == QT_Q4_K && !ARGS::split };
+    const bool fewer = MAY && up_takes_fewer(&c, TYPE, a->cols, (uint64_t)grid.x * grid.y);
+    const size_t smem = up_bytes(&c, TYPE, up_stages_of(TYPE, fewer, g->code), a->cols);
+    launch_at(g, at, "experts up", bytes,
+              fewer ? experts_up<TYPE, MAY, ARGS> : experts_up<TYPE, false, ARGS>, grid,
+              UP_THREADS, smem, *a);
 }
 
-/* Warps that have as many units each: a number of slots such as nine would leave some of eight idle
- * at the end. Two experts are too few for eight rows: then a block has more. */
 template <int TYPE, bool PAIRED, typename ARGS>
-static void launch_down_blocks(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
+static void launch_down_shape(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes,
+                              const down_shape &s)
 {
-    const size_t warp = warp_bytes<TYPE, down_stages<PAIRED>::value,
-                                   PAIRED ? UNIT_ROWS : UNIT_ROWS / 2>(g);
-    const unsigned slots = (unsigned)a->k + (a->has_shared ? 1 : 0);
-    const unsigned units = (PAIRED ? 1 : 2) * slots;
-    const size_t mids = slots * gpu_blocks_bytes(a->n_ff), fixed = 4096;         /* is static */
-    const auto fits = [&](unsigned warps) {
-        return warps * warp + mids + fixed <= g->smem_block;
-    };
     ARGS some = *a;
-    unsigned warps = DOWN_THREADS / 32;
-    some.octet_shift = 0;
-    if (!PAIRED) {
-        while (units << (some.octet_shift + 1) <= warps && fits(units << (some.octet_shift + 1)) &&
-               a->n_embd >= (DOWN_ROWS << (some.octet_shift + 1)) * g->n_sm)
-            some.octet_shift++;
-    }
-    const unsigned all = units << some.octet_shift;
-    const unsigned even = ceil_div(all, ceil_div(all, DOWN_MOST_THREADS / 32));
-    if (!PAIRED || even > warps) warps = even;
-    while (warps > 1 && !fits(warps)) warps = (warps + 1) / 2;
+    some.octet_shift = s.octet_shift;
+    some.n_staged = s.n_staged;
     launch_at(g, at, "experts down", bytes, experts_down<TYPE, PAIRED, ARGS>,
-              dim3(ceil_div(a->n_embd, DOWN_ROWS << some.octet_shift), (unsigned)n), 32 * warps,
-              warps * warp + mids, some);
+              dim3(ceil_div(a->n_embd, DOWN_ROWS << s.octet_shift), (unsigned)n), 32 * s.warps,
+              s.bytes, some);
 }
 
 template <int TYPE, typename ARGS>
 static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
 {
+    const chip c = chip_of(g);
+    const int n_slot = a->k + (a->has_shared ? 1 : 0);
     if constexpr (is_float_type<TYPE>::value) {
-        const size_t slots = (size_t)(a->k + (a->has_shared ? 1 : 0));
-        launch_at(g, at, "experts down", bytes, experts_down<TYPE, true, ARGS>,
-                  dim3(ceil_div(a->n_embd, DOWN_ROWS), (unsigned)n), DOWN_THREADS,
-                  slots * (size_t)a->n_ff * sizeof(float), *a);
-    } else if (a->down.row_bytes <= 2 * piece_shape<TYPE, 1, UNIT_ROWS, false>::bytes) {
-        launch_down_blocks<TYPE, true>(g, at, a, n, bytes);
+        launch_down_shape<TYPE, true>(g, at, a, n, bytes, down_float_shape(&c, n_slot, a->n_ff));
     } else {
-        launch_down_blocks<TYPE, false>(g, at, a, n, bytes);
+        const bool paired = down_is_paired(TYPE, (uint64_t)a->down.row_bytes);
+        const down_shape s = down_block_shape(&c, TYPE, paired, n_slot, a->n_ff, a->n_embd);
+        if (paired) launch_down_shape<TYPE, true>(g, at, a, n, bytes, s);
+        else launch_down_shape<TYPE, false>(g, at, a, n, bytes, s);
     }
 }
 

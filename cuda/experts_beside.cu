@@ -14,7 +14,7 @@
 #include "cuda/experts.cuh"
 
 enum {
-    TILE_SLOTS = GPU_FEW, BESIDE_THREADS = 256, BESIDE_STAGES = 3, BESIDE_DOWN_ROWS = 64,
+    TILE_SLOTS = GPU_FEW, BESIDE_DOWN_ROWS = 64,
     SUM_THREADS = 256
 };
 
@@ -143,6 +143,7 @@ static __global__ void __launch_bounds__(BESIDE_THREADS, 2) beside_up(frame f,
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float gate_sum[TILE_SLOTS][UP_ROWS], up_sum[TILE_SLOTS][UP_ROWS];
+    static_assert(sizeof gate_sum + sizeof up_sum <= STATIC_BYTES, "gate and up");
     const int group = (int)(blockIdx.x % (unsigned)a.tiles.n_group), lane = threadIdx.x % 32;
     token_tile tile;
 
@@ -292,48 +293,24 @@ static __global__ void __launch_bounds__(SUM_THREADS) beside_sum(frame f, const 
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Threads of a block, slots at a time and shared memory: as many as there is room for, threads
- * first. */
-typedef struct beside_shape {
-    unsigned threads;
-    int each;
-    size_t smem;
-} beside_shape;
-
-template <int TYPE> static beside_shape shape_of(const gpu *g, int cols)
-{
-    const size_t fixed = 4096;           /* is static */
-    beside_shape s = { BESIDE_THREADS, TILE_SLOTS, 0 };
-    size_t vector, warp = 0;
-    if constexpr (is_float_type<TYPE>::value) {
-        vector = (size_t)cols * sizeof(float);
-    } else {
-        vector = gpu_blocks_bytes(cols);
-        warp = warp_bytes<TYPE, BESIDE_STAGES>(g);
-    }
-    const auto bytes = [&]() { return s.threads / 32 * warp + (size_t)s.each * vector; };
-    while (s.threads > 32 && warp > 0 && bytes() + fixed > g->smem_block) s.threads /= 2;
-    while (s.each > 1 && bytes() + fixed > g->smem_block) s.each--;
-    s.smem = bytes();
-    return s;
-}
-
 template <int TYPE> static void launch_beside_up(gpu *g, beside_up_args *a, int n_tile)
 {
-    const beside_shape s = shape_of<TYPE>(g, a->cols);
+    const chip c = chip_of(g);
+    const beside_shape s = beside_shape_of(&c, TYPE, a->cols);
     a->tiles.each = s.each;
     a->tiles.n_group = (int)ceil_div((uint64_t)a->n_ff, UP_ROWS);
     launch(g, "experts up", 0, beside_up<TYPE>, (unsigned)n_tile * (unsigned)a->tiles.n_group,
-           s.threads, s.smem, *a);
+           s.threads, s.bytes, *a);
 }
 
 template <int TYPE> static void launch_beside_down(gpu *g, beside_down_args *a, int n_tile)
 {
-    const beside_shape s = shape_of<TYPE>(g, a->n_ff);
+    const chip c = chip_of(g);
+    const beside_shape s = beside_shape_of(&c, TYPE, a->n_ff);
     a->tiles.each = s.each;
     a->tiles.n_group = (int)ceil_div((uint64_t)a->n_embd, BESIDE_DOWN_ROWS);
     launch(g, "experts down", 0, beside_down<TYPE>, (unsigned)n_tile * (unsigned)a->tiles.n_group,
-           s.threads, s.smem, *a);
+           s.threads, s.bytes, *a);
 }
 
 static void up_by_type(gpu *g, int type, beside_up_args *a, int n_tile)

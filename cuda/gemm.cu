@@ -68,8 +68,8 @@ static gemm_way way_of(const gpu *g, const gemm *p)
 static int tile_that_fits(const gpu *g, int tokens)
 {
     const size_t staged = gemm_is_staged(g) ? raw_room<QT_Q8_0>::bytes : 0;
-    while (tokens > 32 && tile_bytes(tokens) + staged > g->smem_block) tokens /= 2;
-    return tokens;
+    const chip c = chip_of(g);
+    return tile_tokens_that_fit(&c, staged, tokens);
 }
 
 /* The time of a block is close to 48 + tokens: unpacking weights, then multiplying. */

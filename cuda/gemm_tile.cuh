@@ -24,7 +24,8 @@
 
 #include "cuda/gemm.cuh"
 
-enum { THREADS = 256, ROWS = 128, STEP = 64, ROW_BYTES = 2 * STEP };
+enum { THREADS = 256, ROWS = GEMM_ROWS, STEP = 64, ROW_BYTES = GEMM_ROW_BYTES };
+static_assert(ROW_BYTES == 2 * STEP, "a step of 16-bit values");
 
 enum { ANY = -1 };                       /* a kernel for all types that have none of their own */
 
@@ -343,11 +344,6 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */
-
-static inline size_t tile_bytes(int tokens)
-{
-    return 2 * (size_t)(ROWS + tokens) * ROW_BYTES;
-}
 
 /* Whether kernels are those for Hopper alone, which stage weights. */
 static inline bool gemm_is_staged(const gpu *g) { return g->cc == 90 && gpu_code_version() >= 90; }

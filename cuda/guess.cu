@@ -231,7 +231,7 @@ void guess_next(gpu *g, const gpu_split *s, const guess_parts *parts, int k)
     a.list = parts->lists + (1 - turn);
     gpu_fail(g, cudaStreamWaitEvent(g->ahead, g->fork, 0), "guess");
     launch_at(g, at, "guess", (uint64_t)next->router.rows * next->router.row_bytes, guess, blocks,
-              GUESS_THREADS, (size_t)next->router.cols * sizeof(float), a);
+              GUESS_THREADS, guess_bytes(next->router.cols), a);
 
     pulled.slots = a.list->slots;
     pulled.k = GPU_MOST_GUESSES;

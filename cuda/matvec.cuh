@@ -13,7 +13,7 @@
 
 #include "cuda/dot.cuh"
 
-enum { THREADS = 512, WARPS = THREADS / 32, STAGES = 3 };
+enum { THREADS = DENSE_THREADS, WARPS = DENSE_WARPS, STAGES = DENSE_STAGES };
 
 typedef struct dense_part {              /* one matrix */
     const uint8_t *data;
@@ -206,19 +206,16 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
 template <int TYPE, int TOKENS, bool LONG, int SHAPE>
 static void launch_blocks(gpu *g, dense_args *a, uint64_t bytes)
 {
-    const size_t bytes_of_warp = warp_bytes<TYPE, STAGES, UNIT_ROWS, LONG>(g);
-    const int n_room = TOKENS == 1 ? 1 : a->n_room;
-    const size_t rest = n_room * gpu_blocks_bytes(a->in.cols) + 32 * sizeof(float);
+    const chip c = chip_of(g);
+    const dense_shape d = dense_block_shape(&c, TYPE, TOKENS, LONG, TOKENS == 1 ? 1 : a->n_room,
+                                            a->in.cols);
     const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
     const int need = (int)ceil_div(a->n_unit, grid);
-    const size_t taken = rest + sizeof(float[WARPS][UNIT_ROWS][TOKENS]);         /* and static */
-    const size_t room = g->smem_block < taken ? 0 : (g->smem_block - taken) / bytes_of_warp;
-    const int warps = room < 1 ? 1 : room < WARPS ? (int)room : WARPS;
-    a->n_slot = need < warps ? need : warps;
-    a->n_share = need > warps ? 1 : warps / need;
+    a->n_slot = need < d.warps ? need : d.warps;
+    a->n_share = need > d.warps ? 1 : d.warps / need;
     if (!is_whole(a->in)) gpu_fail(g, cudaErrorInvalidValue, "product: alignment of the input");
     launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS, LONG, SHAPE>, grid, THREADS,
-           rest + (size_t)(a->n_slot * a->n_share) * bytes_of_warp, *a);
+           d.rest + (size_t)(a->n_slot * a->n_share) * d.warp, *a);
 }
 
 template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, uint64_t bytes)
@@ -226,9 +223,8 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
     const int cols = a->in.cols;
     if constexpr (is_float_type<TYPE>::value) {
         const unsigned grid = a->n_unit < 2 * g->n_sm ? a->n_unit : 2 * g->n_sm;
-        const size_t row = (size_t)cols * sizeof(float), fixed = 32 * sizeof(float);
         launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS,
-               (size_t)a->n_token * row + fixed, *a);
+               (size_t)a->n_token * (size_t)cols * sizeof(float) + SUMS_BYTES, *a);
     } else {
         enum { MANY_UNITS = 4 };         /* of a warp */
         const bool is_long = g->code >= BULK_FROM && a->n_unit >= MANY_UNITS * WARPS * g->n_sm;
@@ -254,32 +250,12 @@ static void skip_tokens(dense_args *a, int n)
     for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
 }
 
-/* How many of n vectors a block has room for. Of int8 forms all GPU_FEW, beside the pieces of one
- * warp, or else so few that those of FEW_WARPS fit. */
-template <int TYPE> static int tokens_that_fit(const gpu *g, int cols, int n)
-{
-    enum { FEW_WARPS = 4 };
-    if constexpr (is_float_type<TYPE>::value) {
-        const size_t row = (size_t)cols * sizeof(float), fixed = 32 * sizeof(float);
-        const int fit = (int)((g->smem_block - fixed) / row);
-        return fit >= n ? n : fit < 1 ? 1 : fit;
-    } else {
-        const size_t warp = warp_bytes<TYPE, STAGES, UNIT_ROWS, false>(g);
-        const size_t fixed = 32 * sizeof(float) + sizeof(float[WARPS][UNIT_ROWS][GPU_FEW]);
-        int fit = GPU_FEW;
-        size_t warps = 1;
-        for (; fit > 1 && fit * gpu_blocks_bytes(cols) + fixed + warps * warp > g->smem_block;
-             fit /= 2)
-            warps = FEW_WARPS;
-        return fit;
-    }
-}
-
 /* Vectors of several wide tokens may be more than a block can hold: then as many at a time as it
  * can, in order. */
 template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
 {
-    const int all = a->n_token, each = tokens_that_fit<TYPE>(g, a->in.cols, all);
+    const chip c = chip_of(g);
+    const int all = a->n_token, each = dense_tokens(&c, TYPE, a->in.cols, all);
     for (int left = all; left > 0; left -= each) {
         dense_args some = *a;
         skip_tokens(&some, all - left);

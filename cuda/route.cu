@@ -119,6 +119,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
 {
     extern __shared__ __align__(16) uint8_t shared[];    /* [EACH] rows */
     __shared__ float sums[32], found[EACH][WARPS];
+    static_assert(sizeof sums + sizeof found <= ROUTE_STATIC_BYTES, "counted");
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
     const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
@@ -242,7 +243,7 @@ static bool is_usual_input(const gpu_input *in)
 /* With blocks for the forms that the inputs do not have yet. */
 static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also[2])
 {
-    const size_t pitch = ((size_t)in->cols * 4 + 15) / 16 * 16;
+    const size_t pitch = route_row_bytes(in->cols);
     const unsigned n_row = (unsigned)a->n_row;
     bool usual = is_usual_input(in) && a->router.type == QT_F32 &&
                  (!a->shared_gate.data || a->shared_gate.type == QT_F32);
@@ -266,7 +267,7 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
         n_more += (unsigned)a->n;
     }
     while (grid < n_row &&
-           (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - 2048))
+           (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - ROUTE_STATIC_BYTES))
         grid *= 2;
     /* Beside the kernel before this one there is room for one block on a multiprocessor. */
     if (grid == n_sm && n_more < n_sm && rows_of(n_sm - n_more) == rows_of(grid)) grid -= n_more;

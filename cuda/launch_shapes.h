@@ -1,0 +1,305 @@
+/* launch_shapes.h - how much dynamic shared memory a launch needs, and the block that fits.
+ *
+ * Kernels whose shared memory depends on the model's sizes ask here before they are launched, and
+ * tests/test_launch_shapes.c asks for all shapes and chips. Pure functions, valid C and C++.
+ * Kernels with fixed shapes compare them with the chip where they are defined. */
+#ifndef CUDA_LAUNCH_SHAPES_H
+#define CUDA_LAUNCH_SHAPES_H
+
+#include "cuda/gpu.h"
+#include "loader/quant.h"
+#include "loader/quant_blocks.h"
+
+#ifdef __cplusplus
+#define SHAPE_FN static constexpr inline
+#else
+#define SHAPE_FN static inline
+#endif
+
+/* The chip as far as a launch depends on it. */
+typedef struct chip {
+    size_t block_bytes;                  /* most shared memory of a block, static and dynamic */
+    int code;                            /* architecture that kernels were compiled for: 75 */
+    unsigned n_sm;
+} chip;
+
+enum {
+    LEAST_BLOCK_BYTES = 64 << 10,        /* block_bytes of the smallest chip, sm_75 */
+    BULK_FROM = 90,                      /* first architecture with copies of many bytes */
+    UNIT_ROWS = 8,                       /* rows that a warp takes at a time */
+    STATIC_BYTES = 4096,                 /* at most this much is static, unless a shape counts it */
+    SUMS_BYTES = 32 * sizeof(float)      /* of block_sum */
+};
+
+SHAPE_FN bool shape_is_float(int type)
+{
+    return type == QT_F32 || type == QT_F16 || type == QT_BF16;
+}
+
+/* ---- weights on their way -------------------------------------------------------------------- */
+
+/* Bytes of 256 weights. */
+SHAPE_FN int group_bytes_of(int type)
+{
+    switch (type) {
+    case QT_Q4_0: return 8 * (int)sizeof(block_q4_0);
+    case QT_Q4_1: return 8 * (int)sizeof(block_q4_1);
+    case QT_Q5_0: return 8 * (int)sizeof(block_q5_0);
+    case QT_Q5_1: return 8 * (int)sizeof(block_q5_1);
+    case QT_Q8_0: return 8 * (int)sizeof(block_q8_0);
+    case QT_IQ4_NL: return 8 * (int)sizeof(block_iq4_nl);
+    case QT_MXFP4: return 8 * (int)sizeof(block_mxfp4);
+    case QT_NVFP4: return 4 * (int)sizeof(block_nvfp4);
+    case QT_Q2_K: return (int)sizeof(block_q2_k);
+    case QT_Q3_K: return (int)sizeof(block_q3_k);
+    case QT_Q4_K: return (int)sizeof(block_q4_k);
+    case QT_Q5_K: return (int)sizeof(block_q5_k);
+    case QT_Q6_K: return (int)sizeof(block_q6_k);
+    case QT_IQ4_XS: return (int)sizeof(block_iq4_xs);
+    default: return 0;
+    }
+}
+
+/* The distance between two rows in shared memory, divided by 128, leaves one of these remainders
+ * (bit i: 16 i): those with which the words that a warp's threads read in step lie in as many banks
+ * as possible. With others gpt-oss's Q8_0 would take 40 accesses for a block instead of 20, its
+ * MXFP4 18 instead of 12. */
+SHAPE_FN int pitch_mask(int type)
+{
+    return type == QT_MXFP4 ? 0x50 : type == QT_Q8_0 ? 0xE4 : type == QT_Q4_K ? 0xEE : 0xAA;
+}
+
+SHAPE_FN int pitch_of(int room, int mask)
+{
+    while (!(mask >> room / 16 % 8 & 1)) room += 16;
+    return room;
+}
+
+/* A chunk: so many groups of each of the unit's rows. Threads copy `stages` of them ahead. bulk: the
+ * chip copies, and longer chunks suit it better: two that together are as long as the others, or
+ * longer by one group. */
+SHAPE_FN int chunk_groups(int type, int stages, bool bulk)
+{
+    const int limit = 288, group = group_bytes_of(type), few = group > limit ? 1 : limit / group;
+    return bulk ? (stages * few + 1) / 2 : few;
+}
+
+SHAPE_FN int chunk_bytes(int type, int stages, bool bulk)
+{
+    return chunk_groups(type, stages, bulk) * group_bytes_of(type);
+}
+
+/* Of a row at any address. */
+SHAPE_FN int chunk_room(int type, int stages, bool bulk)
+{
+    return (chunk_bytes(type, stages, bulk) + 15 + 15) / 16 * 16;
+}
+
+SHAPE_FN int chunk_pitch(int type, int stages, bool bulk)
+{
+    return pitch_of(chunk_room(type, stages, bulk), pitch_mask(type));
+}
+
+/* Of a warp: its chunks, and in bulk a barrier of 8 bytes for each. */
+SHAPE_FN int warp_bytes_of(int type, int stages, int rows, bool bulk)
+{
+    return (bulk ? 2 : stages) * rows * chunk_pitch(type, stages, bulk) + (bulk ? 16 : 0);
+}
+
+/* may_bulk: the kernel's copies are in bulk where the chip can. */
+SHAPE_FN size_t warp_bytes(const chip *c, int type, int stages, int rows, bool may_bulk)
+{
+    return (size_t)warp_bytes_of(type, stages, rows, may_bulk && c->code >= BULK_FROM);
+}
+
+/* ---- experts of a few tokens: experts.cuh ---------------------------------------------------- */
+
+enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_MOST_THREADS = 384, DOWN_ROWS = 8 };
+
+/* Stages of gate and up. Two where nothing is copied in the background and shared memory is small;
+ * three for MXFP4, whose arithmetic needs as many warps as will fit, and where fewer are asked
+ * for. */
+SHAPE_FN int up_stages_of(int type, bool fewer, int code)
+{
+    return code < 80 ? 2 : fewer || type == QT_MXFP4 ? 3 : 4;
+}
+
+SHAPE_FN size_t up_bytes(const chip *c, int type, int stages, int cols)
+{
+    if (shape_is_float(type)) return (size_t)cols * sizeof(float);
+    return UP_THREADS / 32 * warp_bytes(c, type, stages, UNIT_ROWS, true) + gpu_blocks_bytes(cols);
+}
+
+/* Where all blocks would be active at a time with a stage less, but are not, they get one less: of
+ * Q4_K alone, which most files have. */
+static inline bool up_takes_fewer(const chip *c, int type, int cols, uint64_t n_block)
+{
+    const int most = up_stages_of(type, false, c->code);
+    const size_t more = up_bytes(c, type, most, cols) + STATIC_BYTES;
+    const size_t less = up_bytes(c, type, 3, cols) + STATIC_BYTES;
+    return type == QT_Q4_K && most > 3 && n_block > c->n_sm * (c->block_bytes / more) &&
+           n_block <= c->n_sm * (c->block_bytes / less);
+}
+
+typedef struct down_shape {
+    unsigned warps;
+    int octet_shift;                     /* see down_args */
+    int n_staged;                        /* floats: slots whose activations are in shared memory */
+    size_t bytes;
+} down_shape;
+
+SHAPE_FN int down_stages_of(bool paired) { return paired ? 3 : 4; }
+
+/* A warp takes all eight rows of a slot where rows are short. */
+SHAPE_FN bool down_is_paired(int type, uint64_t row_bytes)
+{
+    return row_bytes <= 2 * (uint64_t)chunk_bytes(type, 1, false);
+}
+
+static inline down_shape down_float_shape(const chip *c, int n_slot, int n_ff)
+{
+    const size_t vector = (size_t)n_ff * sizeof(float);
+    const size_t fit = (c->block_bytes - STATIC_BYTES) / vector;
+    down_shape s = { DOWN_THREADS / 32, 0, fit < (size_t)n_slot ? (int)fit : n_slot, 0 };
+    s.bytes = (size_t)s.n_staged * vector;
+    return s;
+}
+
+/* Warps that have as many units each: a number of slots such as nine would leave some of eight idle
+ * at the end. Two experts are too few for eight rows: then a block has more. */
+static inline down_shape down_block_shape(const chip *c, int type, bool paired, int n_slot, int n_ff,
+                                          int n_embd)
+{
+    const size_t warp = warp_bytes(c, type, down_stages_of(paired),
+                                   paired ? UNIT_ROWS : UNIT_ROWS / 2, true);
+    const size_t fixed = (size_t)n_slot * gpu_blocks_bytes(n_ff);
+    const size_t left = c->block_bytes > fixed + STATIC_BYTES
+                            ? c->block_bytes - fixed - STATIC_BYTES : 0;
+    const unsigned fit = (unsigned)(left / warp), units = (paired ? 1u : 2u) * (unsigned)n_slot;
+    down_shape s = { DOWN_THREADS / 32, 0, 0, 0 };
+    while (!paired && units << (s.octet_shift + 1) <= s.warps &&
+           units << (s.octet_shift + 1) <= fit &&
+           n_embd >= (DOWN_ROWS << (s.octet_shift + 1)) * (int)c->n_sm)
+        s.octet_shift++;
+    const unsigned all = units << s.octet_shift, most = DOWN_MOST_THREADS / 32;
+    const unsigned rounds = (all + most - 1) / most, even = (all + rounds - 1) / rounds;
+    if (!paired || even > s.warps) s.warps = even;
+    while (s.warps > 1 && s.warps > fit) s.warps = (s.warps + 1) / 2;
+    s.bytes = s.warps * warp + fixed;
+    return s;
+}
+
+/* ---- products of a few tokens: matvec.cuh ---------------------------------------------------- */
+
+enum { DENSE_THREADS = 512, DENSE_WARPS = DENSE_THREADS / 32, DENSE_STAGES = 3 };
+
+/* Of a kernel for so many tokens. */
+SHAPE_FN size_t dense_static_bytes(int tokens)
+{
+    return (size_t)DENSE_WARPS * UNIT_ROWS * (size_t)tokens * sizeof(float);
+}
+
+/* How many of n vectors a block has room for. Of int8 forms all GPU_FEW, beside the chunks of one
+ * warp, or else so few that those of four warps fit. */
+static inline int dense_tokens(const chip *c, int type, int cols, int n)
+{
+    const size_t vector = shape_is_float(type) ? (size_t)cols * sizeof(float)
+                                               : gpu_blocks_bytes(cols);
+    size_t fixed = SUMS_BYTES, warps = 1;
+    int fit = GPU_FEW;
+    if (shape_is_float(type)) {
+        fit = (int)((c->block_bytes - fixed) / vector);
+        return fit >= n ? n : fit < 1 ? 1 : fit;
+    }
+    fixed += dense_static_bytes(GPU_FEW);
+    const size_t warp = warp_bytes(c, type, DENSE_STAGES, UNIT_ROWS, false);
+    for (; fit > 1 && (size_t)fit * vector + fixed + warps * warp > c->block_bytes; fit /= 2)
+        warps = 4;
+    return fit;
+}
+
+typedef struct dense_shape {
+    int warps;                           /* that there is room for */
+    size_t rest, warp;                   /* bytes beside them, and of each */
+} dense_shape;
+
+/* n_room: vectors, from dense_tokens; tokens: the kernel's. */
+static inline dense_shape dense_block_shape(const chip *c, int type, int tokens, bool in_bulk,
+                                            int n_room, int cols)
+{
+    dense_shape s = { 1, 0, warp_bytes(c, type, DENSE_STAGES, UNIT_ROWS, in_bulk) };
+    s.rest = (size_t)n_room * gpu_blocks_bytes(cols) + SUMS_BYTES;
+    const size_t taken = s.rest + dense_static_bytes(tokens);
+    const size_t room = c->block_bytes < taken ? 0 : (c->block_bytes - taken) / s.warp;
+    s.warps = room < 1 ? 1 : room < DENSE_WARPS ? (int)room : DENSE_WARPS;
+    return s;
+}
+
+/* ---- experts of a batch: experts_beside.cu, contract_few.cuh --------------------------------- */
+
+enum {
+    BESIDE_THREADS = 256, BESIDE_STAGES = 3,
+    FEW_THREADS = 256, FEW_LEAST_THREADS = 128, FEW_STAGES = 3
+};
+
+/* Threads of a block, slots at a time and shared memory: as many as there is room for, threads
+ * first. */
+typedef struct beside_shape {
+    unsigned threads;
+    int each;
+    size_t bytes;
+} beside_shape;
+
+static inline beside_shape beside_shape_of(const chip *c, int type, int cols)
+{
+    const bool floats = shape_is_float(type);
+    const size_t vector = floats ? (size_t)cols * sizeof(float) : gpu_blocks_bytes(cols);
+    const size_t warp = floats ? 0 : warp_bytes(c, type, BESIDE_STAGES, UNIT_ROWS, true);
+    const size_t most = c->block_bytes - STATIC_BYTES;
+    beside_shape s = { BESIDE_THREADS, GPU_FEW, 0 };
+    while (s.threads > 32 && warp > 0 && s.threads / 32 * warp + (size_t)s.each * vector > most)
+        s.threads /= 2;
+    while (s.each > 1 && s.threads / 32 * warp + (size_t)s.each * vector > most) s.each--;
+    s.bytes = s.threads / 32 * warp + (size_t)s.each * vector;
+    return s;
+}
+
+/* Threads of a block for a tile of GPU_FEW tokens, or 0: it has no room for them and some warps'
+ * weights. */
+static inline unsigned few_shape(size_t *bytes, const chip *c, int type, int cols)
+{
+    const size_t vectors = GPU_FEW * gpu_blocks_bytes(cols);
+    const size_t warp = warp_bytes(c, type, FEW_STAGES, UNIT_ROWS, true);
+    unsigned threads = FEW_THREADS;
+    while (threads > FEW_LEAST_THREADS && threads / 32 * warp + vectors > c->block_bytes)
+        threads /= 2;
+    *bytes = threads / 32 * warp + vectors;
+    return *bytes <= c->block_bytes ? threads : 0;
+}
+
+/* ---- products of many tokens: gemm_tile.cuh -------------------------------------------------- */
+
+enum { GEMM_ROWS = 128, GEMM_ROW_BYTES = 128, GEMM_LEAST_TOKENS = 32, GEMM_MOST_TOKENS = 256 };
+
+/* Two tiles of weights and two of activations. */
+SHAPE_FN size_t tile_bytes(int tokens)
+{
+    return 2 * (size_t)(GEMM_ROWS + tokens) * GEMM_ROW_BYTES;
+}
+
+/* staged: bytes of weights as they are in the file. */
+static inline int tile_tokens_that_fit(const chip *c, size_t staged, int tokens)
+{
+    while (tokens > GEMM_LEAST_TOKENS && tile_bytes(tokens) + staged > c->block_bytes) tokens /= 2;
+    return tokens;
+}
+
+/* ---- routers: route.cu, guess.cu ------------------------------------------------------------- */
+
+enum { ROUTE_STATIC_BYTES = 2048 };
+
+SHAPE_FN size_t route_row_bytes(int cols) { return ((size_t)cols * 4 + 15) / 16 * 16; }
+SHAPE_FN size_t guess_bytes(int cols) { return (size_t)cols * sizeof(float); }
+
+#undef SHAPE_FN
+#endif
