@@ -50,7 +50,6 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     const engine_experts store = engine_expert_store(l->e);
     model_handle_say_gpu(l);
     if (store.note[0]) console_note("%s", store.note);
-    if (engine_gemm_note(l->e)[0]) console_note("%s", engine_gemm_note(l->e));
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));

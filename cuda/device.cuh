@@ -64,7 +64,6 @@ struct gpu {
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
     const void *lent;                    /* scratch of whoever said gpu_gemm_lend */
-    char gemm_note[200];                 /* why a way of the library's is off; "": none is */
     trace_slot *trace;                   /* device; NULL: no profile is being recorded */
     int n_trace;
     const char *trace_name[TRACE_MAX];

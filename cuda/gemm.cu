@@ -27,8 +27,6 @@ const char *gpu_gemm_name(const gpu *g)
     return g->gemm.use == GPU_GEMM_OWN ? "own" : vendor_gemm_find();
 }
 
-const char *gpu_gemm_note(const gpu *g) { return g->gemm_note; }
-
 uint64_t gpu_gemm_scratch(const gpu *g, int n)
 {
     return gemm_may_use_vendor(&g->gemm, g->cc, n) ? vendor_gemm_bytes() : 0;

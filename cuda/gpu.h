@@ -240,7 +240,6 @@ typedef struct gpu_gemm {
  * chosen; without it all products are ours. Takes back what was lent. */
 void gpu_gemm_set(gpu *g, const gpu_gemm *how);
 const char *gpu_gemm_name(const gpu *g); /* what the largest products use: "own", "cuBLASLt 13.0" */
-const char *gpu_gemm_note(const gpu *g); /* a way that was tried and switched off, and why; or "" */
 
 /* VRAM that the library needs for batches of up to n tokens: lent by the caller until it is
  * reclaimed or g is closed. Nothing is kept there from one product to the next. 0: none is needed.

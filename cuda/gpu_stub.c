@@ -144,12 +144,6 @@ const char *gpu_gemm_name(const gpu *g)
     return "own";
 }
 
-const char *gpu_gemm_note(const gpu *g)
-{
-    (void)g;
-    return "";
-}
-
 uint64_t gpu_gemm_scratch(const gpu *g, int n)
 {
     (void)g, (void)n;

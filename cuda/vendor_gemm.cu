@@ -3,10 +3,8 @@
  * Seen from the library matrices are column by column: W [rows, cols] of ours is its transposed
  * [cols, rows], x is [cols, n] and y [rows, n]. What a shape needs (descriptors, the algorithm) is
  * asked for once and kept. */
-#include "cuda/vendor_fp4.cuh"
 #include "cuda/vendor_gemm.cuh"
 
-#include <math.h>
 #include <stdio.h>
 
 #if __has_include(<cublasLt.h>)
@@ -84,13 +82,9 @@ size_t vendor_gemm_bytes(void) { return WEIGHT_BYTES + WORKSPACE_BYTES; }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-/* What the library multiplies: bf16, or FP4 with the scales of a type. */
-typedef enum operand_kind { KIND_BF16, KIND_NVFP4, KIND_MXFP4, KINDS } operand_kind;
-
 typedef struct shape {
-    operand_kind kind;
     int rows, cols, n, y_stride;
-    uint64_t w_stride;                   /* of the bf16 weights, in values */
+    uint64_t w_stride;                   /* of the weights, in values */
     bool add, bias;
 } shape;
 
@@ -107,12 +101,11 @@ struct vendor {
     uint8_t *weights, *workspace;        /* lent */
     ready_shape shapes[MAX_SHAPES];
     int next;                            /* the one that makes room */
-    bool fp4[KINDS];                     /* checked, and as it should be */
 };
 
 static bool same_shape(const shape *a, const shape *b)
 {
-    return a->kind == b->kind && a->rows == b->rows && a->cols == b->cols && a->n == b->n &&
+    return a->rows == b->rows && a->cols == b->cols && a->n == b->n &&
            a->y_stride == b->y_stride && a->w_stride == b->w_stride && a->add == b->add &&
            a->bias == b->bias;
 }
@@ -132,40 +125,10 @@ static bool set_op(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what,
     return lib().cublasLtMatmulDescSetAttribute(op, what, value, bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
-#if CUDART_VERSION >= 12080
-static cudaDataType_t data_type(operand_kind kind)
-{
-    return kind == KIND_BF16 ? CUDA_R_16BF : CUDA_R_4F_E2M1;
-}
-
-/* Scales, and alpha and beta, which the device knows. */
-static bool set_scaled(const ready_shape *r, const void *any)
-{
-    const int32_t mode = r->s.kind == KIND_NVFP4 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3
-                                                 : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-    const int32_t pointers = CUBLASLT_POINTER_MODE_DEVICE;
-    return set_op(r->op, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode) &&
-           set_op(r->op, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode) &&
-           set_op(r->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &any, sizeof any) &&
-           set_op(r->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &any, sizeof any) &&
-           set_op(r->op, CUBLASLT_MATMUL_DESC_POINTER_MODE, &pointers, sizeof pointers);
-}
-
-static bool set_scales(const ready_shape *r, const void *w, const void *x)
-{
-    return set_op(r->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w, sizeof w) &&
-           set_op(r->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x, sizeof x);
-}
-#else                                    /* a toolkit that has no such product */
-static cudaDataType_t data_type(operand_kind) { return CUDA_R_16BF; }
-static bool set_scaled(const ready_shape *, const void *) { return false; }
-static bool set_scales(const ready_shape *, const void *, const void *) { return false; }
-#endif
-
-static bool make_operands(ready_shape *r, const void *any)
+static bool make_operands(ready_shape *r)
 {
     const shape *s = &r->s;
-    const cudaDataType_t type = data_type(s->kind);
+    const cudaDataType_t type = CUDA_R_16BF;
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const cublasLtEpilogue_t end = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     const uint64_t rows = (uint64_t)s->rows, cols = (uint64_t)s->cols, n = (uint64_t)s->n;
@@ -178,8 +141,7 @@ static bool make_operands(ready_shape *r, const void *any)
            lib().cublasLtMatrixLayoutCreate(&r->y, CUDA_R_32F, rows, n, s->y_stride) ==
                CUBLAS_STATUS_SUCCESS &&
            set_op(r->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) &&
-           set_op(r->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end) &&
-           (s->kind == KIND_BF16 || set_scaled(r, any));
+           set_op(r->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &end, sizeof end);
 }
 
 static bool set_preferences(cublasLtMatmulPreference_t p)
@@ -231,7 +193,7 @@ static ready_shape *shape_ready(vendor *v, const shape *s)
     v->next = (v->next + 1) % MAX_SHAPES;
     release_shape(r);
     r->s = *s;
-    r->works = make_operands(r, v->weights) && find_algorithm(r, v->handle);
+    r->works = make_operands(r) && find_algorithm(r, v->handle);
     return r->works ? r : NULL;
 }
 
@@ -396,14 +358,14 @@ bool vendor_gemm_fits(const gpu *g, const gemm *p)
 }
 
 /* What rows of a product have in common. The product by x_low adds to a whole one. */
-static shape bf16_shape(const gemm *p, int rows, bool low)
+static shape shape_of(const gemm *p, int rows, bool low)
 {
-    return { KIND_BF16, rows, p->cols, p->n, p->y_stride,
+    return { rows, p->cols, p->n, p->y_stride,
              is_in_place(p) ? p->w.row_bytes / sizeof(uint16_t) : (uint64_t)p->cols,
              p->add || low, p->w.bias && !low };
 }
 
-static bool run_bf16(gpu *g, const gemm *p)
+bool vendor_gemm_run(gpu *g, const gemm *p)
 {
     const bool in_place = is_in_place(p);
     const int fit = (int)(WEIGHT_BYTES / sizeof(uint16_t) / (size_t)p->cols) / SLICE_ROWS *
@@ -413,14 +375,14 @@ static bool run_bf16(gpu *g, const gemm *p)
     const int n_part = p->x_low ? 2 : 1;
 
     for (int low = 0; low < n_part; low++) {
-        const shape s = bf16_shape(p, each, low), tail = bf16_shape(p, last, low);
+        const shape s = shape_of(p, each, low), tail = shape_of(p, last, low);
         if (!shape_ready(g->vendor, &s) || !shape_ready(g->vendor, &tail)) return false;
     }
     for (int first = 0; first < p->rows; first += each) {
         const int rows = p->rows - first < each ? p->rows - first : each;
         if (!in_place) decode(g, p, first, rows);
         for (int low = 0; low < n_part; low++) {
-            const shape s = bf16_shape(p, rows, low);
+            const shape s = shape_of(p, rows, low);
             ready_shape *r = shape_ready(g->vendor, &s);
             if (r && multiply(g, p, r, w, low, first)) continue;
             if (r) r->works = false;     /* it would be decoded again each time */
@@ -429,187 +391,6 @@ static bool run_bf16(gpu *g, const gemm *p)
         }
     }
     return true;
-}
-
-/* ---- block-scaled FP4 ------------------------------------------------------------------------ */
-
-/* Half of the scratch for weights, half for activations. */
-enum : size_t { FP4_BYTES = WEIGHT_BYTES / 2 };
-
-static operand_kind fp4_kind(int type)
-{
-    return type == QT_NVFP4 ? KIND_NVFP4 : type == QT_MXFP4 ? KIND_MXFP4 : KIND_BF16;
-}
-
-/* The scratch's parts for p; false: too small. */
-static bool place_inputs(fp4_inputs *to, const vendor *v, const gemm *p)
-{
-    const size_t codes = fp4_codes_bytes(p->n, p->cols), each = fp4_bytes(p->type, p->n, p->cols);
-    uint8_t *at = v->weights + FP4_BYTES;
-    if (2 * each + 256 > FP4_BYTES) return false;
-    to->by = (float *)at;
-    to->largest = (uint32_t *)(to->by + 4);
-    for (int i = 0; i < 2; i++) {
-        to->part[i].codes = at + 256 + (size_t)i * each;
-        to->part[i].scales = to->part[i].codes + codes;
-    }
-    return true;
-}
-
-/* False: the library refuses. */
-static bool multiply_fp4(gpu *g, const gemm *p, const ready_shape *r, const fp4_matrix *w,
-                         const fp4_inputs *x, int part, int first)
-{
-    vendor *v = g->vendor;
-    float *y = p->y + first;
-    if (g->failure != cudaSuccess) return true;
-    trace_slot *t = trace_begin(g, p);
-    const bool ok = set_scales(r, w->scales, x->part[part].scales) &&
-                    lib().cublasLtMatmul(v->handle, r->op, x->by, w->codes, r->w,
-                                         x->part[part].codes, r->x, x->by + 1 + part, y, r->y, y,
-                                         r->y, &r->algo, v->workspace, WORKSPACE_BYTES,
-                                         g->stream) == CUBLAS_STATUS_SUCCESS;
-    trace_end(g, p, t, ok);
-    return ok;
-}
-
-/* The factor of the weights' format is not in w.factor: codes and scales are whole values. */
-static bool run_fp4(gpu *g, const gemm *p)
-{
-    vendor *v = g->vendor;
-    const int fit = (int)(FP4_BYTES / fp4_bytes(p->type, SLICE_ROWS, p->cols)) * SLICE_ROWS;
-    const int each = p->rows < fit ? p->rows : fit, last = each ? (p->rows - 1) % each + 1 : 0;
-    shape s = { fp4_kind(p->type), each, p->cols, p->n, p->y_stride, (uint64_t)p->cols, p->add,
-                false };
-    shape tail = s;
-    fp4_inputs x;
-
-    tail.rows = last;
-    if (each == 0 || !place_inputs(&x, v, p) || !shape_ready(v, &s) || !shape_ready(v, &tail))
-        return false;
-    fp4_pack_inputs(g, &x, p);
-    for (int first = 0; first < p->rows && g->failure == cudaSuccess; first += each) {
-        const int rows = p->rows - first < each ? p->rows - first : each;
-        ready_shape *r = shape_ready(v, rows == each ? &s : &tail);
-        const fp4_matrix w = { v->weights, v->weights + fp4_codes_bytes(rows, p->cols) };
-        fp4_pack_weights(g, &w, p, first, rows);
-        for (int part = 0; part < 2; part++) {
-            if (r && multiply_fp4(g, p, r, &w, &x, part, first)) continue;
-            if (r) r->works = false;
-            if (first == 0 && part == 0) return false;
-            gpu_fail(g, cudaErrorUnknown, "cuBLASLt: FP4 product");
-        }
-    }
-    return true;
-}
-
-static float format_factor(int type)
-{
-    return type == QT_NVFP4 ? format<QT_NVFP4>::factor : format<QT_MXFP4>::factor;
-}
-
-/* Only columns of whole 16 bytes; the library's bias would not be F32. */
-static bool fp4_suits(const gpu *g, const gemm *p)
-{
-    const operand_kind kind = fp4_kind(p->type);
-    return kind != KIND_BF16 && g->vendor->fp4[kind] && !p->w.bias && p->cols % 32 == 0;
-}
-
-bool vendor_gemm_run(gpu *g, const gemm *p)
-{
-    gemm whole = *p;
-    if (!fp4_suits(g, p)) return run_bf16(g, p);
-    whole.w.factor /= format_factor(p->type);
-    return run_fp4(g, &whole) || run_bf16(g, p);
-}
-
-/* ---- FP4, checked before it is used ---------------------------------------------------------- */
-
-enum { TILE_ROWS = 256, TILE_COLS = 512, TILE_TOKENS = 128 };
-enum : size_t { TILE_BYTES = (size_t)2 << 20 };          /* at the end of the weights' scratch */
-
-/* Scales that differ from block to block, and activations that two FP4 matrices hold exactly: any
- * scale in the wrong place shows, and nothing else does. */
-static void make_tile(uint8_t *w, uint16_t *x, int type, uint64_t row_bytes)
-{
-    static const float values[8] = { 6, -4, 3, -2, 1.5f, -1, 0.5f, 0 };
-    uint32_t seed = 1;
-    for (size_t i = 0; i < TILE_ROWS * row_bytes; i++) {
-        const size_t at = i % (type == QT_NVFP4 ? sizeof(block_nvfp4) : sizeof(block_mxfp4));
-        seed = seed * 1664525u + 1013904223u;
-        const uint32_t byte = seed >> 24;
-        if (type == QT_NVFP4) w[i] = (uint8_t)(at < 4 ? 0x28 + byte % 32 : byte);
-        else w[i] = (uint8_t)(at == 0 ? 120 + byte % 8 : byte);
-    }
-    for (int i = 0; i < TILE_TOKENS * TILE_COLS; i++) {
-        const int block = i / 32, power = (block * 7 + block / 16) % 6 - 3;
-        const float v = values[(i % 32 + block) % 8] * ldexpf(1.0f, power);
-        uint32_t bits;
-        memcpy(&bits, &v, sizeof bits);
-        x[i] = (uint16_t)(bits >> 16);
-    }
-}
-
-/* |a - b| / |b|; NaN counts as different. */
-static double difference(const float *a, const float *b, int n)
-{
-    double off = 0, all = 0;
-    for (int i = 0; i < n; i++) {
-        off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        all += (double)b[i] * b[i];
-    }
-    return all > 0 ? sqrt(off / all) : INFINITY;
-}
-
-/* The tile both ways; < 0: it could not be computed. */
-static double compare_tile(gpu *g, int type, uint8_t *w, uint16_t *x, float *y)
-{
-    enum { Y = TILE_ROWS * TILE_TOKENS };
-    const uint64_t row_bytes = quant_row_bytes(quant_traits_of((quant_type)type), TILE_COLS);
-    uint8_t *at = g->vendor->weights + WEIGHT_BYTES - TILE_BYTES;
-    const size_t w_bytes = TILE_ROWS * row_bytes, x_bytes = TILE_TOKENS * TILE_COLS * sizeof *x;
-    gemm p = {};
-
-    make_tile(w, x, type, row_bytes);
-    p.name = "check";
-    p.type = type;
-    p.rows = p.y_stride = TILE_ROWS;
-    p.cols = TILE_COLS;
-    p.n = TILE_TOKENS;
-    p.w = { at, NULL, row_bytes, 0, NULL, NULL, 1.0f };
-    p.x = at + w_bytes;
-    p.y = (float *)(at + w_bytes + x_bytes);
-    gpu_fail(g, cudaMemcpyAsync(at, w, w_bytes, cudaMemcpyHostToDevice, g->stream), "FP4");
-    gpu_fail(g, cudaMemcpyAsync(at + w_bytes, x, x_bytes, cudaMemcpyHostToDevice, g->stream),
-             "FP4");
-    if (!run_fp4(g, &p)) return -1.0;
-    /* decoded weights lack the factor of their format, codes do not */
-    p.w.factor = format_factor(type);
-    p.y += Y;
-    if (!run_bf16(g, &p)) return -1.0;
-    gpu_fail(g, cudaMemcpyAsync(y, p.y - Y, 2 * Y * sizeof *y, cudaMemcpyDeviceToHost, g->stream),
-             "FP4");
-    gpu_fail(g, cudaStreamSynchronize(g->stream), "FP4");
-    return difference(y, y + Y, Y);
-}
-
-static void check_fp4(gpu *g)
-{
-    static const int types[] = { QT_NVFP4, QT_MXFP4 };
-    uint8_t *memory = (uint8_t *)mem_zalloc(TILE_BYTES);
-    if (g->cc < 100 || !memory || g->failure != cudaSuccess) {
-        mem_free(memory);
-        return;
-    }
-    for (const int type : types) {
-        const double off = compare_tile(g, type, memory, (uint16_t *)(memory + (1 << 19)),
-                                        (float *)(memory + (1 << 20)));
-        g->vendor->fp4[fp4_kind(type)] = off >= 0 && off < 1e-3;
-        if (off < 1e-3) continue;        /* one that is not there is no news */
-        snprintf(g->gemm_note, sizeof g->gemm_note, "%s: its FP4 product of %s is off by %.2g of "
-                 "the bf16 one: not used", lib().version, quant_name((quant_type)type), off);
-    }
-    mem_free(memory);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -626,7 +407,6 @@ bool vendor_gemm_open(gpu *g, void *scratch)
     v->weights = (uint8_t *)scratch;
     v->workspace = v->weights + WEIGHT_BYTES;
     g->vendor = v;
-    check_fp4(g);
     return true;
 }
 

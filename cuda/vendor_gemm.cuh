@@ -7,10 +7,6 @@
  * F32; scale, bias and sum are part of the product. Only algorithms whose sums have a fixed order
  * are used, so a product has the same bits each time, on the same chip with the same library.
  *
- * From compute capability 10.0 on NVFP4 and MXFP4 weights are multiplied as they are, by the
- * library's block-scaled FP4 product (vendor_fp4.cuh), if a tile of it agrees with bf16. No chip
- * that has it was at hand: that part has never run.
- *
  * Everything goes to the gpu's stream, allocates nothing there, and may be recorded. Internal to
  * cuda/. */
 #ifndef CUDA_VENDOR_GEMM_CUH

@@ -234,11 +234,6 @@ static bool head_on_gpu(const engine *e) { return e->on_gpu && e->on_gpu->head.d
 int engine_gpu_layers(const engine *e) { return e->on_gpu ? e->on_gpu->n_layer : 0; }
 const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
 
-const char *engine_gemm_note(const engine *e)
-{
-    return e->device ? gpu_gemm_note(e->device) : "";
-}
-
 const char *engine_gemm(const engine *e) { return e->device ? gpu_gemm_name(e->device) : ""; }
 uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
 

@@ -55,7 +55,6 @@ int engine_gpu_layers(const engine *e);  /* how many: the first ones */
 const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU */
 const char *engine_gemm(const engine *e);        /* of prompts: "own", "cuBLASLt 13.0"; "" on the
                                                  * CPU */
-const char *engine_gemm_note(const engine *e);   /* what the device found wrong with it; or "" */
 uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
 const struct plan *engine_plan(const engine *e);         /* NULL if there is none */
 
