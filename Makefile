@@ -4,7 +4,7 @@
 # make check-gpu  those that use a GPU, alone; fails where there is none
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
 # make check-page the server's page in a real browser, if there is Chromium; SHOTS=docs takes pictures
-# make bench      what this machine does: tokenizers, block decoders, synthetic files
+# make bench      what this machine does: memory, weight kernels, the demo model, a synthetic file
 # make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
@@ -299,7 +299,7 @@ $B/version $B/archs: FORCE
 run: all
 	./moe-run -p "Tell me a story." -n 200 --top-p 0.9 --frequency-penalty 0.25 --seed 10
 
-bench: all $(UNPACKED)
+bench: all
 	tools/bench.sh $B
 
 install: all
@@ -355,7 +355,6 @@ $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/test_conversation_dates: $(call obj,conversation_dates)
-$B/tests/test_lengths_view: $(call obj,lengths_view interrupt console wrap)
 $B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
 $B/tests/test_plan_check: $(call obj,plan_check)
 $B/tests/test_perf_view: $(call obj,perf_view sink output $(ARGS))

@@ -19,16 +19,11 @@ int cmd_pull(int argc, char **argv);
 /* moe-bench */
 int cmd_bench_decode(int argc, char **argv);
 int cmd_bench_gemm(int argc, char **argv);
-int cmd_bench_grammar(int argc, char **argv);
-int cmd_bench_io(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);
 int cmd_bench_kernels(int argc, char **argv);
 int cmd_bench_machine(int argc, char **argv);
-int cmd_bench_quant(int argc, char **argv);
 int cmd_bench_synth(int argc, char **argv);
 int cmd_bench_tiers(int argc, char **argv);
-int cmd_bench_lengths(int argc, char **argv);
-int cmd_bench_tokenize(int argc, char **argv);
 
 /* moe-quant has no verbs: its arguments are these. */
 int cmd_quant(int argc, char **argv);

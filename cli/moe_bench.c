@@ -6,18 +6,12 @@
 static const command verbs[] = {
     { "decode", "Measures how fast prompts are taken in and tokens come out", cmd_bench_decode },
     { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
-    { "lengths", "Measures how fast prompts of 1 to 8,192 tokens are taken in",
-      cmd_bench_lengths },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
     { "kernels", "Measures the products of each weight type against the memory's speed",
       cmd_bench_kernels },
     { "gemm", "Measures products of prompts on the GPU, ours and the vendor's", cmd_bench_gemm },
-    { "io", "Measures how fast the drive gives pieces of a model file", cmd_bench_io },
-    { "machine", "Shows cores, caches and memory, and how fast it is read", cmd_bench_machine },
-    { "quant", "Decodes raw blocks of one type to floats", cmd_bench_quant },
-    { "tokenize", "Measures the tokenizer on a text file", cmd_bench_tokenize },
-    { "grammar", "Measures what the form of an answer costs per token", cmd_bench_grammar },
+    { "machine", "Shows cores, caches and memory; measures memory and drive", cmd_bench_machine },
 };
 
 int main(int argc, char **argv)
@@ -26,13 +20,11 @@ int main(int argc, char **argv)
                          "\nExamples:\n"
                          "  moe-bench decode -m model.gguf -p 512 -n 128\n"
                          "  moe-bench tiers -m model.gguf --vram 4G,8G,all --ram 16G,all\n"
-                         "  moe-bench lengths -m model.gguf --vram 8G --svg lengths.svg\n"
+                         "  moe-bench decode -m model.gguf -p 9,64,512,2048 -n 0 --vram 8G\n"
                          "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"
                          "  moe-bench synth qwen3-next-80b --layers 4 -o q4.gguf\n"
                          "  moe-bench kernels --type MXFP4,Q4_K --tokens 1,8\n"
                          "  moe-bench gemm --type Q8_0 --tokens 512,2048\n"
-                         "  moe-bench io -m model.gguf\n"
-                         "  moe-bench tokenize -m model.gguf book.txt\n"
-                         "  moe-bench grammar -m model.gguf\n",
+                         "  moe-bench machine -m model.gguf\n",
                          verbs, ARRAY_LEN(verbs), argc, argv);
 }

@@ -13,7 +13,7 @@ for p in $run $bench; do
     expect 2 "unknown verb 'nonsense'" "$p" nonsense
 done
 for v in inspect tokenize render models chat; do expect 0 "Usage: moe-run $v" $run $v --help; done
-for v in synth quant tokenize decode tiers lengths logits kernels gemm machine io; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
+for v in synth decode tiers logits kernels gemm machine; do expect 0 "Usage: moe-bench $v" $bench $v --help; done
 expect 2 "unknown option --frobnicate" $run inspect --frobnicate $qwen
 expect 2 "FILE missing" $run inspect
 expect 2 "unexpected argument" $run inspect $qwen $gptoss
@@ -147,15 +147,6 @@ refuse 1 "req.json" $run render -m $qwen "$tmp/req.json"
 expect 0 "gpt-oss-20b" $run models
 expect 0 '"name"' $run models --json
 
-# ---- quant
-for t in Q4_K MXFP4 IQ3_S; do
-    expect 0 "" $bench quant $t $build/golden/quants/$t.bin "$tmp/$t.f32"
-    if [ "$(wc -c <"$tmp/$t.f32")" -eq "$(wc -c <$build/golden/quants/$t.f32)" ]; then ok; else bad "quant $t: size"; fi
-done
-expect 2 "known types: F32" $bench quant Q9_K $build/golden/quants/Q4_K.bin "$tmp/x.f32"
-refuse 1 "multiple" $bench quant Q6_K $build/golden/quants/MXFP4.bin "$tmp/x.f32"
-if [ -e "$tmp/x.f32" ]; then bad "a failed quant left its output behind"; else ok; fi
-
 # ---- synth
 expect 2 "gpt-oss-20b" $bench synth nonsense -o "$tmp/x.gguf"
 expect 2 "Q4_K" $bench synth gpt-oss-20b --experts Q4_K -o "$tmp/x.gguf"
@@ -164,6 +155,13 @@ refuse 1 "$tmp/none/x.gguf" $bench synth gpt-oss-20b --layers 1 -o "$tmp/none/x.
 # ---- decode and logits
 tiny=$build/golden/models/tiny-gptoss-f32.gguf
 expect 0 "decode" $bench decode -m $tiny -p 9 -n 3 -r 2
+expect 0 "decode" $bench decode -m $tiny -p 1,9,33 -n 3 -r 1
+if [ "$(grep -c '^prompt ' "$tmp/out")" -eq 3 ] && [ "$(grep -c '^weights ' "$tmp/out")" -eq 1 ]; then ok; else bad "decode of three lengths"; fi
+expect 0 '"prompt":{"tokens":33,' $bench decode -m $tiny -p 9,33 -n 0 -r 1 --json
+if [ "$(wc -l <"$tmp/out")" -eq 2 ]; then ok; else bad "decode of two lengths: JSON lines"; fi
+for p in -1 x "" 9, 9,,33 33,9 9,9 99999999999 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33; do
+    refuse 2 "each larger than the one before" $bench decode -m $tiny -p "$p"
+done
 expect 0 '"decode"' $bench decode -m $tiny -p 9 -n 3 -r 2 --json
 if $bench --version | grep -q "GPU support: none"; then
     refuse 1 "cuda: this program is built for the CPU alone (make CUDA=1)" $bench decode -m $tiny -p 9 -n 3 -r 1 --device cuda
@@ -207,9 +205,9 @@ refuse 2 "--buffer: 'much' is not a size" $bench machine --buffer much
 expect 1 "too few to share" $bench machine $quick --buffer 100K
 refuse 2 "unexpected argument" $bench machine now
 
-expect 0 "of best)" $bench io --seconds 0.001 $qwen
-refuse 2 "FILE missing" $bench io
-refuse 1 "none.gguf: cannot open: No such file" $bench io "$tmp/none.gguf"
+expect 0 "straight" $bench machine $quick $qwen
+expect 0 '"straight_gb_s":' $bench machine $quick -m $qwen --json
+refuse 1 "none.gguf: " $bench machine $quick -m "$tmp/none.gguf"
 
 expect 0 "of limit" $bench kernels --type q8_0,MXFP4,q8_0 --shape 40x64 --tokens 1,3,70 --isa all $quick
 sets=$(grep -c '^Q8_0 .* \(dot\|wide\) .* 64      1 ' "$tmp/out")
@@ -263,20 +261,6 @@ expect 0 '"slow_types":[]' $bench decode -m $gptoss -p 1 -n 1 -r 1 --json
 
 (ulimit -s 512; $bench decode -m $gptoss -p 70 -n 1 -r 1) >"$tmp/out" 2>"$tmp/err"
 if [ $? -eq 1 ] && grep -q 'a stack of 512 KiB is too small' "$tmp/err"; then ok; else bad "small stack"; fi
-
-# ---- tokenizer benchmark
-expect 0 "MB/s" $bench tokenize -m $qwen -r 1 LICENSE
-
-# ---- what the form of an answer costs
-expect 0 "us per token" $bench grammar -n 20
-expect 0 "long text" $bench grammar $gptoss -n 20
-expect 0 '"warm_us":' $bench grammar -m $qwen -n 20 --json
-refuse 1 "No such file" $bench grammar -m "$tmp/none.gguf"
-refuse 2 "out of range" $bench grammar -n 0
-expect 0 "us a token" $bench grammar -n 2 --decode $(rounds 8 2) -r 2
-expect 0 '"cost_percent":' $bench grammar $gptoss -n 2 --decode $(rounds 8 2) -r 1 --temp 0.8 --json
-refuse 1 "more than the context" $bench grammar -n 2 --decode 1000000
-refuse 2 "is none of cpu" $bench grammar -n 2 --decode 1 --device none
 
 # ---- budgets of memory: the same tokens from each, also when most experts stay on the drive
 export XDG_CACHE_HOME="$tmp/cache"
@@ -377,8 +361,6 @@ expect 1 "truncated" $run inspect "$tmp/cut.gguf"
 expect 0 "" $run tokenize -m $qwen --text "Hello world"
 expect 0 "<|start|>" $run render -m $gptoss "$tmp/req.json"
 expect 0 "gpt-oss-120b" $run models
-expect 0 "" $bench quant Q5_K $build/golden/quants/Q5_K.bin "$tmp/x.f32"
-expect 0 '"' $bench tokenize -m $gptoss -r 1 --json LICENSE
 expect 1 "No such file" $bench synth gpt-oss-20b --layers 1 -o "$tmp/none/x.gguf"
 expect 0 '"cpus"' $bench machine $quick --json
 expect 0 "GFLOP/s" $bench kernels --type NVFP4 --shape 8x64 $quick

@@ -427,7 +427,6 @@ if [ ! -e relative ]; then ok; else bad "XDG_CACHE_HOME=relative: something was 
 # ---- moe-bench on a GPU
 for m in $qwen $gptoss; do
     expect 0 '"decode"' $slow $bench decode -m $m -p 9 -n 3 -r 1 --device cuda --json
-    expect 0 '"cost_percent"' $slow $bench grammar -m $m -n 2 --decode 9 -r 1 --device cuda --json
     printf '1 2 3\n\n[4,5]\n' >"$tmp/ids"
     expect 0 "" $slow $bench logits -m $m --ids "$tmp/ids" -o "$tmp/all.f32" --device cuda
     equal "$m: bytes of five rows of logits" $((5 * 4096 * 4)) "$(wc -c <"$tmp/all.f32")"

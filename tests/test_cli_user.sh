@@ -36,8 +36,6 @@ expect 0 '"decode"' $bench decode $tiny -p 3 -n 2 -r 1 -t 1 --json
 expect 0 "<|im_start|>" $run tokenize $tiny --text "<|im_start|>"
 echo '{"messages":[{"role":"user","content":"Hi"}]}' >"$tmp/req.json"
 expect 0 "<|im_start|>user" $run render $qwen "$tmp/req.json"
-expect 0 "MB/s" $bench tokenize $qwen -r 1 LICENSE
-expect 0 "MB/s" $bench tokenize LICENSE -m $qwen -r 1
 printf 'Hello\n' | $run chat $tiny -n 2 >"$tmp/out" 2>"$tmp/err"
 holds $? -eq 0 "chat with a model and no -m"
 refuse 1 "none.gguf: cannot open" $run "$tmp/none.gguf" -p x
@@ -152,8 +150,6 @@ limited out $bench synth gpt-oss-20b --layers 1 -o "$tmp/small/x.gguf"
 holds $? -eq 1 "synth past the limit"
 said "File too large" "synth past the limit"
 holds "$(wc -l <"$tmp/err")" -eq 1 "synth past the limit: one line"
-limited out $bench quant Q4_K $build/golden/quants/Q4_K.bin "$tmp/small/x.q"
-holds $? -eq 1 "quant past the limit"
 # a measurement takes two seconds of each thread
 threads=$(rounds "" "-t 1")
 measured="$run $qwen -p Hello -n 2 --ctx 128 --raw $threads"

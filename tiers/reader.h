@@ -16,8 +16,7 @@ typedef enum reader_kind { READER_AUTO, READER_URING, READER_PREAD } reader_kind
 enum {
     READER_PAGE = 4096,                  /* direct reads begin and end at multiples of it */
     READER_MAX_DEPTH = 256,
-    /* Good numbers: drives are at full speed with 2 to 8 reads of 256 KiB or more in flight.
-     * moe-bench io measures this for a drive. */
+    /* Good numbers: drives are at full speed with 2 to 8 reads of 256 KiB or more in flight. */
     READER_DEPTH = 16,                   /* of io_uring */
     READER_THREADS = 8,                  /* of pread: as many are in flight */
     READER_PIECE = 1 << 20,

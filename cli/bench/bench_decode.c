@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "cli/bench/bench_model.h"
 #include "cli/bench/bench_profile.h"
@@ -19,11 +20,12 @@
 #include "engine/instruments.h"
 #include "tiers/memory_room.h"
 
-enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
+enum { WARM_PROMPT = 32, WARM_DECODE = 4, MAX_PROMPTS = 32 };
 
 typedef struct decode_options {
     bench_model_args run;
-    int64_t prompt, skip, tokens, runs;
+    const char *prompts;
+    int64_t skip, tokens, runs;
     int64_t sms;
     double bandwidth;                    /* per cent */
     bool json, profile;
@@ -32,8 +34,8 @@ typedef struct decode_options {
 static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, offsetof(decode_options, run.model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: the demo model" },
-    { "prompt", 'p', ARG_INT, offsetof(decode_options, prompt), "N", NULL, 0, INT32_MAX,
-      "Tokens of the prompt. Default: 512" },
+    { "prompt", 'p', ARG_TEXT, offsetof(decode_options, prompts), "N[,N]", NULL, 0, 0,
+      "Tokens of the prompt; of several lengths each is measured. Default: 512" },
     { "tokens", 'n', ARG_INT, offsetof(decode_options, tokens), "N", NULL, 0, INT32_MAX,
       "Tokens to generate after it. Default: 128" },
     { "skip", 0, ARG_INT, offsetof(decode_options, skip), "N", NULL, 0, INT32_MAX,
@@ -58,7 +60,7 @@ static const arg_group groups[] = {
 };
 
 static const arg_spec spec = {
-    .usage = "moe-bench decode [[-m] FILE] [-p N] [-n N] [-r N] [options]",
+    .usage = "moe-bench decode [[-m] FILE] [-p N[,N]] [-n N] [-r N] [options]",
     .about = "Measures the speed of prompt and generation: median, extremes and spread of all "
              "runs.\nThe prompt is random but always the same; tokens are the likeliest.",
     .options = options,
@@ -72,6 +74,8 @@ static const arg_spec spec = {
 
 typedef struct bench {
     const decode_options *opt;
+    int prompts[MAX_PROMPTS], n_prompts; /* the lengths, each larger than the one before */
+    int n_prompt;                        /* the present one */
     bench_model b;
     session *s;
     int32_t *prompt;
@@ -82,7 +86,7 @@ typedef struct bench {
     uint64_t n_done;                     /* tokens before the present session_eval, all runs */
     double prompt_rate[REPORT_MAX_RUNS], decode_rate[REPORT_MAX_RUNS];   /* tok/s */
     uint64_t hash;                       /* of the last logits */
-    bool same;                           /* ... of every run */
+    bool same;                           /* ... of every run of this length */
 } bench;
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -143,7 +147,7 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
 
 static int measure(bench *m, err_ctx *err)
 {
-    const int p = (int)m->opt->prompt, n = (int)m->opt->tokens, runs = (int)m->opt->runs;
+    const int p = m->n_prompt, n = (int)m->opt->tokens, runs = (int)m->opt->runs;
     const int skip = (int)m->opt->skip;
     uint64_t first = 0;
     double ignored;
@@ -182,25 +186,33 @@ static void print_card(const gpu_held *c, double decode)
     printf("\n");
 }
 
-static void print_table(const bench *m, const model_bytes *bytes, const spread *prompt,
-                        const spread *decode)
+static void print_heading(const bench *m)
 {
     const model *mod = m->b.l.m;
-    const uint64_t per_token = bytes->token_experts + bytes->token_dense;
-    char params[32], all[32], experts[32], dense[32], shown[256];
-    char kernels[KERNELS_TEXT_CAP];
+    char params[32], shown[256], kernels[KERNELS_TEXT_CAP];
+    model_bytes bytes;
+    model_count_bytes(&bytes, mod);
 
     printf("model     %s: %s, %d layers, %s parameters\n", ESC(shown, str_from(m->b.l.path)),
            model_arch_name(mod->hp.arch), mod->hp.n_layer,
-           text_count(params, sizeof params, bytes->params));
+           text_count(params, sizeof params, bytes.params));
     printf("engine    %d thread%s, %s, %s cache of %d tokens, chunks of %d\n\n",
            engine_threads(m->b.l.e), engine_threads(m->b.l.e) == 1 ? "" : "s",
            model_handle_kernels_text(kernels, sizeof kernels, &m->b.l), kv_type_name(m->b.so.kv),
            session_ctx(m->s), session_chunk(m->s));
     printf("phase      tokens      tok/s        min        max   spread   of %d\n",
            (int)m->opt->runs);
-    print_phase("prompt", (int)m->opt->prompt, prompt);
+}
+
+/* The rows of a length; after the last one what the rates come to. */
+static void print_table(const bench *m, const model_bytes *bytes, const spread *prompt,
+                        const spread *decode)
+{
+    const uint64_t per_token = bytes->token_experts + bytes->token_dense;
+    char all[32], experts[32], dense[32];
+    print_phase("prompt", m->n_prompt, prompt);
     print_phase("decode", (int)m->opt->tokens, decode);
+    if (m->n_prompt != m->prompts[m->n_prompts - 1]) return;
     printf("\n");
     if (m->opt->tokens)
         printf("weights   %s per token (experts %s, dense %s): %.2f GB/s in decode\n",
@@ -236,7 +248,7 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
                     "exact", m->opt->run.engine.exact, "kv", kv_type_name(m->b.so.kv),
                     "ctx", session_ctx(m->s), "chunk", session_chunk(m->s),
                     "runs", (int)m->opt->runs,
-                    "prompt", phase_json((int)m->opt->prompt, prompt, m->prompt_rate),
+                    "prompt", phase_json(m->n_prompt, prompt, m->prompt_rate),
                     "decode", phase_json((int)m->opt->tokens, decode, m->decode_rate),
                     "expert_bytes_per_token", (json_int_t)bytes->token_experts,
                     "dense_bytes_per_token", (json_int_t)bytes->token_dense,
@@ -257,6 +269,7 @@ static int report(const bench *m)
 
     model_count_bytes(&bytes, m->b.l.m);
     if (!m->opt->json) {
+        if (m->n_prompt == m->prompts[0]) print_heading(m);
         print_table(m, &bytes, &prompt, &decode);
     } else if (!print_json(m, &bytes, &prompt, &decode)) {
         console_error("out of memory");
@@ -266,13 +279,13 @@ static int report(const bench *m)
         console_error("%s: runs of the same tokens ended with different logits", m->b.l.path);
         return 1;
     }
-    return console_finish();
+    return 0;
 }
 
 /* The token after the prompt and the prompt's first chunk; the session is emptied for it. */
 static int profile(bench *m, err_ctx *err)
 {
-    const int n = (int)m->opt->prompt, chunk = session_chunk(m->s);
+    const int n = m->n_prompt, chunk = session_chunk(m->s);
     int rc;
     session_rewind(m->s, 0);
     rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
@@ -283,11 +296,26 @@ static int profile(bench *m, err_ctx *err)
     return rc;
 }
 
+/* 0, or the exit code after one line. */
+static int measure_all(bench *m)
+{
+    err_ctx err;
+    for (int i = 0; i < m->n_prompts; i++) {
+        m->n_prompt = m->prompts[i];
+        int rc = measure(m, &err);
+        if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
+        if ((rc = report(m)) != 0) return rc;
+        if (m->opt->profile && (rc = profile(m, &err)) < 0)
+            return bench_model_fail(m->b.l.path, rc, &err);
+    }
+    return console_finish();
+}
+
 static int run_model(bench *m)
 {
     const decode_options *opt = m->opt;
-    const int64_t need = opt->prompt + opt->skip + opt->tokens;
-    err_ctx err;
+    const int most = m->prompts[m->n_prompts - 1];
+    const int64_t need = most + opt->skip + opt->tokens;
     int rc;
 
     if ((rc = bench_model_open(&m->b, &opt->run)) != 0) return rc;
@@ -298,32 +326,49 @@ static int run_model(bench *m)
     }
     if ((rc = bench_model_session(&m->s, &m->b, (int)need)) != 0) return rc;
     m->n_vocab = m->b.l.m->hp.n_vocab;
-    m->prompt = mem_array((size_t)opt->prompt + 1, sizeof *m->prompt);
+    m->prompt = mem_array((size_t)most + 1, sizeof *m->prompt);
     m->logits = mem_array((size_t)m->n_vocab, sizeof *m->logits);
     if (!m->prompt || !m->logits) {
         console_error("out of memory for %" PRId64 " tokens", need);
         return 1;
     }
-    bench_model_prompt(m->prompt, (int)opt->prompt + 1, m->n_vocab);
-    rc = measure(m, &err);
-    if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
-    const int code = report(m);
-    if (opt->profile && (rc = profile(m, &err)) < 0)
-        return bench_model_fail(m->b.l.path, rc, &err);
-    return code;
+    bench_model_prompt(m->prompt, most + 1, m->n_vocab);
+    return measure_all(m);
+}
+
+/* 0, or 2 after one line. */
+static int read_prompts(bench *m, const char *list)
+{
+    char shown[64];
+    for (const char *at = list; ; at++) {
+        char *end;
+        const long n = strtol(at, &end, 10);
+        const int last = m->n_prompts > 0 ? m->prompts[m->n_prompts - 1] : -1;
+        if (*at < '0' || *at > '9' || (*end && *end != ',') || n > INT32_MAX / 2 || n <= last ||
+            m->n_prompts == MAX_PROMPTS) {
+            console_error("--prompt: '%s' is not a number of tokens, or up to %d of them, each "
+                          "larger than the one before, such as 9,64,512",
+                          ESC(shown, str_from(list)), MAX_PROMPTS);
+            return 2;
+        }
+        m->prompts[m->n_prompts++] = (int)n;
+        if (!*end) return 0;
+        at = end;
+    }
 }
 
 int cmd_bench_decode(int argc, char **argv)
 {
     static bench m;                      /* 16 kB of rates */
-    decode_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .prompt = 512,
-                           .tokens = 128, .runs = 5, .bandwidth = 100 };
+    decode_options opt = { .run.engine = { .kv = "f16", .device = "auto" },
+                           .prompts = "512", .tokens = 128, .runs = 5, .bandwidth = 100 };
     int rc;
 
     tier_args_init(&opt.run.tiers);
     rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if (opt.prompt + opt.tokens == 0) {
+    if ((rc = read_prompts(&m, opt.prompts)) != 0) return rc;
+    if (m.prompts[0] + opt.tokens == 0) {
         console_error("-p 0 and -n 0: nothing to measure");
         return 2;
     }

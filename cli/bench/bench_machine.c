@@ -1,4 +1,5 @@
-/* bench_machine.c - moe-bench machine: what this machine is, and how fast it reads memory.
+/* bench_machine.c - moe-bench machine: what this machine is, how fast it reads memory, and how fast
+ * its drive gives random parts of a file, as experts are read (tiers/drive.h).
  *
  * Decoding reads all active weights once for each token, so the last column bounds the token rate:
  * bytes per token times tokens per second does not exceed it. The reading itself is
@@ -7,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/bench/bench_memory.h"
@@ -16,30 +18,49 @@
 #include "cli/report.h"
 #include "engine/cpu/kernels.h"
 #include "tiers/bandwidth.h"
+#include "tiers/drive.h"
 #include "tiers/machine.h"
 
+typedef struct machine_options {
+    bench_memory_args run;
+    const char *model;                   /* NULL: no file to read */
+} machine_options;
+
+static const arg_option options[] = {
+    { "model", 'm', ARG_TEXT, offsetof(machine_options, model), "FILE", NULL, 0, 0,
+      "Also measure how fast the drive reads this file; a large one is best" },
+};
+
 static const arg_group groups[] = {
-    { "Measuring:", bench_memory_options, BENCH_MEMORY_N_OPTION, 0 },
+    { "Measuring:", bench_memory_options, BENCH_MEMORY_N_OPTION, offsetof(machine_options, run) },
 };
 
 static const arg_spec spec = {
-    .usage = "moe-bench machine [options]",
+    .usage = "moe-bench machine [[-m] FILE] [options]",
     .about = "Shows cores, caches, memory nodes and GPUs, and measures how fast 1, 2, 4, ...\n"
              "threads read memory: each on its own core, and what it wrote itself.",
+    .options = options,
+    .n_option = ARRAY_LEN(options),
     .operands = "",
     .groups = groups,
     .n_group = ARRAY_LEN(groups),
     .epilogue = "plain   reads one line after the other; the processor looks ahead by itself\n"
                 "ahead   the program looks ahead too: into which cache, and how far, is shown\n"
-                "limit   the best of all, GB/s (10^9): what decoding is held against",
+                "limit   the best of all, GB/s (10^9): what decoding is held against\n"
+                "drive   reads of 576 KiB past the page cache. straight: to memory that the drive\n"
+                "        has not written to before. bounced: through a buffer of a few megabytes,\n"
+                "        from which threads copy: faster on some virtual drives, and used there",
 };
 
 typedef struct machine_view {
     const bench_memory_args *args;
+    const char *file;                    /* or NULL */
+    uint64_t file_bytes;
     machine m;                           /* what this process may use */
     topology t;                          /* what there is */
     size_t buffer;
     bool huge;                           /* the system gives huge pages on request */
+    drive_speed drive;                   /* all 0: not measured */
 } machine_view;
 
 /* ---- what there is --------------------------------------------------------------------------- */
@@ -171,6 +192,35 @@ static void print_row(const machine_view *v, const rate_row *row)
     fflush(stdout);
 }
 
+/* ---- the drive ------------------------------------------------------------------------------- */
+
+enum { SLAB = 576 << 10, SLABS = 3 };    /* an expert's matrix, and an expert */
+
+/* 0, or the exit code. */
+static int measure_drive(machine_view *v)
+{
+    drive_task t = { .path = v->file, .one = SLAB, .memory_bytes = DRIVE_MEMORY,
+                     .file_bytes = v->file_bytes, .seconds = v->args->seconds, .at_once = SLABS,
+                     .watch = interrupt_watch };
+    err_ctx err;
+    int rc = pool_create(&t.team, (int)v->args->threads, &err);
+    if (rc == 0) {
+        console_status("reading %d KiB at a time from %s", SLAB >> 10, v->file);
+        rc = drive_measure(&v->drive, &t, &err);
+        console_status_clear();
+        pool_free(t.team);
+    }
+    return rc < 0 ? bench_model_fail(v->file, rc, &err) : 0;
+}
+
+static void print_drive(const machine_view *v)
+{
+    char shown[256];
+    printf("\ndrive     %s: straight %.2f GB/s, bounced %.2f GB/s%s; an expert waits %.2f ms\n",
+           ESC(shown, str_from(v->file)), v->drive.straight * 1e-9, v->drive.bounced * 1e-9,
+           drive_wants_bounce(&v->drive) ? ", which is worth it here" : "", v->drive.wait * 1e3);
+}
+
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 /* A NULL on either side, which is lack of memory, makes it NULL; so it goes up to the whole. */
@@ -248,19 +298,31 @@ static json_t *gpus_json(const machine *m)
     return list;
 }
 
+static json_t *drive_json(const machine_view *v)
+{
+    char shown[1024];
+    if (!v->file) return json_null();
+    return json_pack("{s:s, s:f, s:f, s:b, s:f}", "file", ESC(shown, str_from(v->file)),
+                     "straight_gb_s", v->drive.straight * 1e-9,
+                     "bounced_gb_s", v->drive.bounced * 1e-9,
+                     "bounced_is_worth_it", drive_wants_bounce(&v->drive),
+                     "wait_ms", v->drive.wait * 1e3);
+}
+
 /* Takes rows over. */
 static json_t *view_json(const machine_view *v, json_t *rows)
 {
     const topology *t = &v->t;
     return json_pack("{s:s, s:i, s:i, s:i, s:b, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:s, s:o, s:I, "
-                     "s:o}",
+                     "s:o, s:o}",
                      "cpu", t->cpu, "cores", t->n_core, "cpus", t->n_cpu, "smt", t->smt,
                      "smt_off", t->smt_off, "usable_cores", v->m.n_core, "usable_cpus", v->m.n_cpu,
                      "kernels", kernels_json(), "caches", caches_json(t), "nodes", nodes_json(t),
                      "ram_bytes", (json_int_t)v->m.ram_total,
                      "ram_available_bytes", (json_int_t)v->m.ram_available,
                      "huge_pages", t->huge_pages, "gpus", gpus_json(&v->m),
-                     "buffer_bytes", (json_int_t)v->buffer, "bandwidth", rows);
+                     "buffer_bytes", (json_int_t)v->buffer, "bandwidth", rows,
+                     "drive", drive_json(v));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -271,7 +333,7 @@ static int next_count(int now, int n)
     return now < n && 2 * now > n ? n : 2 * now;
 }
 
-static int measure(const machine_view *v, int most)
+static int measure(machine_view *v, int most)
 {
     json_t *rows = json_array();
     err_ctx err;
@@ -287,9 +349,11 @@ static int measure(const machine_view *v, int most)
         if (v->args->json) rows = append(rows, row_json(v, &row));
         else print_row(v, &row);
     }
-    if (!v->args->json) {
+    const int code = v->file ? measure_drive(v) : 0;
+    if (code != 0 || !v->args->json) {
+        if (code == 0 && v->file) print_drive(v);
         json_decref(rows);
-        return console_finish();
+        return code ? code : console_finish();
     }
     if (console_json(view_json(v, rows), JSON_COMPACT | JSON_REAL_PRECISION(6)))
         return console_finish();
@@ -300,26 +364,34 @@ static int measure(const machine_view *v, int most)
 int cmd_bench_machine(int argc, char **argv)
 {
     static machine_view v;
-    bench_memory_args args = { .seconds = 0.2 };
+    machine_options opt = { .run.seconds = 0.2 };
+    const bench_memory_args *args = &opt.run;
     pool *team;
     err_ctx err;
-    int most, rc = args_parse(&spec, &args, NULL, NULL, argc, argv);
+    int most, rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
 
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    v.args = &args;
+    v.args = args;
+    v.file = opt.model;
     topology_read(&v.t, "");
     v.huge = !strcmp(v.t.huge_pages, "always") || !strcmp(v.t.huge_pages, "madvise");
+    struct stat st = { 0 };
+    if (v.file && stat(v.file, &st) < 0) {
+        err_sys(&err, "cannot look at it");
+        return console_fail(v.file, &err);
+    }
+    v.file_bytes = (uint64_t)st.st_size;
     if (machine_probe(&v.m, &err) < 0) return console_fail("machine", &err);
     if (v.t.n_cpu == 0) {                /* no /sys to be seen */
         v.t.n_cpu = v.m.n_cpu;
         v.t.n_core = v.m.n_core;
     }
-    if ((rc = bench_memory_team(&team, &args)) != 0) return rc;
+    if ((rc = bench_memory_team(&team, args)) != 0) return rc;
     most = pool_threads(team);
     pool_free(team);
-    if ((rc = bench_memory_bytes(&v.buffer, &args, &v.t)) != 0) return rc;
+    if ((rc = bench_memory_bytes(&v.buffer, args, &v.t)) != 0) return rc;
     interrupt_install();
-    if (!args.json) {
+    if (!args->json) {
         print_cpu(&v);
         print_memory(&v);
     }
