@@ -84,7 +84,7 @@ static int read_policy(cache_policy *to, const tier_args *a)
     *to = CACHE_FADE;
     if (!a->cache || !*a->cache || cache_policy_named(to, a->cache)) return 0;
     if (cache_is_off(a)) return 0;
-    console_error("%s: '%s' is none of lru, lfu, lfru, lcp, fade and off",
+    console_error("%s: '%s' is none of fade, lcp, lru and off",
                   a->cache == getenv(TIER_CACHE_ENV) ? TIER_CACHE_ENV : "--cache-policy",
                   ESC(shown, str_from(a->cache)));
     return 2;

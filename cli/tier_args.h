@@ -32,9 +32,8 @@ typedef struct tier_args {
 
 /* For verbs that have a few of these options in a table of their own. */
 #define TIER_CACHE_ENV "MOE_CACHE_POLICY"
-#define TIER_CACHE_HELP "Expert that makes room: lru longest unused, lfu least used, lfru and " \
-                        "lcp weigh both, fade least used of late; off: VRAM keeps what it has. " \
-                        "Default: fade"
+#define TIER_CACHE_HELP "Which expert is evicted: fade the least used of late, lru the longest " \
+                        "unused, lcp weighs both; off: VRAM keeps what it has. Default: fade"
 
 enum { TIER_N_OPTION = 21 };
 extern const arg_option tier_options[TIER_N_OPTION];

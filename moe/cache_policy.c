@@ -1,6 +1,6 @@
 /* cache_policy.c - names of the policies, and one formula for each.
  *
- * Who is privileged, and who may go at all, is kept by expert_cache.c. */
+ * Which expert may be evicted at all is kept by expert_cache.c. */
 #include "moe/cache_policy.h"
 
 #include <float.h>
@@ -13,10 +13,10 @@ static const double per_token[CACHE_POLICIES] = {
 };
 
 static const double margins[CACHE_POLICIES] = {
-    [CACHE_LFU] = 1, [CACHE_LFRU] = 1, [CACHE_LCP] = 1, [CACHE_FADE] = 2.5,
+    [CACHE_LCP] = 1, [CACHE_FADE] = 2.5,
 };
 
-static const char *const names[CACHE_POLICIES] = { "lru", "lfu", "lfru", "lcp", "fade" };
+static const char *const names[CACHE_POLICIES] = { "lru", "lcp", "fade" };
 
 const char *cache_policy_name(cache_policy p) { return names[p]; }
 
@@ -53,15 +53,9 @@ void cache_policy_use(cache_policy p, cache_history *h, int64_t when, int n)
     h->when = when;
 }
 
-double cache_policy_value(cache_policy p, const cache_history *h, bool privileged)
+double cache_policy_value(cache_policy p, const cache_history *h)
 {
-    const double above_all = 0x1p35;     /* frequencies; a sum with a time is still exact */
-    switch (p) {
-    case CACHE_LFU: return h->frequency;
-    case CACHE_LFRU: return privileged ? above_all + tokens(h->when) : h->frequency;
-    case CACHE_LCP: case CACHE_FADE: return aging(p, h);
-    default: return tokens(h->when);
-    }
+    return p == CACHE_LRU ? tokens(h->when) : aging(p, h);
 }
 
 double cache_policy_gain(cache_policy p, double value, double other, int64_t now)

@@ -1,11 +1,6 @@
 /* cache_policy.h - which expert of a full cache makes room: the one of least value.
  *
  * LRU   the one that was used longest ago. Uses within a token count in their order.
- * LFU   the one used least often; of equals the one used longer ago.
- * LFRU  least frequent recently used (Bilal and Kang, 2017). Half of the places are privileged. An
- *       expert that is used moves into that half, and the one there that was used longest ago moves
- *       out of it; of the others the one used least often makes room. What the paper asks of an
- *       expert before it is promoted is left out: any use will do, the first one too.
  * LCP   least cache priority: frequency * 0.25^(age / 128), age in tokens since the last use. All
  *       experts age alike, so their order changes with uses alone, and the value here is
  *       log2(frequency) + last / 64: it need not be computed again as time passes, and is never too
@@ -22,10 +17,10 @@
 #include "loader/base.h"
 
 typedef enum cache_policy {
-    CACHE_LRU, CACHE_LFU, CACHE_LFRU, CACHE_LCP, CACHE_FADE, CACHE_POLICIES
+    CACHE_LRU, CACHE_LCP, CACHE_FADE, CACHE_POLICIES
 } cache_policy;
 
-const char *cache_policy_name(cache_policy p);           /* "lru", "lfu", ... */
+const char *cache_policy_name(cache_policy p);           /* "lru", "lcp", "fade" */
 bool cache_policy_named(cache_policy *out, const char *name);    /* false: no such policy */
 
 /* Time runs in tokens, and within a token in steps, one for each use. (More uses than that borrow
@@ -49,7 +44,7 @@ void cache_policy_use(cache_policy p, cache_history *h, int64_t when, int n);
 
 /* Larger stays longer; of equal values the later use does. Finite, so that an empty place can be
  * worth less than any expert. */
-double cache_policy_value(cache_policy p, const cache_history *h, bool privileged);
+double cache_policy_value(cache_policy p, const cache_history *h);
 
 /* How much more one value is than another, as of now: in uses; LRU: in tokens. INFINITY if the
  * other is an empty place's, or with LCP and FADE that of an expert that was never used. */

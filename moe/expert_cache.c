@@ -3,8 +3,7 @@
  *
  * Experts and places always agree on who is where. A place is in its pool's heap exactly if it may
  * be taken, that is, unless it is held or its owner pinned; then its rank there is that of its
- * owner, and that of an empty one is least. With LFRU a pool also has a list of its privileged
- * places, by last use. What a place contains is left to the caller. */
+ * owner, and that of an empty one is least. What a place contains is left to the caller. */
 #include "moe/expert_cache.h"
 
 #include <assert.h>
@@ -26,15 +25,11 @@ typedef struct place {
     int owner;                           /* layer * n_expert + expert, or NOBODY */
     int held;
     int pool;
-    bool privileged;
     double passes;                       /* 0: no; else a rank among those that pass */
-    int older, newer;                    /* if privileged: neighbours in the list, or NOBODY */
 } place;
 
 typedef struct place_pool {
     place_heap free;                     /* places that may be taken */
-    int oldest, newest;                  /* ends of the list */
-    int n_privileged, most_privileged;
 } place_pool;
 
 struct expert_cache {
@@ -58,8 +53,7 @@ static void fill_pools(expert_cache *c, const cache_shape *s)
 {
     for (int n = 0, i = 0; n < s->n_pool; n++) {
         c->pools[n] = (place_pool){
-            .free = { .ranks = c->ranks + i, .at = c->rank_at }, .oldest = NOBODY,
-            .newest = NOBODY, .most_privileged = s->n_place[n] / 2,
+            .free = { .ranks = c->ranks + i, .at = c->rank_at },
         };
         for (const int end = i + s->n_place[n]; i < end; i++) {
             c->places[i] = (place){ .owner = NOBODY, .pool = n };
@@ -139,8 +133,7 @@ int expert_cache_owner(const expert_cache *c, int i)
 
 static double value_of(const expert_cache *c, const known_expert *e)
 {
-    return cache_policy_value(c->policy, &e->past,
-                              e->place != NOBODY && c->places[e->place].privileged);
+    return cache_policy_value(c->policy, &e->past);
 }
 
 double expert_cache_value(const expert_cache *c, int layer, int expert)
@@ -189,42 +182,10 @@ static void rank_place(expert_cache *c, int i)
         place_heap_put(h, rank_of(c, i));
 }
 
-static void unprivilege(expert_cache *c, int i)
-{
-    place *p = &c->places[i];
-    place_pool *pool = &c->pools[p->pool];
-    if (!p->privileged) return;
-    if (p->older != NOBODY) c->places[p->older].newer = p->newer;
-    else pool->oldest = p->newer;
-    if (p->newer != NOBODY) c->places[p->newer].older = p->older;
-    else pool->newest = p->older;
-    p->privileged = false;
-    pool->n_privileged--;
-}
-
-/* To the end of the list; whoever is too much at its other end leaves it. */
-static void privilege(expert_cache *c, int i)
-{
-    place *p = &c->places[i];
-    place_pool *pool = &c->pools[p->pool];
-    unprivilege(c, i);
-    p->privileged = true;
-    p->older = pool->newest;
-    p->newer = NOBODY;
-    if (p->older != NOBODY) c->places[p->older].newer = i;
-    else pool->oldest = i;
-    pool->newest = i;
-    if (++pool->n_privileged <= pool->most_privileged) return;
-    const int demoted = pool->oldest;
-    unprivilege(c, demoted);
-    if (demoted != i) rank_place(c, demoted);
-}
-
 /* The place changes hands; its rank is the caller's to set. Returns the former owner. */
 static int give(expert_cache *c, int i, int owner)
 {
     const int before = c->places[i].owner;
-    unprivilege(c, i);
     if (before != NOBODY) c->experts[before].place = NOBODY;
     if (owner != NOBODY) c->experts[owner].place = i;
     c->places[i].owner = owner;
@@ -236,7 +197,6 @@ static int give(expert_cache *c, int i, int owner)
 static void note_uses(expert_cache *c, known_expert *e, int n)
 {
     cache_policy_use(c->policy, &e->past, ++c->now, n);
-    if (c->policy == CACHE_LFRU && e->place != NOBODY) privilege(c, e->place);
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
@@ -331,14 +291,12 @@ bool expert_cache_is_pinned(const expert_cache *c, int layer, int expert)
 
 void expert_cache_seed(expert_cache *c, int layer, int expert, double frequency, int age)
 {
-    const double most = 0x1p32;          /* a use still counts, and LFRU's half is worth more */
+    const double most = 0x1p32;          /* a use still counts */
     known_expert *e = &c->experts[id_of(c, layer, expert)];
     e->past.frequency = fmin(fmax(frequency, 0), most);  /* 0 if it is no number */
     e->past.when = e->past.frequency > 0 ? (c->token - max_int(age, 0)) * CACHE_STEPS
                                          : CACHE_NEVER;
-    if (e->place == NOBODY) return;
-    unprivilege(c, e->place);            /* its list is in the order of uses */
-    rank_place(c, e->place);
+    if (e->place != NOBODY) rank_place(c, e->place);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

@@ -61,8 +61,7 @@ void expert_cache_use_many(expert_cache *c, int layer, int expert, int n);
 void expert_cache_tick(expert_cache *c);
 
 /* As if it had been used that often (0: never), last `age` tokens ago; what was known of it is
- * forgotten, and with LFRU it loses its privilege. What is no such number counts as the nearest
- * that is. */
+ * forgotten. What is no such number counts as the nearest that is. */
 void expert_cache_seed(expert_cache *c, int layer, int expert, double frequency, int age);
 
 /* ---- choosing experts ---- */

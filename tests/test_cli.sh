@@ -294,7 +294,7 @@ expect 0 '"cache_policy":"lru"' $bench tiers $few --ram $small --cache-policy lr
 tokens=$(row_tokens) read=$(row_read)
 if [ "$usual" ] && awk -v usual="${usual##*:}" -v lru="${read##*:}" 'BEGIN { exit !(usual < lru) }'; then ok
 else bad "tiers: by default $usual is not less than $read with lru"; fi
-for policy in lfu lfru lcp fade; do
+for policy in lcp fade; do
     expect 0 "\"cache_policy\":\"$policy\"" $bench tiers $few --ram $small --cache-policy $policy --json
     if [ -n "$tokens" ] && [ "$(row_tokens)" = "$tokens" ]; then ok; else bad "tiers: other tokens with $policy"; fi
     if [ -n "$(row_read)" ] && [ "$(row_read)" != "$read" ]; then ok; else bad "tiers: $policy reads what lru reads"; fi
@@ -308,8 +308,8 @@ refuse 2 "--ram: 'none' is neither" $bench tiers --ram none
 refuse 2 "--vram: '4X' is neither a size such as 4G nor all nor none" $bench tiers --vram all,4X
 refuse 2 "--ram: more than 16 sizes" $bench tiers --ram 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
 refuse 2 "--postfetch: 'often' is none of on, off" $bench tiers --postfetch often
-refuse 2 "--cache-policy: 'mru' is none of lru, lfu" $bench tiers --cache-policy mru
-refuse 2 "MOE_CACHE_POLICY: 'mru' is none of lru, lfu" env MOE_CACHE_POLICY=mru $bench decode
+refuse 2 "--cache-policy: 'mru' is none of fade, lcp" $bench tiers --cache-policy mru
+refuse 2 "MOE_CACHE_POLICY: 'mru' is none of fade, lcp" env MOE_CACHE_POLICY=mru $bench decode
 refuse 1 "5000 tokens are more than the context of 4096" $bench tiers -m $qwen -p 4000 -n 1000
 refuse 1 "none.gguf: " $bench tiers -m "$tmp/none.gguf"
 

@@ -174,7 +174,7 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
         got=$(MOE_FAULT=$fault "$run" -m $m $few --ram $small 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $fault: $got"; fi
     done
-    for policy in lru lfu lfru lcp fade; do
+    for policy in lru lcp fade; do
         got=$("$run" -m $m $few --ram $small --cache-policy $policy 2>"$tmp/err")
         if [ "$got" = "$want" ] && [ -n "$got" ]; then ok; else bad "$m from the drive, $policy: $got"; fi
     done
@@ -186,9 +186,9 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5 $run -m $m $few --ram $small -q
 done
 refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
-refuse 2 "--cache-policy: 'mru' is none of lru, lfu, lfru, lcp, fade and off" $run -m $tiny -p x --cache-policy mru
+refuse 2 "--cache-policy: 'mru' is none of fade, lcp, lru and off" $run -m $tiny -p x --cache-policy mru
 refuse 2 "MOE_CACHE_POLICY: 'LRU' is none of" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x
-expect 0 "" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x -n 1 --cache-policy lfu
+expect 0 "" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x -n 1 --cache-policy lcp
 MOE_POSTFETCH_ENABLE=maybe refuse 2 "MOE_POSTFETCH_ENABLE: 'maybe' is none of on, off and auto" $run -m $tiny -p x
 refuse 2 "LLAMA_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
 refuse 2 "not a size" $run -m $tiny -p x --vram lots

@@ -22,7 +22,6 @@ typedef struct naive_expert {
 
 typedef struct naive_place {
     int owner, held, pool;               /* owner -1: none */
-    bool privileged;
 } naive_place;
 
 typedef struct naive {
@@ -57,9 +56,6 @@ static long double worth(const naive *v, int id)
 {
     const naive_expert *e = &v->experts[id];
     switch (v->s.policy) {
-    case CACHE_LFU: return e->frequency;
-    case CACHE_LFRU:
-        return e->place >= 0 && v->places[e->place].privileged ? 1e15L + time_of(e) : e->frequency;
     case CACHE_LCP:
         return e->used ? e->frequency * powl(0.25L, (v->token - e->token) / 128.0L) : 0;
     case CACHE_FADE:
@@ -110,18 +106,6 @@ static bool anybody_may_go(const naive *v, int pool)
     return false;
 }
 
-static void demote_one(naive *v, int pool)
-{
-    int n = 0, last = -1;
-    for (int i = 0; i < v->n_place; i++) {
-        if (v->places[i].pool != pool || !v->places[i].privileged) continue;
-        n++;
-        if (last < 0 || time_of(&v->experts[v->places[i].owner]) <
-                        time_of(&v->experts[v->places[last].owner])) last = i;
-    }
-    if (n > v->s.n_place[pool] / 2) v->places[last].privileged = false;
-}
-
 static void naive_use(naive *v, int id)
 {
     naive_expert *e = &v->experts[id];
@@ -129,9 +113,6 @@ static void naive_use(naive *v, int id)
     e->used = true;
     e->token = v->token;
     e->order = ++v->order;
-    if (v->s.policy != CACHE_LFRU || e->place < 0) return;
-    v->places[e->place].privileged = true;
-    demote_one(v, pool_of(v, id));
 }
 
 static void naive_give(naive *v, int place, int id)
@@ -140,7 +121,6 @@ static void naive_give(naive *v, int place, int id)
     if (p->owner >= 0) v->experts[p->owner].place = -1;
     if (id >= 0) v->experts[id].place = place;
     p->owner = id;
-    p->privileged = false;
 }
 
 static void naive_tick(naive *v)
@@ -247,7 +227,6 @@ static void seed(walk *w, int id)
     expert_cache_seed(w->c, layer_of(w, id), index_of(w, id), frequency, age);
     *e = (naive_expert){ .place = e->place, .pinned = e->pinned, .used = frequency > 0,
                          .frequency = frequency, .token = w->v.token - age };
-    if (e->place >= 0) w->v.places[e->place].privileged = false;
 }
 
 static void tick(walk *w, int n)
@@ -379,13 +358,10 @@ static void test_evictions(void)
         const char *why;
     } rows[] = {
         { CACHE_LRU, 3, "abcad", 'b', "oldest" },
-        { CACHE_LFU, 3, "aabbcd", 'c', "used once" },
-        { CACHE_LFU, 3, "aabbccd", 'a', "of equals the oldest" },
-        { CACHE_LFU, 2, "aabcbd", 'a', "b was used before it came back" },
-        { CACHE_LFU, 2, "aabcbde", 'd', "which was not" },
-        { CACHE_LFRU, 4, "aaabbcde", 'b', "a, b, then c are demoted: b is used less than a" },
-        { CACHE_LFRU, 4, "abbbcaade", 'c', "of b and c, not of a and d" },
-        { CACHE_LFRU, 1, "aab", 'a', "nobody is privileged" },
+        { CACHE_LCP, 3, "aabbcd", 'c', "used once" },
+        { CACHE_LCP, 3, "aabbccd", 'a', "of equals the oldest" },
+        { CACHE_LCP, 2, "aabcbd", 'a', "b was used before it came back" },
+        { CACHE_LCP, 2, "aabcbde", 'd', "which was not" },
         { CACHE_LCP, 3, "aabcd", 'b', "within a token: by frequency, then age" },
         { CACHE_FADE, 3, "aabcd", 'b', "the same" },
     };
@@ -465,7 +441,7 @@ static void test_fading(void)
 /* In uses as of now, whatever the values are made of. */
 static void test_gain(void)
 {
-    for (int p = CACHE_LFU; p < CACHE_POLICIES; p++) {
+    for (int p = CACHE_LCP; p < CACHE_POLICIES; p++) {
         expert_cache *c = make((cache_policy)p, 4, 4);
         if (!c) return;
         expert_cache_seed(c, 0, 0, 12, 0);
@@ -473,10 +449,10 @@ static void test_gain(void)
         const double a = expert_cache_value(c, 0, 0), b = expert_cache_value(c, 0, 1);
         const double never = expert_cache_value(c, 0, 2);
         CHECK(expert_cache_gain(c, a, b) == 8 && expert_cache_gain(c, b, a) == -8);
-        CHECK(expert_cache_gain(c, a, never) == (p >= CACHE_LCP ? INFINITY : 12));
+        CHECK(expert_cache_gain(c, a, never) == INFINITY);
         CHECK(expert_cache_gain(c, a, -INFINITY) == INFINITY);
         for (int i = 0; i < 256; i++) expert_cache_tick(c);
-        CHECK(expert_cache_gain(c, a, b) == (p == CACHE_LCP ? 0.5 : p == CACHE_FADE ? 2 : 8));
+        CHECK(expert_cache_gain(c, a, b) == (p == CACHE_LCP ? 0.5 : 2));
         expert_cache_free(c);
     }
 }
@@ -502,8 +478,7 @@ static void test_odd_seeds(void)
                   cache_policy_name((cache_policy)p));
         const double before = expert_cache_value(c, 0, 7);
         expert_cache_seed(c, 0, 6, 1e300, 0);
-        CHECK(p == CACHE_LRU || p == CACHE_LFRU || expert_cache_value(c, 0, 6) > before);
-        CHECK(p != CACHE_LFRU || expert_cache_value(c, 0, 6) < before);  /* which is privileged */
+        CHECK(p == CACHE_LRU || expert_cache_value(c, 0, 6) > before);
         const double seeded = expert_cache_value(c, 0, 6);
         expert_cache_use(c, 0, 6);
         CHECK_MSG(expert_cache_value(c, 0, 6) > seeded, "%s: a use counts for nothing",
@@ -516,7 +491,7 @@ static void test_odd_seeds(void)
  * alone is left. */
 static void test_days(void)
 {
-    static const char gone[CACHE_POLICIES][4] = { "abc", "cda", "acb", "cda", "cda" };
+    static const char gone[CACHE_POLICIES][4] = { "abc", "cda", "cda" };
     for (int p = 0; p < CACHE_POLICIES; p++) {
         const char *name = cache_policy_name((cache_policy)p);
         expert_cache *c = make((cache_policy)p, 8, 4);
@@ -542,12 +517,12 @@ static void test_days(void)
 static void test_names(void)
 {
     static const char *const wrong[] = { "", "LRU", "lr", "lrus", "belady" };
-    cache_policy p = CACHE_LFU;
+    cache_policy p = CACHE_LCP;
     for (int i = 0; i < CACHE_POLICIES; i++)
         CHECK(cache_policy_named(&p, cache_policy_name((cache_policy)i)) && (int)p == i);
-    p = CACHE_LFU;
+    p = CACHE_LCP;
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
-        CHECK(!cache_policy_named(&p, wrong[i]) && p == CACHE_LFU);
+        CHECK(!cache_policy_named(&p, wrong[i]) && p == CACHE_LCP);
 }
 
 static void test_failures(void)

@@ -272,7 +272,6 @@ static void test_ages(const made_model *f)
         const char *why;
     } rows[] = {
         { CACHE_LRU, NULL, 0, 1, false, "oldest" },
-        { CACHE_LFU, NULL, 0, 1, true, "age does not matter" },
         { CACHE_LCP, NULL, 0, 1, false, "a token begins with each layer 0" },
         { CACHE_LCP, NULL, 1, 3, false, "... or with a later one, if 0 has nothing to read" },
         { CACHE_LCP, NULL, 0, 0, true, "the same layer again: parts of a prompt" },

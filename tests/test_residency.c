@@ -500,7 +500,7 @@ static void test_margin(void)
 static void test_own_margins(void)
 {
     static const int want[CACHE_POLICIES] = {
-        [CACHE_LRU] = 1, [CACHE_LFU] = 2, [CACHE_LFRU] = 2, [CACHE_LCP] = 2, [CACHE_FADE] = 3,
+        [CACHE_LRU] = 1, [CACHE_LCP] = 2, [CACHE_FADE] = 3,
     };
     static device d;
     for (int p = 0; p < CACHE_POLICIES; p++) {
@@ -638,7 +638,7 @@ static void test_missing(void)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         static device d;
         int list[LAYERS * EXPERTS];
-        residency *r = begin_by(&d, 4, &(rules){ CACHE_LFU, 1, 8, false }, 17);
+        residency *r = begin_by(&d, 4, &(rules){ CACHE_LCP, 1, 8, false }, 17);
         if (!r) return;
         CHECK(residency_missing(r, list, LAYERS * EXPERTS) == 0);        /* nothing was used yet */
         for (int l = 0; l < LAYERS; l++) {

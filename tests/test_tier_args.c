@@ -122,7 +122,7 @@ static void test_policy(void)
         bool off;
     } rows[] = {
         { { NULL }, { NULL }, CACHE_FADE, false },
-        { { "--cache-policy", "lfru" }, { "MOE_CACHE_POLICY=lru" }, CACHE_LFRU, false },
+        { { "--cache-policy", "lcp" }, { "MOE_CACHE_POLICY=lru" }, CACHE_LCP, false },
         { { NULL }, { "MOE_CACHE_POLICY=lru" }, CACHE_LRU, false },
         { { "--cache-policy", "off" }, { NULL }, CACHE_FADE, true },
     };
