@@ -352,6 +352,7 @@ $B/tests/test_sink: $(call obj,sink output interrupt console wrap)
 $(call both,forward families places prompts cache_routing perf_counts prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
 $B/tests/test_sim_taken: $B/tests/places.c.o
 $(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
+$B/tests/test_command_lines: $(CLI_OBJ)
 $B/tests/test_conversation: $(call obj,conversation)
 $(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
 $B/tests/test_conversation_dates: $(call obj,conversation_dates)

@@ -32,10 +32,7 @@ cat >"$tmp/person.json" <<END
  "maximum": 9}}, "required": ["name", "age"]}
 END
 printf 'root ::= "yes" | "no"\n' >"$tmp/yes.gbnf"
-printf 'root ::= root "x"\n' >"$tmp/left.gbnf"
-printf 'root ::= "yes" |\n  (no\n' >"$tmp/open.gbnf"
 echo '{"properties": {"a": {"not": {}}}}' >"$tmp/not.json"
-echo '{"a": ' >"$tmp/half.json"
 for m in $qwen $gptoss; do
     # reasoning is free, and not every seed comes to its end; two that do are enough, or one
     n=0
@@ -49,45 +46,9 @@ for m in $qwen $gptoss; do
 done
 expect 0 "" $run -m $qwen -p x --raw -q --grammar "$tmp/yes.gbnf"
 if grep -qxE "yes|no" "$tmp/out"; then ok; else bad "neither yes nor no: $(cat "$tmp/out")"; fi
-refuse 2 "calls itself" $run -m $tiny -p x --grammar "$tmp/left.gbnf"
-refuse 2 "line 2, column 3: this ( is never closed" $run -m $tiny -p x --grammar "$tmp/open.gbnf"
-refuse 2 '#/properties/a: unsupported keyword "not"' $run -m $tiny -p x --json-schema "$tmp/not.json"
-refuse 2 "line 2, column" $run -m $tiny -p x --json-schema "$tmp/half.json"
-refuse 2 "No such file" $run -m $tiny -p x --json-schema "$tmp/missing.json"
 refuse 2 '--json-schema: #/properties/a: unsupported keyword "not"' $run -m $tiny -p x --json-schema "$(cat "$tmp/not.json")"
-refuse 2 "--json-schema: line 1, column" $run -m $tiny -p x --json-schema ' {"type"'
-refuse 2 "--grammar: line 1, column" $run -m $tiny -p x --grammar 'root ::= ("a"'
-expect 0 "true" $run -m $qwen -p x --raw -q --json-schema '{"const": true}'
-expect 0 "yes" $run -m $qwen -p x --raw -q --grammar 'root ::= "yes"'
-refuse 2 "do not go together" $run -m $tiny -p x --grammar "$tmp/yes.gbnf" --json-schema "$tmp/not.json"
 
-# ---- help and usage
-expect 0 "Usage: moe-run [run]" $run run --help
-expect 0 "Usage: moe-run [run]" $run -p x --help
-expect 0 "MOE_RAM_AVAILABLE" $run help run
-expect 0 "the verb may be left out" $run --help
-refuse 2 "no verb and no prompt" $run
-refuse 2 "unknown verb 'story'" $run story
-refuse 2 "unknown option --frobnicate" $run --frobnicate -p x
-refuse 2 "'many' is not a whole number" $run -p x -n many
-refuse 2 "'warm' is not a number" $run -p x --temp warm
-refuse 2 '-p "x story ..."' $run -m $tiny -p x story
-refuse 2 "no prompt" $run -m $tiny
-refuse 2 "do not go together" $run -m $tiny -f x -
-refuse 2 "none of f32, f16 and q8_0" $run -m $tiny -p x --kv q4_0
-refuse 2 "none of low, medium, high, on and off" $run -m $tiny -p x --reasoning a-lot
-refuse 2 "--system belongs to the chat format" $run -m $tiny -p x --raw --system y
-refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5
-refuse 2 "is not ID=VALUE" $run -m $tiny -p x --logit-bias 5=1,6
-refuse 2 "none of cpu, cuda and auto" $run -m $tiny -p x --device gpu
-refuse 2 "MOE_DEVICE: 'x' is none of" env MOE_DEVICE=x $run -m $tiny -p x
-refuse 2 "out of range" $run -m $tiny -p x --ctx 0
-refuse 2 "out of range" $run -m $tiny -p x --threads 0
-refuse 2 "MOE_KV: 'zz' is none of" env MOE_KV=zz $run -m $tiny -p x
-refuse 2 "kv: 'yy' is none of" env MOE_KV=zz $run -m $tiny -p x --kv yy
-for d in tomorrow 2026-1-31 2026-13-01 2026-01-31T12:00 " 026-01-31"; do
-    refuse 2 "--date: '$d' is not a date such as" $run -m $tiny -p x --date "$d"
-done
+# ---- help
 if [ -w /dev/full ]; then                # help that nobody can read has failed
     for v in "moe-run run" "moe-run chat" "moe-run inspect" "moe-run tokenize" "moe-run render" "moe-run models" \
              "moe-bench decode" "moe-bench logits" "moe-bench synth" "moe-bench machine"; do
@@ -97,55 +58,28 @@ if [ -w /dev/full ]; then                # help that nobody can read has failed
 fi
 
 # ---- files that are no models
-printf '<!DOCTYPE html><html>page not found</html>' >"$tmp/page.gguf"
 sed 's/qwen3next/qwen9next/g' $tiny >"$tmp/other.gguf"
-head -c 1000000 $tiny >"$tmp/cut.gguf"
-refuse 1 "none.gguf: cannot open: No such file" $run -m "$tmp/none.gguf" -p x
-refuse 1 "page.gguf: not a GGUF file" $run -m "$tmp/page.gguf" -p x
 refuse 1 "other.gguf: " $run -m "$tmp/other.gguf" -p x
 refuse 1 "qwen9next" $run -m "$tmp/other.gguf" -p x
-refuse 1 "cut.gguf: " $run -m "$tmp/cut.gguf" -p x
 refuse 1 "directory" $run -m "$tmp" -p x
-refuse 1 "none.gguf" env MOE_MODEL="$tmp/none.gguf" $run -p x
 
 # ---- prompts that are none, and too long ones
-: >"$tmp/empty.txt"
 i=0; while [ $i -lt 200 ]; do echo "The quick brown fox jumps over the lazy dog and runs far away."; i=$((i + 1)); done >"$tmp/long.txt"
-refuse 2 "the prompt is empty" $run -m $tiny -p ""
-refuse 1 "the prompt is empty" $run -m $tiny -f "$tmp/empty.txt"
-refuse 1 "the prompt is empty" $run -m $tiny -
-refuse 1 "none.txt: cannot open" $run -m $tiny -f "$tmp/none.txt"
 refuse 1 "Is a directory" $run -m $tiny -f "$tmp"
 truncate -s 1G "$tmp/huge.txt"          # takes no room on the disk
 refuse 1 "huge.txt: 1073741824 bytes are too many" $run -m $tiny -f "$tmp/huge.txt"
 rm "$tmp/huge.txt"
 refuse 1 "the model's context holds 4096: shorten" $run -m $tiny -f "$tmp/long.txt"
-refuse 1 "the context 10: use --ctx " $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
-refuse 1 "(the model's limit is 4096)" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
-refuse 1 "a context of 5000 tokens: the model's is 4096" $run -m $tiny --ctx 5000 -p x
 
 # ---- impossible values
-for v in "--temp -1" "--temp 1000" "--top-k -1" "--top-p 0" "--top-p 1.5" "--min-p -0.1" "--min-p 2" \
-         "--repeat-penalty 0" "--presence-penalty 5" "--frequency-penalty -5" "--penalty-window -2" \
-         "--logit-bias 5=1e9"; do
-    refuse 2 "" $run -m $tiny -p x $v
-done
-refuse 1 "the vocabulary has 512 tokens" $run -m $tiny -p x --logit-bias 99999=1  # by the model
-refuse 2 "stop" $run -m $tiny -p x --stop ""
 refuse 2 "--stop: stop string 2 of 2 is not valid UTF-8" $run -m $tiny -p x --stop a --stop "$(printf '\303')"
-refuse 2 "top-p" $run -m "$tmp/none.gguf" -p x --top-p 7         # said before the model is opened
 
 # ---- memory
-refuse 1 "MB of memory at least (program " env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
-refuse 1 "MB may be used (1.0 MB are available)" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
-refuse 1 "may be used (--ram); use --ram " $run -m $tiny -p x --ram 1M
-refuse 1 "use --ctx " env MOE_RAM_AVAILABLE=12M $run -m $tiny -p x --threads 2
 refuse 1 "no smaller context would do" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 $run -m $tiny -p x --ram 0 >"$tmp/out" 2>"$tmp/err"
 enough=$(least $run -m $tiny -p x)
 if [ -n "$enough" ] && ! grep -q "use.*--ctx" "$tmp/err"; then ok; else bad "--ram 0: advice that helps, and no other"; fi
 expect 0 "" $run -m $tiny -p x -n 4 --ram $((enough + 1))M
-refuse 2 "not a size" env MOE_RAM_AVAILABLE=lots $run -m $tiny -p x
 long="-m $qwen -p Hello -n 2 --threads 2 --ctx 4096"
 few_mb=$(($(least $run $long) + 1))M
 expect 0 "chunks of 32 tokens instead of 2048: memory is short" $run $long --ram $few_mb --chunk 2048
@@ -185,15 +119,6 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     refuse 1 "$m: cannot read at byte" env MOE_FAULT=read-error:5 $run -m $m $few --ram $small -q
     refuse 1 "was it cut while in use?" env MOE_FAULT=read-end:5 $run -m $m $few --ram $small -q
 done
-refuse 2 "MOE_FAULT" env MOE_FAULT=rain $run -m $tiny -p x
-refuse 2 "--cache-policy: 'mru' is none of fade, lcp, lru and off" $run -m $tiny -p x --cache-policy mru
-refuse 2 "MOE_CACHE_POLICY: 'LRU' is none of" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x
-expect 0 "" env MOE_CACHE_POLICY=LRU $run -m $tiny -p x -n 1 --cache-policy lcp
-MOE_POSTFETCH_ENABLE=maybe refuse 2 "MOE_POSTFETCH_ENABLE: 'maybe' is none of on, off and auto" $run -m $tiny -p x
-refuse 2 "LLAMA_POSTFETCH_ENABLE" env LLAMA_POSTFETCH_ENABLE=maybe $run -m $tiny -p x
-refuse 2 "not a size" $run -m $tiny -p x --vram lots
-expect 0 "bound by" $run plan -m $gptoss --vram 2G --ram 8G
-expect 0 "\"bound_by\"" $run plan -m $gptoss --json
 
 # ---- another number of experts: what it costs is measured and said; the model's own costs nothing
 for m in $(rounds "$qwen $gptoss" $gptoss); do
@@ -227,7 +152,6 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     expect 0 '"experts_used":2,' $run plan -m $m --experts-used 2 --json
     refuse 1 "25 experts for a token" $run plan -m $m --experts-used 25
 done
-for n in 0 33 -1 x; do refuse 2 "--experts-used: " $run -m $tiny -p x --experts-used $n; done
 printf 'Hello\n' >"$tmp/hello"
 $run chat -m $tiny -n 2 --experts-used 2 <"$tmp/hello" >"$tmp/out" 2>"$tmp/err"
 if [ $? -eq 0 ] && grep -q "experts-used 2 (the model's own: 4): KL [0-9]" "$tmp/err"; then ok; else bad "chat --experts-used"; fi
@@ -237,7 +161,6 @@ few="-m $tiny --ctx 64 -p Hello --raw -n 8 --temp 0 -q --device cpu"
 say own $few
 expect 0 "--skip-missing has no effect: no GPU is used" $run $few --skip-missing
 if cmp -s "$tmp/out" "$tmp/own"; then ok; else bad "--skip-missing: another answer"; fi
-expect 0 "--skip-missing has no effect: no GPU is used" $run plan -m $tiny --device cpu --skip-missing
 expect 0 '"skip_missing": true, "cache_kl": null' $run $few --skip-missing --json
 expect 0 '"skip_missing":false,' $run plan -m $tiny --json
 $run chat -m $tiny -n 2 --skip-missing --device cpu <"$tmp/hello" >"$tmp/out" 2>"$tmp/err"
@@ -307,10 +230,6 @@ if [ "$(wc -l <"$tmp/err")" -eq 2 ]; then ok; else bad "plan and end: two lines"
 line='^moe-run: [0-9]* prompt tokens at [0-9.]* tok/s, 3 answer tokens at [0-9.]* tok/s, peak memory [0-9.]* MB, seed 42, stopped: length$'
 if grep -q "$line" "$tmp/err"; then ok; else bad "end line"; fi
 if grep -q "$(printf '\033')" "$tmp/err" "$tmp/out"; then bad "escape sequences without a terminal"; else ok; fi
-expect 0 "--reasoning is ignored" $run -m $tiny -p "Hello" -n 1 --reasoning high
-expect 0 "context full" $run -m $tiny --raw -p "x" --ctx 4 --logit-bias 64=1000
-expect 0 "stopped: stop" $run -m $tiny -p "x" --logit-bias 511=1000
-expect 0 "using the built-in demo model" $run -p "Hello" -n 1
 
 # ---- the demo model inside the program is the one in the tree
 say b -q -p "Tell me a story." -n 4 --seed 1
@@ -324,8 +243,6 @@ say c -m $gptoss -p "Hello" -n 36 --seed 2 --temp 0.6 -q --date ""
 sed '1,/^<\/think>$/d' "$tmp/b" | sed 1d >"$tmp/d"
 if [ -s "$tmp/c" ]; then ok; else bad "no answer after the reasoning"; fi
 same c d "the answer after the reasoning"
-
-expect 0 "while still reasoning" $run -m $gptoss -p "Hello" -n 9 --seed 2 --temp 0.6 --date ""
 
 # ---- JSON
 say j $base -p "Once upon a time" --json
@@ -435,9 +352,6 @@ printf '{' >"$tmp/half.json"
 expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn "$tmp/half.json"
 expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn /nonexistent/seen.json
 
-MOE_WEIGHTING=most refuse 2 "MOE_WEIGHTING: 'most' is none of flat" $run -m $tiny -p x
-MOE_LAYER_CURVE=1.5 refuse 2 "MOE_LAYER_CURVE" $run -m $tiny -p x
-
 # ---- counts: an object in --json, a file that is replaced in one step, neither if nothing is counted
 counted="-q -m $qwen --raw -p Hello -n 4 --temp 0"
 expect 0 '"perf": {"format": "moe-perf", "version": 1, "mode": "update"' $run $counted --json
@@ -479,8 +393,6 @@ done
 expect 0 "" $run $counted --ram $(($(least $run $counted) + 1))M --perf-out "$perf"
 if grep -q '"ram_cache":{"hits":[0-9]*,"misses":[1-9]' "$perf" && grep -q '"drive":[1-9]' "$perf"; then ok
 else bad "--perf-out from the drive: $(cat "$perf")"; fi
-refuse 2 "--perf: 'much' is none of off, update and full" $run -m $tiny -p x --perf much
-refuse 2 "MOE_PERF: 'much' is none of" env MOE_PERF=much $run -m $tiny -p x
 refuse 2 "nothing to write" $run -m $tiny -p x --perf off --perf-out "$perf"
 refuse 1 "/nonexistent/perf.json: cannot write" $run $counted --perf-out /nonexistent/perf.json
 if [ -w /dev/full ]; then
