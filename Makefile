@@ -188,8 +188,6 @@ LOOPS    := activation attention deltanet rows
 LOOP_ISA := $(if $(filter x86_64,$(CPU)),avx2 avx512)$(if $(filter aarch64,$(CPU)),neon)
 LIB_OBJ  := $(GPU_OBJ) $(foreach i,$(LOOP_ISA),$(LOOPS:%=$B/engine/cpu/%.$i.c.o)) $(LIB_C:%=$B/%.o)
 CLI_OBJ  := $(CLI_C:%=$B/%.o) $B/cli/demo_model.S.o $B/cli/serve/page_files.S.o
-NO_PULL  := $(filter-out $B/cli/pull/%,$(CLI_OBJ))
-NO_NET   := $(filter-out $B/cli/serve/%,$(NO_PULL))
 # Objects by the names of their files, wherever these are: names are unique.
 obj      = $(filter $(addprefix %/,$(addsuffix .c.o,$1)),$(LIB_OBJ) $(CLI_OBJ))
 # Golden data that is packed: files of their own, and folders of small ones.
@@ -210,15 +208,15 @@ moe-run moe-bench moe-quant moe-serve: %: $B/% FORCE
 define LINK
 $(if $V,,@echo "  link    $@")
 @mkdir -p $(@D)
-$Q$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ALL_LDLIBS)
+$Q$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(ALL_LDLIBS)
 endef
 
-$B/moe-run:   $(LIB_OBJ) $(CLI_OBJ) $B/cli/moe_run.c.o
-# libcurl and libmicrohttpd bring thirty libraries along, which take milliseconds to load.
-$B/moe-bench: $(LIB_OBJ) $(NO_NET) $B/cli/moe_bench.c.o
-$B/moe-quant: $(LIB_OBJ) $(NO_NET) $B/cli/moe_quant.c.o
-$B/moe-serve: $(LIB_OBJ) $(NO_PULL) $B/cli/moe_serve.c.o
-$B/moe-run $B/moe-bench $B/moe-quant $B/moe-serve:
+# Archives: a program takes what it uses, so moe-bench does not load libcurl and libmicrohttpd.
+$B/engine.a: $(LIB_OBJ)
+$B/cli.a: $(CLI_OBJ)
+$B/engine.a $B/cli.a $B/fixtures.a:
+	$Qrm -f $@ && $(AR) rcsT $@ $(filter %.o,$^)
+$(patsubst %,$B/moe-%,run bench quant serve): $B/moe-%: $B/cli/moe_%.c.o $B/cli.a $B/engine.a
 	$(LINK)
 
 define COMPILE
@@ -316,59 +314,28 @@ clean:
 
 # ---- tests --------------------------------------------------------------------------------------
 TEST_BIN := $(TESTS:%=$B/tests/%)
-# Without CUDA, these run once more with a GPU that is simulated: test_sim_places is test_places.c,
+# Without CUDA, these run once more with a GPU that is simulated: test_sim_vram_cache is test_vram_cache.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
 # the simulation, test_sim_plan.c about what is taken of its memory, test_sim_taken.c about a token left in flight.
-SIM_OF   := places families measure measure_layers prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
-            gpu_split gpu_beside gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
+SIM_OF   := vram_cache families measure measure_layers prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
+            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
 SIM_ALONE := test_sim_checks test_sim_plan test_sim_taken
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
 # What waits for that GPU, which needs the cores, does so without keeping one busy.
-SIM_WAITS := $B/sim/engine/gpu/host_experts.c.o
+SIM_WAITS := $B/sim/engine/gpu/expert_server.c.o
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
 # The programs with that GPU, for tests/test_cli_gpu.sh and tests/test_cli_page.sh.
 SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
 # Kernel code on the host: needs nvcc, but no GPU.
 TEST_CU  := $(if $(filter 1,$(CUDA)),$(patsubst tests/%.cu,%,$(wildcard tests/test_*.cu)))
 TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
-# What a test needs besides the library and the harness.
-ARGS := args args_known nearest_word model_name model_list interrupt console wrap
-$B/tests/test_model $B/tests/test_model_refuse $B/tests/test_family_refuse: $B/tests/model_maker.c.o
-$B/tests/test_tokenizer $B/tests/test_vocabularies: $B/tests/tokenizer_checks.c.o
-$(addprefix $B/tests/test_,chat chat_parse chat_formats chat_grammar fim prompt_cache): $B/tests/chat_maker.c.o
-$B/tests/test_grammar_schema $B/tests/test_grammar_answers $B/tests/test_chat_grammar: $B/tests/schema_maker.c.o
-$B/tests/test_kernels $(TEST_CU_BIN): $B/tests/weight_maker.c.o
-$(call both,experts_cpu gpu_experts): $B/tests/ffn_golden.c.o
-$(call both,gpu_experts gpu_router): $B/tests/expert_batch.c.o
-$(call both,experts_cpu expert_store router_ahead): $(patsubst %,$B/tests/%_maker.c.o,store model weight)
-$(filter $B/tests/test_gpu% $B/tests/test_sim_gpu%,$(TEST_BIN) $(SIM_BIN)): $B/tests/gpu_fixture.c.o \
-                                                                           $B/tests/weight_maker.c.o
-$(call both,state state_file): $B/tests/state_twin.c.o
-$(call both,prefix_cache prefix_drive): $B/tests/prefix_rig.c.o
-$(addprefix $B/tests/,test_state_file test_expert_profile test_sink) $(call both,prefix_drive): $B/tests/bad_disk.c.o
-$B/tests/test_sink: $(call obj,sink output interrupt console wrap)
-$(call both,forward families places prompts cache_routing perf_counts prefix_cache prefix_drive sessions draws): $B/tests/places.c.o
-$B/tests/test_sim_taken: $B/tests/places.c.o
-$(call both,cache_cost) $B/tests/test_prompt_cache: $(CLI_OBJ)
-$B/tests/test_command_lines: $(CLI_OBJ)
-$B/tests/test_conversation: $(call obj,conversation)
-$(addprefix $B/tests/,test_api test_api_write): $(filter $B/cli/serve/api_%,$(CLI_OBJ))
-$B/tests/test_conversation_dates: $(call obj,conversation_dates)
-$B/tests/test_plan $B/tests/test_plan_speed: $B/tests/plan_checks.c.o
-$B/tests/test_plan_check: $(call obj,plan_check)
-$B/tests/test_perf_view: $(call obj,perf_view sink output $(ARGS))
-$B/tests/test_http: $(call obj,http listen)
-$B/tests/test_wrap: $(call obj,wrap)
-$B/tests/test_logit_stats: $(call obj,logit_stats)
-$B/tests/test_quant_plan: $(call obj,quant_plan quant_importance quant_convert)
-$B/tests/test_tier_args: $(call obj,tier_args engine_args $(ARGS))
-$B/tests/test_answer_view: $(call obj,answer_view output interrupt console wrap)
-$(addprefix $B/tests/,test_synth test_synth_families test_synth_tables test_odd_shapes test_sim_plan): $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(call obj,interrupt console wrap)
-$(addprefix $B/tests/,test_synth_families test_odd_shapes test_sim_plan): $B/tests/small_shapes.c.o
-$(addprefix $B/tests/,test_synth test_synth_families test_synth_tables): $B/tests/synth_checks.c.o
-$B/tests/test_synth_families: $B/tests/chosen_experts.c.o
+# Parts of several tests. bad_disk replaces functions of the system: it is in no archive.
+MAINS    := small_model soak_client http_client pull_server fuzz_seeds
+$B/fixtures.a: $(patsubst %,$B/%.o,$(filter-out tests/test_% tests/fuzz_% tests/sim_gpu% tests/bad_disk.c \
+               $(MAINS:%=tests/%.c),$(wildcard tests/*.c)))
+$(addprefix $B/tests/test_,state_file usage_profile output_file) $(call both,prefix_drive): $B/tests/bad_disk.c.o
 $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,prefix_drive): ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
@@ -376,44 +343,25 @@ $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
 $(SIM_ALONE:%=$B/tests/%): $B/tests/%: $B/tests/%.c.o
 $(TEST_CU_BIN): $B/tests/%: $G/tests/%.cu.o
-$(TEST_BIN) $(TEST_CU_BIN): $B/tests/test.c.o $(LIB_OBJ)
+$(TEST_BIN) $(TEST_CU_BIN): $B/fixtures.a $B/cli.a $B/engine.a
 	$(LINK)
-$(SIM_BIN): $B/tests/test.c.o
-# Nobody pulls with them, and libcurl takes longer to load than most of what they are asked for.
-$(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $(CLI_OBJ:%/fetch.c.o=%/fetch_stub.c.o)
+# Without libcurl, which takes longer to load than most of what these are asked for.
+$(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $B/cli/pull/fetch_stub.c.o
 $(SIM_WAITS): FILE_FLAGS := -include tests/sim_relax.h
 $(SIM_WAITS): $B/sim/%.c.o: %.c
 	$(call COMPILE,waits)
-$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(SIM_WAITS) $(filter-out $(GPU_OBJ) $(SIM_WAITS:$B/sim/%=$B/%),$(LIB_OBJ))
+# Objects come before the archives, so that the simulated GPU is found first.
+$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(SIM_WAITS) $B/fixtures.a $B/cli.a $B/engine.a
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.
 FUZZ_ALL := fuzz_gguf fuzz_chat fuzz_schema fuzz_request fuzz_prefix_file
 FUZZERS  := $(FUZZ_ALL:%=$B/tests/%)
-$B/tests/fuzz_request: $(filter $B/cli/serve/api_%,$(CLI_OBJ))
-$B/tests/fuzz_prefix_file: $B/tests/model_maker.c.o $B/tests/test.c.o
-$B/tests/fuzz_chat: $B/tests/chat_maker.c.o $B/tests/test.c.o
-$(FUZZERS): $B/tests/%: $B/tests/%.c.o $(LIB_OBJ) \
-            $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o $B/tests/test.c.o)
+$(FUZZERS): $B/tests/%: $B/tests/%.c.o $(if $(findstring fuzzer,$(SAN)),,$B/tests/fuzz_main.c.o) $B/fixtures.a $B/cli.a $B/engine.a
 	$(LINK)
 
-# What the server's tests ask with.
-$B/tests/soak_client: $B/tests/soak_client.c.o $(LIB_OBJ)
-	$(LINK)
-$B/tests/http_client: $B/tests/http_client.c.o $(call obj,interrupt console wrap) $(LIB_OBJ)
-	$(LINK)
-
-# What tests/test_cli_pull.sh downloads from.
-$B/tests/pull_server: $B/tests/pull_server.c.o
-	$(LINK)
-
-# Small models of families for the tests of the programs.
-$B/tests/small_model: $B/tests/small_model.c.o $B/tests/small_shapes.c.o $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(LIB_OBJ)
-	$(LINK)
-
-# Small good files for the fuzzers to damage.
-$B/tests/fuzz_seeds: $B/tests/fuzz_seeds.c.o $B/tests/model_maker.c.o $B/tests/small_shapes.c.o $B/tests/test.c.o \
-                     $(filter $B/cli/synth/synth%,$(CLI_OBJ)) $(LIB_OBJ)
+# Programs of tests: clients, a server to pull from, small models of families, good files to damage.
+$(MAINS:%=$B/tests/%): $B/tests/%: $B/tests/%.c.o $B/fixtures.a $B/cli.a $B/engine.a
 	$(LINK)
 
 $(filter-out %.unpacked,$(UNPACKED)): $B/golden/%: tests/golden/%.xz
@@ -427,7 +375,7 @@ $(filter %.unpacked,$(UNPACKED)): $B/golden/%.unpacked: tests/golden/%.tar.xz
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_places test_prompts test_cache_routing test_perf_counts \
+GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_vram_cache test_prompts test_cache_routing test_perf_counts \
                       test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
 # Scripts, those that take longest first. (Thread sanitizer: four tokens a second.)
 GPU_PARTS := $(addprefix test_cli_gpu.sh:,qwen3next gptoss glm4moe gemma4 speeds)

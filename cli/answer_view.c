@@ -98,7 +98,7 @@ static int put_text(answer_view *v, str_view s)
     if (!v->on_screen) return put(v, s);
     v->lines.columns = console_columns(STDOUT_FILENO);
     for (str_view part; (part = text_for_screen(&s)).len > 0;)
-        if (wrap_put(&v->lines, part, put_piece, v) < 0) return ERR_IO;
+        if (line_wrap_put(&v->lines, part, put_piece, v) < 0) return ERR_IO;
     show_rate(v);
     return 0;
 }
@@ -106,7 +106,7 @@ static int put_text(answer_view *v, str_view s)
 int answer_view_str(answer_view *v, const char *s)
 {
     const str_view text = str_from(s);
-    if (wrap_flush(&v->lines, put_piece, v) < 0 || put(v, text) < 0) return ERR_IO;
+    if (line_wrap_flush(&v->lines, put_piece, v) < 0 || put(v, text) < 0) return ERR_IO;
     if (text.len && s[text.len - 1] == '\n') v->lines.col = 0;
     return 0;
 }
@@ -115,7 +115,7 @@ int answer_view_str(answer_view *v, const char *s)
 
 static int end_line(answer_view *v)
 {
-    if (wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
+    if (line_wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
     return is_mid_line(v) ? answer_view_str(v, "\n") : 0;
 }
 
@@ -147,7 +147,7 @@ int answer_view_event(answer_view *v, const chat_event *ev)
     v->thinking = ev->kind == CHAT_REASONING;
     if (v->thinking && !v->show_reasoning) {
         v->n_hidden++;
-        if (wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
+        if (line_wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
         if (!v->quiet) tell_hidden(v);
         return v->why ? ERR_IO : 0;
     }
@@ -158,7 +158,7 @@ int answer_view_event(answer_view *v, const chat_event *ev)
 
 int answer_view_end(answer_view *v, bool even_empty)
 {
-    if (wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
+    if (line_wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
     console_status_clear();
     if (even_empty && !v->begun) return answer_view_str(v, "\n");
     if (set_marked(v, false) < 0) return ERR_IO;

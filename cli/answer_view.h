@@ -7,7 +7,7 @@
 #ifndef CLI_ANSWER_VIEW_H
 #define CLI_ANSWER_VIEW_H
 
-#include "cli/wrap.h"
+#include "cli/line_wrap.h"
 #include "engine/text/chat/chat.h"
 
 typedef struct answer_view {
@@ -25,7 +25,7 @@ typedef struct answer_view {
     /* the view's own */
     bool marked;                         /* <think> is open */
     int n_hidden;                        /* pieces of reasoning that were not shown */
-    wrap lines;
+    line_wrap lines;
     int n_token;                         /* asked for so far */
     uint64_t first_ns, rated_ns;         /* when the first was, and when the rate was looked at */
     double rate;                         /* tok/s; 0: not known yet */

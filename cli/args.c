@@ -16,7 +16,7 @@
 #include "cli/console.h"
 #include "cli/model_name.h"
 #include "cli/nearest_word.h"
-#include "cli/wrap.h"
+#include "cli/line_wrap.h"
 #include "tiers/pool.h"
 
 /* ---- values -------------------------------------------------------------------------------- */
@@ -218,15 +218,15 @@ static void print_options(const arg_option *options, int n, int width)
     for (int i = 0; i < n; i++) {
         const arg_option *o = &options[i];
         if (!o->name) continue;
-        wrap w = { .columns = columns >= beside + HELP_LEAST ? columns : 0, .indent = beside };
+        line_wrap w = { .columns = columns >= beside + HELP_LEAST ? columns : 0, .indent = beside };
         option_left(left, sizeof left, o);
         w.col = printf("  %-*s ", width, left);
-        wrap_put(&w, str_from(o->help), wrap_to_file, stdout);
+        line_wrap_put(&w, str_from(o->help), line_wrap_to_file, stdout);
         if (o->env) {
             snprintf(left, sizeof left, "   [%s]", o->env);
-            wrap_put(&w, str_from(left), wrap_to_file, stdout);
+            line_wrap_put(&w, str_from(left), line_wrap_to_file, stdout);
         }
-        wrap_flush(&w, wrap_to_file, stdout);
+        line_wrap_flush(&w, line_wrap_to_file, stdout);
         printf("\n");
     }
 }

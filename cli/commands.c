@@ -11,10 +11,10 @@
 #include "cli/args.h"
 #include "cli/console.h"
 #include "cli/nearest_word.h"
-#include "cli/sink.h"
+#include "cli/output_file.h"
 #include "cuda/gpu.h"
-#include "loader/map_guard.h"
-#include "tiers/fault.h"
+#include "loader/sigbus_guard.h"
+#include "tiers/fault_injection.h"
 #include "tiers/machine.h"
 
 #ifndef MOE_VERSION
@@ -68,7 +68,7 @@ static void print_log(void *ctx, const char *line)
 
 static void on_lost_file(const char *path)
 {
-    sink_abandon();
+    output_file_abandon();
     console_lost_file(path);
 }
 
@@ -86,7 +86,7 @@ int commands_begin(const char *program)
     fill_closed_streams();
     console_init(program);
     log_set_sink(print_log, NULL);
-    map_guard_install(on_lost_file);
+    sigbus_guard_install(on_lost_file);
     signal(SIGXFSZ, SIG_IGN);            /* a file that grows too long is an error of write() */
     if (!getenv("MOE_FAULT") || fault_arm_text(getenv("MOE_FAULT"))) return 0;    /* for tests */
     console_error("MOE_FAULT: unknown fault");

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "cli/interrupt.h"
-#include "cli/wrap.h"
+#include "cli/line_wrap.h"
 
 static const char *program = "moe";
 static bool on_screen, dimmed;           /* stderr is a terminal; stdout one with colours */
@@ -35,14 +35,14 @@ void console_init(const char *name)
 static void say(const char *prefix, const char *fmt, va_list ap)
 {
     char text[1024], shown[2048], line[2200];
-    wrap w = { .columns = console_columns(2), .indent = 2 };
+    line_wrap w = { .columns = console_columns(2), .indent = 2 };
     vsnprintf(text, sizeof text, fmt, ap);
     snprintf(line, sizeof line, "%s: %s%s", program, prefix, ESC(shown, str_from(text)));
     console_status_clear();
     if (w.columns > 0) {
         console_use_utf8();
-        (void)wrap_put(&w, str_from(line), wrap_to_file, stderr);
-        (void)wrap_flush(&w, wrap_to_file, stderr);
+        (void)line_wrap_put(&w, str_from(line), line_wrap_to_file, stderr);
+        (void)line_wrap_flush(&w, line_wrap_to_file, stderr);
         fputc('\n', stderr);
     } else {
         fprintf(stderr, "%s\n", line);   /* one write: lines of several processes stay whole */

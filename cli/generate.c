@@ -17,17 +17,17 @@
 #include "cli/chat/conversation.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
-#include "cli/expert_memory.h"
+#include "cli/expert_cache_files.h"
 #include "cli/experts_cost.h"
 #include "cli/form_args.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
 #include "cli/perf_view.h"
-#include "cli/plan_check.h"
+#include "cli/plan_vs_measured.h"
 #include "cli/prompt_cache.h"
 #include "cli/sampling_args.h"
-#include "cli/sink.h"
-#include "cli/talk_args.h"
+#include "cli/output_file.h"
+#include "cli/chat_args.h"
 #include "cli/tier_args.h"
 #include "engine/session/answer.h"
 
@@ -36,7 +36,7 @@ typedef struct run_options {
     int64_t n;                           /* -1: no limit */
     uint64_t drive;                      /* for prompts */
     bool raw, json, quiet;
-    talk_args talk;
+    chat_args chat;
     engine_args engine;
     tier_args tiers;
     sampling_args sampling;
@@ -66,7 +66,7 @@ static const arg_option options[] = {
 };
 
 static const arg_group groups[] = {
-    { "Prompt:", talk_options, TALK_N_OPTION, FIELD(talk) },
+    { "Prompt:", chat_arg_options, CHAT_N_OPTION, FIELD(chat) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Form of the answer:", form_options, FORM_N_OPTION, FIELD(form) },
@@ -114,12 +114,12 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
                          const textbuf *text, const char *date)
 {
     int n = 0;
-    if (o->talk.system)
-        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->talk.system) };
+    if (o->chat.system)
+        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->chat.system) };
     messages[n++] = (chat_message){ .role = CHAT_USER, .content = textbuf_view(text) };
     *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date) };
-    if (o->talk.reasoning)
-        chat_reasoning_from_name(&req->effort, &req->thinking, o->talk.reasoning);
+    if (o->chat.reasoning)
+        chat_reasoning_from_name(&req->effort, &req->thinking, o->chat.reasoning);
 }
 
 /* Room for prompt and answer where --ctx does not say. */
@@ -224,7 +224,7 @@ static void say_plan(const model_handle *l, const session_options *so, const mod
                  engine_threads(l->e) == 1 ? "" : "s");
     model_handle_kernels_text(kernels, sizeof kernels, l);
     text_count(ctx, sizeof ctx, (uint64_t)so->ctx);
-    if (plan_check_has_tiers(&l->where->p)) {
+    if (plan_vs_measured_has_tiers(&l->where->p)) {
         const plan_view where = placement_view(l->where);
         console_note("%s: %s, %s%s, context %s tokens, %s", name, arch, threads, kernels, ctx,
                      plan_view_line(line, sizeof line, &where));
@@ -256,12 +256,12 @@ static const char *unfinished(char *dst, size_t cap, const view *v, const report
     const answer_stats *s = &r->stats;
     const bool full = s->end == ANSWER_CONTEXT, limited = full || s->end == ANSWER_LENGTH;
     const bool reasons = v->reasoning_last ||
-                         (!v->answered && chat_format_of(r->l->talk) == CHAT_HARMONY);
+                         (!v->answered && chat_format_of(r->l->format) == CHAT_HARMONY);
     dst[0] = '\0';
     if (!limited || v->o->raw || s->n_answer == 0 || !(reasons || !v->answered)) return dst;
     snprintf(dst, cap, "%s%s: use a larger %s%s", reasons ? ", while still reasoning" : "",
              v->answered ? "" : "; nothing of the answer yet", full ? "--ctx" : "-n",
-             reasons && !v->o->talk.show_reasoning ? ", or --show-reasoning" : "");
+             reasons && !v->o->chat.show_reasoning ? ", or --show-reasoning" : "");
     return dst;
 }
 
@@ -392,9 +392,9 @@ static prompt_parts parts_of(const id_list *ids, const model_handle *l, const ru
 {
     prompt_parts p = { .n_prompt = (int)ids->n };
     if (ids->n < PROMPT_CACHE_LEAST) return p;
-    if (!o->raw && o->talk.system)
-        p.n_system = prompt_cache_tokens(ids, l->talk, l->enc, req, 1);
-    if (!o->raw) p.n_stable = prompt_cache_stable(ids, l->talk, l->enc, req);
+    if (!o->raw && o->chat.system)
+        p.n_system = prompt_cache_tokens(ids, l->format, l->enc, req, 1);
+    if (!o->raw) p.n_stable = prompt_cache_stable(ids, l->format, l->enc, req);
     if (p.n_stable == 0) p.n_stable = p.n_prompt - 1;
     return p;
 }
@@ -404,7 +404,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
-    view v = { .o = o, .shown = answer_view_of(o->talk.show_reasoning) };
+    view v = { .o = o, .shown = answer_view_of(o->chat.show_reasoning) };
     const answer_hooks hooks = { .ctx = &v, .text = on_text, .go_on = on_token,
                                  .watch = on_prompt };
     char date[32];
@@ -422,9 +422,9 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
 
     v.shown.quiet = o->quiet;
     fill_request(&req, messages, o, text,
-                 o->talk.date ? o->talk.date : text_today(date, sizeof date));
+                 o->chat.date ? o->chat.date : text_today(date, sizeof date));
     rc = o->raw ? encoder_encode_whole(l->enc, &ids, textbuf_view(text), true, false, &err)
-                : chat_render(&ids, l->talk, l->enc, &req, &err);
+                : chat_render(&ids, l->format, l->enc, &req, &err);
     if (rc < 0) goto done;
     if (so->ctx == 0) so->ctx = choose_ctx(o, ids.n, l->m->hp.ctx_train);
     if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
@@ -446,7 +446,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if (rc < 0 ||
         (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
         goto model_refused;
-    if (!o->quiet) model_handle_say_notes(l, !o->raw, o->talk.reasoning != NULL);
+    if (!o->quiet) model_handle_say_notes(l, !o->raw, o->chat.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
     session_count(s, o->level);
     r.s = s;
@@ -455,7 +455,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if (!o->quiet) say_plan(l, so, &bytes);
     placement_watch(&v.speed, l->where, s, false);
     answer_options ao = {
-        .tok = l->tok, .talk = o->raw ? NULL : l->talk, .req = &req, .stop = draw.stop,
+        .tok = l->tok, .format = o->raw ? NULL : l->format, .req = &req, .stop = draw.stop,
         .form = mask, .max_tokens = (int)o->n, .show_special = true,
     };
     const prompt_parts parts = parts_of(&ids, l, o, &req);
@@ -508,10 +508,10 @@ static int check_options(const run_options *o, const char *operand)
         console_error("-p: %s", err.msg);
         return 2;
     }
-    if ((rc = talk_args_check(&effort, &thinking, &o->talk)) != 0) return rc;
-    if (o->raw && (o->talk.system || o->talk.reasoning)) {
+    if ((rc = chat_args_check(&effort, &thinking, &o->chat)) != 0) return rc;
+    if (o->raw && (o->chat.system || o->chat.reasoning)) {
         console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
-                      "prompt", o->talk.system ? "--system" : "--reasoning");
+                      "prompt", o->chat.system ? "--system" : "--reasoning");
         return 2;
     }
     return 0;
@@ -555,7 +555,7 @@ int cmd_run(int argc, char **argv)
         code = model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
     } else {
         code = answer(&l, &o, &text, &so, start_ns);
-        expert_memory_keep(l.e, &l.asked, l.m);
+        expert_cache_files_keep(l.e, &l.asked, l.m);
         model_handle_close(&l);
     }
     grammar_free(o.grammar);

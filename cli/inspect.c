@@ -44,7 +44,7 @@ typedef struct type_sum { int n; uint64_t bytes; } type_sum;
 typedef struct facts {
     gguf *g;
     tokenizer *tok;
-    chat *talk;
+    chat *format;
     model *m;                            /* NULL: the file has no tensors */
     model_bytes sum;
     type_sum types[USE_COUNT][QT_COUNT]; /* everything in MTP blocks counts as USE_MTP */
@@ -98,7 +98,7 @@ static int collect(facts *f, const char *path, err_ctx *err)
         sum_model(f);
     }
     if ((rc = tokenizer_create(&f->tok, f->g, err)) < 0) return rc;
-    if ((rc = chat_create(&f->talk, f->g, f->tok, err)) < 0) return rc;
+    if ((rc = chat_create(&f->format, f->g, f->tok, err)) < 0) return rc;
     f->n_stop = tokenizer_stops(f->tok, f->stops, ARRAY_LEN(f->stops));
     if (f->n_stop > (int)ARRAY_LEN(f->stops)) f->n_stop = ARRAY_LEN(f->stops);
     f->name = label(f->g, "general.name");
@@ -109,7 +109,7 @@ static int collect(facts *f, const char *path, err_ctx *err)
 
 static void release(facts *f)
 {
-    chat_free(f->talk);
+    chat_free(f->format);
     tokenizer_free(f->tok);
     model_free(f->m);
     gguf_close(f->g);
@@ -348,8 +348,8 @@ static void print_text_facts(const facts *f)
     token_row("end", f, tokenizer_eos(f->tok));
     for (int i = 0; i < f->n_stop; i++) token_row(i ? "" : "stops at", f, f->stops[i]);
     printf("\ntemplate\n");
-    row("format", "%s", chat_format_name(f->talk));
-    if (chat_note(f->talk)) row("note", "%s", chat_note(f->talk));
+    row("format", "%s", chat_format_name(f->format));
+    if (chat_note(f->format)) row("note", "%s", chat_note(f->format));
     if (f->template_bytes) row("length", "%s bytes", text_count(n, sizeof n, f->template_bytes));
     else row("length", "no template in the file");
 }
@@ -539,8 +539,8 @@ static json_t *json_tokenizer(const facts *f)
 static json_t *json_template(const facts *f)
 {
     return json_pack("{s:s, s:s?, s:I}",
-                     "format", chat_format_name(f->talk),
-                     "note", chat_note(f->talk),
+                     "format", chat_format_name(f->format),
+                     "note", chat_note(f->format),
                      "bytes", INT(f->template_bytes));
 }
 

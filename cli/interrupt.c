@@ -15,7 +15,7 @@
 
 static volatile sig_atomic_t caught;     /* 0, or the latest SIGINT or SIGTERM */
 static volatile sig_atomic_t n_caught;   /* since interrupt_clear */
-static volatile sig_atomic_t patience = 1;
+static volatile sig_atomic_t wait_limit = 1;
 static volatile sig_atomic_t stop_asked, resized;
 static volatile sig_atomic_t terminal = -1;      /* whose mode is kept; -1: none */
 static struct termios kept_mode;         /* set before terminal is */
@@ -29,7 +29,7 @@ static void on_signal(int number)
         stop_asked = 1;
     } else if (number == SIGWINCH) {
         resized = 1;
-    } else if (n_caught < patience) {
+    } else if (n_caught < wait_limit) {
         caught = number;
         n_caught = n_caught + 1;
     } else {                             /* it must work even if nobody looks at the flag */
@@ -58,9 +58,9 @@ void interrupt_install(void)
     take(SIGTERM, 0);
 }
 
-void interrupt_patience(int n)
+void interrupt_set_limit(int n)
 {
-    patience = n;
+    wait_limit = n;
 }
 
 bool interrupted(void)

@@ -1,7 +1,7 @@
 /* interrupt.h - signals, turned into something a program can look at.
  *
  * The first SIGINT or SIGTERM only sets a flag: the code that computes looks at it and ends
- * cleanly. The second one ends the program at once, unless interrupt_patience says otherwise. A
+ * cleanly. The second one ends the program at once, unless interrupt_set_limit says otherwise. A
  * signal that was ignored when we started stays ignored. SIGPIPE is ignored, so a write to a closed
  * pipe fails with EPIPE. Blocking calls return with EINTR after SIGINT and SIGTERM. */
 #ifndef CLI_INTERRUPT_H
@@ -16,7 +16,7 @@ bool interrupt_watch(void *ctx);         /* !interrupted(), for code that asks w
 /* That many signals only set the flag; the next one ends the program, unless interrupt_clear was
  * called before it. 1 unless this was called. For a program in which a person has something to
  * lose. */
-void interrupt_patience(int n);
+void interrupt_set_limit(int n);
 
 /* The signal was dealt with: forgets it, and the next one is a first one again. */
 void interrupt_clear(void);

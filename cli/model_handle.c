@@ -14,14 +14,14 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
-#include "cli/expert_memory.h"
-#include "cli/home_folder.h"
+#include "cli/expert_cache_files.h"
+#include "cli/cache_directory.h"
 #include "cli/interrupt.h"
 #include "cli/model_name.h"
 #include "cli/tier_args.h"
 #include "cuda/gpu.h"
 #include "tiers/numa.h"
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
@@ -39,9 +39,9 @@ void model_handle_say_gpu(const model_handle *l)
     const placement *p = l->where;
     if (!p) return;
     /* whoever wants the CPU does not wait for the driver */
-    if (p->note[0] && (gpu_count() > 0 || home_folder_first_time("no-gpu")))
+    if (p->note[0] && (gpu_count() > 0 || cache_directory_first_time("no-gpu")))
         console_note("%s", p->note);
-    if (p->p.gpu) home_folder_forget("no-gpu");
+    if (p->p.gpu) cache_directory_forget("no-gpu");
     else tier_args_note_vram(&l->asked.wish, l->asked.device);
 }
 
@@ -52,8 +52,8 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     if (store.note[0]) console_note("%s", store.note);
     note_threads(l);
     if (!formatted) return;
-    if (chat_note(l->talk)) console_note("%s", chat_note(l->talk));
-    if (effort_given && chat_format_of(l->talk) != CHAT_HARMONY && !chat_has_switch(l->talk))
+    if (chat_note(l->format)) console_note("%s", chat_note(l->format));
+    if (effort_given && chat_format_of(l->format) != CHAT_HARMONY && !chat_has_switch(l->format))
         console_note("--reasoning is ignored: this model has no levels of it, and no switch for "
                      "it");
 }
@@ -135,7 +135,7 @@ int model_handle_open(model_handle *out, const load_options *o, err_ctx *err)
     if (rc == 0 && o->with_text) {
         rc = tokenizer_create(&out->tok, out->file, err);
         if (rc == 0) rc = encoder_create(&out->enc, out->tok, err);
-        if (rc == 0) rc = chat_create(&out->talk, out->file, out->tok, err);
+        if (rc == 0) rc = chat_create(&out->format, out->file, out->tok, err);
     }
     if (rc == 0) rc = engine_open(&out->e, out->m, &o->where.engine, err);
     if (rc < 0) model_handle_close(out);
@@ -156,7 +156,7 @@ void model_handle_close(model_handle *l)
 {
     engine_close(l->e);
     mem_free(l->where);
-    chat_free(l->talk);
+    chat_free(l->format);
     encoder_free(l->enc);
     tokenizer_free(l->tok);
     model_free(l->m);
@@ -256,7 +256,7 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     int n_expert, n_pin, rc;
     if (!l->where->p.gpu && !on_drive(l->where))
         return warm(l->m, false, err);   /* the mapped file serves */
-    int *experts = expert_memory_recall(&n_expert, &n_pin, l->where, &l->asked, l->m);
+    int *experts = expert_cache_files_recall(&n_expert, &n_pin, l->where, &l->asked, l->m);
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
                                   .postfetch = &l->asked.post, .gemm = &l->where->gemm,
                                   .cache = l->asked.cache,

@@ -10,7 +10,7 @@
 #include "cli/placement.h"
 #include "engine/engine.h"
 #include "engine/text/chat/chat.h"
-#include "tiers/memory_room.h"
+#include "tiers/available_memory.h"
 
 typedef struct load_options {
     const char *path;                    /* NULL: the demo model inside the program */
@@ -24,7 +24,7 @@ typedef struct model_handle {
     model *m;
     tokenizer *tok;                      /* these three are NULL without with_text */
     encoder *enc;
-    chat *talk;
+    chat *format;
     engine *e;
     placement_options asked;
     placement *where;                    /* NULL until model_handle_place */

@@ -3,7 +3,7 @@
 
 #include "loader/base.h"
 
-static const command verbs[] = {
+static const command ops_table[] = {
     { "decode", "Measures how fast prompts are taken in and tokens come out", cmd_bench_decode },
     { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
@@ -26,5 +26,5 @@ int main(int argc, char **argv)
                          "  moe-bench kernels --type MXFP4,Q4_K --tokens 1,8\n"
                          "  moe-bench gemm --type Q8_0 --tokens 512,2048\n"
                          "  moe-bench machine -m model.gguf\n",
-                         verbs, ARRAY_LEN(verbs), argc, argv);
+                         ops_table, ARRAY_LEN(ops_table), argc, argv);
 }

@@ -22,7 +22,7 @@ static const char welcome[] =
     "\n"
     "moe-run --help lists the verbs, moe-run run --help every option of an answer.\n";
 
-static const command verbs[] = {
+static const command ops_table[] = {
     { "run", "Answers a prompt; the verb may be left out", cmd_run },
     { "chat", "A conversation: line editing, commands, chats that can be saved", cmd_chat },
     { "serve", "A server for clients of OpenAI, Anthropic and Ollama: moe-serve", cmd_serve },
@@ -48,5 +48,5 @@ int main(int argc, char **argv)
                          "  moe-run inspect model.gguf\n"
                          "  moe-run tokenize -m model.gguf --text \"Hello world\"\n"
                          "  moe-run models\n",
-                         verbs, ARRAY_LEN(verbs), argc, argv);
+                         ops_table, ARRAY_LEN(ops_table), argc, argv);
 }

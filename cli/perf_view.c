@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/console.h"
-#include "cli/sink.h"
+#include "cli/output_file.h"
 
 #define FIELD(f) offsetof(perf_args, f)
 const arg_option perf_options[PERF_N_OPTION] = {
@@ -39,7 +39,7 @@ int perf_args_read(perf_level *to, const perf_args *a)
         }
         *to = (perf_level)i;
     }
-    if (*to != PERF_OFF || !is_given(a->out)) return sink_check(a->out);
+    if (*to != PERF_OFF || !is_given(a->out)) return output_file_check(a->out);
     console_error("--perf-out has nothing to write with --perf off");
     return 2;
 }
@@ -143,7 +143,7 @@ int perf_view_save(const char *path, const session *s, perf_level level)
 {
     json_t *root = perf_view_session(s, level);
     err_ctx err = { 0 };
-    const int rc = sink_json(path, root, &err);
+    const int rc = output_file_json(path, root, &err);
     json_decref(root);
     return rc < 0 ? console_fail(path, &err) : 0;
 }

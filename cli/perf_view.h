@@ -1,15 +1,15 @@
 /* perf_view.h - what a session counted, for people and for scripts; and the flags about it.
  *
  * Put a perf_args into the verb's options, call perf_args_read after args_parse, and add to the
- * verb's groups: { "Statistics:", perf_options, PERF_N_OPTION, offsetof(..., perf) }. What the keys of
- * the JSON mean is in docs/troubleshooting.md. */
+ * verb's groups: { "Statistics:", perf_options, PERF_N_OPTION, offsetof(..., perf) }. What the
+ * keys of the JSON mean is in docs/troubleshooting.md. */
 #ifndef CLI_PERF_VIEW_H
 #define CLI_PERF_VIEW_H
 
 #include <jansson.h>
 
 #include "cli/args.h"
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 
 typedef struct perf_args {
     const char *mode;                    /* "off", "update", "full"; NULL or "": update */

@@ -13,13 +13,13 @@
 
 #include "cli/args.h"
 #include "cli/console.h"
-#include "cli/home_folder.h"
+#include "cli/cache_directory.h"
 #include "cli/interrupt.h"
-#include "cli/plan_check.h"
-#include "engine/instruments.h"
+#include "cli/plan_vs_measured.h"
+#include "engine/engine_stats.h"
 #include "engine/plan/measure.h"
 #include "engine/gpu/weights_gpu.h"
-#include "tiers/cpu_load.h"
+#include "tiers/cpu_utilisation.h"
 #include "tiers/machine.h"
 
 /* The GPU, if it may be used and can compute this model. */
@@ -86,7 +86,7 @@ static double load_now(int *n_core)
 {
     int n_cpu;
     *n_core = machine_cores(NULL, 0, &n_cpu);
-    return cpu_load_share() * *n_core;
+    return cpu_utilisation_now() * *n_core;
 }
 
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
@@ -163,7 +163,7 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
     int rc = planning_key(&p->key, m, o->engine.threads, o->engine.isa, p->info.name, err);
     if (rc < 0) return rc;
     if (!speeds_path(p->kept, sizeof p->kept, getenv("XDG_CACHE_HOME"), getenv("HOME")) ||
-        !home_folder_allows(p->kept))
+        !cache_directory_allows(p->kept))
         p->kept[0] = '\0';
     p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->when, p->kept, &p->key) > 0;
     if ((rc = make(p, m, g, o, so, err)) < 0 || !e) return rc;
@@ -178,11 +178,11 @@ static bool ram_is_short(const placement *p, const model *m, gpu *g, const place
                          const session_options *so)
 {
     placement_options more = *o;
-    placement twin = *p;
+    placement probe = *p;
     err_ctx unused;
     more.wish.ram = UINT64_MAX;
-    twin.in.machine.ram_available = UINT64_MAX / 2;
-    return make(&twin, m, g, &more, so, &unused) == 0 && twin.p.gpu;
+    probe.in.machine.ram_available = UINT64_MAX / 2;
+    return make(&probe, m, g, &more, so, &unused) == 0 && probe.p.gpu;
 }
 
 int placement_make(placement *out, const model *m, engine *e, const placement_options *o,

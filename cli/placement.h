@@ -12,7 +12,7 @@
 #include "cli/plan_view.h"
 #include "cuda/gpu.h"
 #include "engine/plan/planning.h"
-#include "moe/cache_weighting.h"
+#include "moe/profile_scores.h"
 #include "moe/postfetch.h"
 
 typedef enum device_choice { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO } device_choice;

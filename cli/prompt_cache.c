@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/console.h"
-#include "cli/home_folder.h"
+#include "cli/cache_directory.h"
 #include "engine/session/state.h"
 
 enum {
@@ -21,11 +21,11 @@ void prompt_cache_folder(char *path, size_t cap)
     path[0] = '\0';
     if (xdg && xdg[0] == '/') snprintf(path, cap, "%s/moe/prompts/x", xdg);
     else if (home && home[0] == '/') snprintf(path, cap, "%s/.cache/moe/prompts/x", home);
-    if (!path[0] || !home_folder_allows(path)) {
+    if (!path[0] || !cache_directory_allows(path)) {
         path[0] = '\0';
         return;
     }
-    home_folder_make(path);
+    cache_directory_make(path);
     *strrchr(path, '/') = '\0';
 }
 
@@ -123,7 +123,7 @@ void prompt_cache_close(prompt_cache *p)
     p->kept = NULL;
 }
 
-int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
+int prompt_cache_tokens(const id_list *prompt, const chat *format, encoder *enc,
                         const chat_request *all, int n)
 {
     chat_request req = *all;
@@ -131,8 +131,8 @@ int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
     err_ctx unused;
     req.n_message = n;
     req.no_cue = true;
-    const size_t cue = chat_format_of(talk) == CHAT_RAW;         /* other formats may have none */
-    const bool ok = chat_render(&ids, talk, enc, &req, &unused) == 0 && ids.n > 0 &&
+    const size_t cue = chat_format_of(format) == CHAT_RAW;       /* other formats may have none */
+    const bool ok = chat_render(&ids, format, enc, &req, &unused) == 0 && ids.n > 0 &&
                     ids.n + cue <= prompt->n &&
                     memcmp(ids.ids, prompt->ids, ids.n * sizeof *ids.ids) == 0;
     const int n_token = ok ? (int)ids.n : 0;
@@ -143,7 +143,7 @@ int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
 /* How many tokens of the cue any answer has in its place later, when it is no longer the latest:
  * that keeps the <think> of some cues. The last that this one has is not counted: it may become one
  * with what another begins with. */
-static int lasting_cue(const chat *talk, encoder *enc, chat_thinking thinking)
+static int lasting_cue(const chat *format, encoder *enc, chat_thinking thinking)
 {
     const chat_message said[] = { { .role = CHAT_USER, .content = str_from("Well?") },
                                   { .role = CHAT_ASSISTANT, .content = str_from("Well.") },
@@ -154,9 +154,9 @@ static int lasting_cue(const chat *talk, encoder *enc, chat_thinking thinking)
     id_list cue = { 0 }, answer = { 0 };
     err_ctx unused;
     int n = 0;
-    if (chat_render(&cue, talk, enc, &asked, &unused) == 0 &&
-        chat_render(&answer, talk, enc, &answered, &unused) == 0) {
-        const int before = prompt_cache_tokens(&cue, talk, enc, &asked, 1);
+    if (chat_render(&cue, format, enc, &asked, &unused) == 0 &&
+        chat_render(&answer, format, enc, &answered, &unused) == 0) {
+        const int before = prompt_cache_tokens(&cue, format, enc, &asked, 1);
         size_t same = 0;
         while (same < cue.n && same < answer.n && cue.ids[same] == answer.ids[same]) same++;
         if (before > 0) n = max_int((int)same - before - 1, 0);
@@ -168,7 +168,7 @@ static int lasting_cue(const chat *talk, encoder *enc, chat_thinking thinking)
 
 /* How many tokens stay once there is an answer and another question: with that, what the latest
  * messages show of their reasoning may go. */
-static int lasting_tokens(const id_list *prompt, const chat *talk, encoder *enc,
+static int lasting_tokens(const id_list *prompt, const chat *format, encoder *enc,
                           const chat_request *all)
 {
     const size_t n = (size_t)all->n_message;
@@ -184,18 +184,18 @@ static int lasting_tokens(const id_list *prompt, const chat *talk, encoder *enc,
     later.messages = said;
     later.n_message = (int)n + 2;
     later.no_cue = true;
-    if (chat_render(&ids, talk, enc, &later, &unused) == 0)
+    if (chat_render(&ids, format, enc, &later, &unused) == 0)
         while (same < prompt->n && same < ids.n && prompt->ids[same] == ids.ids[same]) same++;
     ids_free(&ids);
     mem_free(said);
     return (int)same;
 }
 
-int prompt_cache_stable(const id_list *prompt, const chat *talk, encoder *enc,
+int prompt_cache_stable(const id_list *prompt, const chat *format, encoder *enc,
                         const chat_request *all)
 {
-    const int n = prompt_cache_tokens(prompt, talk, enc, all, all->n_message);
-    const int cue = n == 0 ? 0 : lasting_cue(talk, enc, all->thinking);
+    const int n = prompt_cache_tokens(prompt, format, enc, all, all->n_message);
+    const int cue = n == 0 ? 0 : lasting_cue(format, enc, all->thinking);
     if (n == 0) return 0;
-    return min_int(min_int(n + cue, (int)prompt->n - 1), lasting_tokens(prompt, talk, enc, all));
+    return min_int(min_int(n + cue, (int)prompt->n - 1), lasting_tokens(prompt, format, enc, all));
 }

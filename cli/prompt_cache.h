@@ -61,13 +61,13 @@ void prompt_cache_close(prompt_cache *p);
 
 /* How many tokens the first n messages of a request make, without a cue, if the prompt begins with
  * them and goes on after them; else 0. */
-int prompt_cache_tokens(const id_list *prompt, const chat *talk, encoder *enc,
+int prompt_cache_tokens(const id_list *prompt, const chat *format, encoder *enc,
                         const chat_request *all, int n);
 
 /* How much of a request's prompt the next turn will begin with for certain, too: all messages and
  * the beginning of the cue, but never all of it: logits of its last token are wanted. 0: not
  * known. */
-int prompt_cache_stable(const id_list *prompt, const chat *talk, encoder *enc,
+int prompt_cache_stable(const id_list *prompt, const chat *format, encoder *enc,
                         const chat_request *all);
 
 #endif

@@ -34,7 +34,7 @@ const arg_option tier_options[TIER_N_OPTION] = {
     { NULL, 0, ARG_TEXT, FIELD(weighting), "MODE", "MOE_WEIGHTING", 0, 0, NULL },
     { NULL, 0, ARG_FLOAT, FIELD(curve), "C", "MOE_LAYER_CURVE", 0, 1, NULL },
     { NULL, 0, ARG_INT, FIELD(cache_update), "N", "MOE_CACHE_UPDATE", 0, 65536, NULL },
-    { NULL, 0, ARG_TEXT, FIELD(prompt_way), "WAY", "MOE_PROMPT_WAY", 0, 0, NULL },
+    { NULL, 0, ARG_TEXT, FIELD(prompt_strategy), "WAY", "MOE_PROMPT_WAY", 0, 0, NULL },
     { NULL, 0, ARG_INT, FIELD(prefill_m), "N", "MOE_FP4_PREFILL_M", 0, 1 << 20, NULL },
     { NULL, 0, ARG_TEXT, FIELD(guess), "MODE", "MOE_GUESS", 0, 0, NULL },
     { NULL, 0, ARG_TEXT, FIELD(postfetch), "MODE", POSTFETCH "ENABLE", 0, 0, NULL },
@@ -96,8 +96,9 @@ static int read_weighting(weighting_options *to, const tier_args *a)
     char shown[64];
     *to = (weighting_options){ WEIGHTING_FLAT, a->curve };
     if (!a->weighting || !*a->weighting || weighting_named(&to->mode, a->weighting)) return 0;
-    console_error("MOE_WEIGHTING: '%s' is none of flat, pressure, smooth-pressure, time and balanced",
-                  ESC(shown, str_from(a->weighting)));
+    console_error(
+        "MOE_WEIGHTING: '%s' is none of flat, pressure, smooth-pressure, time and balanced",
+        ESC(shown, str_from(a->weighting)));
     return 2;
 }
 
@@ -122,10 +123,10 @@ static int read_on_off(on_off *to, const char *text, const char *variable)
 /* 0, or 2 after one line. */
 static int read_way(plan_wish *to, const tier_args *a)
 {
-    static const struct { const char *name; prompt_way way; } ways[] = {
+    static const struct { const char *name; prompt_strategy way; } ways[] = {
         { "bus", PROMPT_BUS }, { "cores", PROMPT_CORES }, { "split", PROMPT_SPLIT },
     };
-    const char *text = a->prompt_way && *a->prompt_way ? a->prompt_way : "auto";
+    const char *text = a->prompt_strategy && *a->prompt_strategy ? a->prompt_strategy : "auto";
     char shown[64];
     if (!strcmp(text, "auto")) return 0;
     for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
@@ -133,7 +134,8 @@ static int read_way(plan_wish *to, const tier_args *a)
         to->way_wanted = true;
         to->way = ways[i].way;
         if (!a->deterministic) return 0;
-        console_error("MOE_PROMPT_WAY=%s and --deterministic: there prompts go by sizes alone", text);
+        console_error("MOE_PROMPT_WAY=%s and --deterministic: there prompts go by sizes alone",
+                      text);
         return 2;
     }
     console_error("MOE_PROMPT_WAY: '%s' is none of bus, cores, split and auto",
@@ -160,10 +162,17 @@ int tier_args_read(placement_options *to, const tier_args *a)
     };
     if (read_way(&to->wish, a) != 0) return 2;
     to->post = (postfetch_options){
-        .off = fetch.off, .always = fetch.on, .no_guesses = guess.off, .guess_always = guess.on,
-        .force_cpu = a->force_cpu, .block = a->block, .one_stream = a->dedicated == 0,
-        .max_transfers = (int)a->max_transfers, .pad_bytes = (uint64_t)a->pad_mb << 20,
-        .frozen = a->deterministic, .debug = a->debug,
+        .off = fetch.off,
+        .always = fetch.on,
+        .no_guesses = guess.off,
+        .prediction_always = guess.on,
+        .force_cpu = a->force_cpu,
+        .block = a->block,
+        .one_stream = a->dedicated == 0,
+        .max_transfers = (int)a->max_transfers,
+        .pad_bytes = (uint64_t)a->pad_mb << 20,
+        .frozen = a->deterministic,
+        .debug = a->debug,
     };
     return 0;
 }

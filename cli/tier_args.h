@@ -18,7 +18,7 @@ typedef struct tier_args {
     int64_t prefill_m;                   /* tokens; 0: as usual */
     const char *postfetch;               /* "auto", "on", "off", "1", "0"; NULL: auto */
     const char *guess;                   /* likewise */
-    const char *prompt_way;              /* "auto", "bus", "cores", "split"; NULL: auto */
+    const char *prompt_strategy;         /* "auto", "bus", "cores", "split"; NULL: auto */
     bool force_cpu, block, debug;
     int64_t max_transfers, pad_mb, dedicated;
     const char *cache;                   /* a policy's name, or off; NULL or "": the usual */

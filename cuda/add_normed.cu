@@ -98,11 +98,11 @@ static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(frame f, const g
     const bool norm0 = a.part_gain[0], norm1 = a.part_gain[1], second = a.part[1];
     float v[EACH], w[EACH] = {}, v_gain[EACH], w_gain[EACH], x[EACH], gain[EACH];
 
-    frame_begin(f);
+    pdl_begin(f);
     if (norm0) load_own(v_gain, a.part_gain[0], a.cols);
     if (norm1) load_own(w_gain, a.part_gain[1], a.cols);
     fetch_ahead(a.gain, a.cols);
-    frame_wait(f);
+    pdl_wait(f);
     load_own(v, a.part[0] + first, a.cols);
     if (second) load_own(w, a.part[1] + first, a.cols);
     if (norm0 || norm1) {
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(frame f, const g
     }
     store_own(a.x + first, x, a.cols);
     if (a.clear) store_own(a.clear + first, v, a.cols);  /* nobody else reads it any more */
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- of any width ---------------------------------------------------------------------------- */
@@ -177,8 +177,8 @@ static __global__ void __launch_bounds__(THREADS) add_normed(frame f, const gpu_
     double p = 0.0, q = 0.0;
     float2 by = make_float2(1.0f, 1.0f);
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (a.part_gain[0] || a.part_gain[1]) {
         for (int c = threadIdx.x; c < a.cols; c += THREADS) {
             const double v = a.part[0][first + c], w = a.part[1] ? a.part[1][first + c] : 0.0f;
@@ -200,7 +200,7 @@ static __global__ void __launch_bounds__(THREADS) add_normed(frame f, const gpu_
         a.x[first + c] = __fmul_rn(__fadd_rn(a.x[first + c], v), a.scale);
         if (a.clear) a.clear[first + c] = 0.0f;          /* nobody else reads it any more */
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */

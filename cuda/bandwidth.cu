@@ -9,8 +9,8 @@ static __global__ void __launch_bounds__(THREADS) read_all(frame f, const uint4 
 {
     const size_t step = (size_t)gridDim.x * THREADS;
     uint32_t sum = 0;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
     for (; i + 3 * step < n; i += 4 * step) {
         const uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
@@ -18,7 +18,7 @@ static __global__ void __launch_bounds__(THREADS) read_all(frame f, const uint4 
                d.z ^ d.w;
     }
     if (sum == 0x12345678u) *to = sum;   /* so that the reads are not optimised away */
-    frame_end(f);
+    pdl_end(f);
 }
 
 double gpu_read_rate(gpu *g, const void *from, uint64_t bytes)

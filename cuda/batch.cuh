@@ -94,8 +94,8 @@ void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int3
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a);
 size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
 
-/* What gpu_experts_beside_begin needs. */
-size_t experts_beside_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
+/* What gpu_experts_partial_begin needs. */
+size_t experts_partial_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 
 /* gpu_attend, its parts: with norm_whole, the norms, in place; for n > 1, norm, rotation and store
  * of the batch's keys and values, in place for q; then, for n > GPU_FEW, the attention itself. */
@@ -105,6 +105,6 @@ void attend_many(gpu *g, const gpu_attention *a);
 bool attend_many_fits(const gpu *g, const gpu_attention *a);    /* whether there is a kernel */
 
 /* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
-void attend_long(gpu *g, const gpu_attention *a, int keys);
+void attention_decode_mma(gpu *g, const gpu_attention *a, int keys);
 
 #endif

@@ -38,8 +38,8 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
     unit_runner<TYPE, FEW_STAGES, CONTRACT_FEW> runner;
     token_tile tile;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (tile_of_block(tile, p)) {
         const int row_bytes = (int)p.w.row_bytes, last = p.rows - 1;
         const uint8_t *const a = weight_row(p.w, tile.expert, 0);
@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
                        }
                    });
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */

@@ -28,8 +28,8 @@ static __global__ void __launch_bounds__(QUANTISE_THREADS) quantise_rows(frame f
 {
     const size_t t = blockIdx.x;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const bool wanted = !from || ((int)t >= *from && (int)t < *to);
     for (int first = 0; wanted && first < cols / 8; first += QUANTISE_THREADS) {
         const int i = first + (int)threadIdx.x;
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(QUANTISE_THREADS) quantise_rows(frame f
         load8(v, rows + t * cols, i, cols);
         quantise8(blocks + t * blocks_pitch(cols), cols / 32, v, i);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 void contract_quantise(gpu *g, void *blocks, const float *rows, int n, int cols,
@@ -57,11 +57,11 @@ static __global__ void __launch_bounds__(ACTIVATE_THREADS) activate_rows(frame f
 {
     const size_t n = (size_t)p.n * p.rows, stride = (size_t)gridDim.x * ACTIVATE_THREADS;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     for (size_t i = (size_t)blockIdx.x * ACTIVATE_THREADS + threadIdx.x; i < n; i += stride)
         store_mid(p, i, contract_activation(gate[i], up[i], p.act));
-    frame_end(f);
+    pdl_end(f);
 }
 
 void contract_activate(gpu *g, const gemm *p, const float *gate, const float *up)

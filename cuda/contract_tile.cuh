@@ -554,12 +554,12 @@ static __global__ void __launch_bounds__((contract_layout<TYPE, ROWS, TOKENS>::t
     extern __shared__ __align__(128) uint8_t shared[];
     token_tile tile;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if constexpr (ROWS >= LEAST_ROWS && ROWS <= MOST_ROWS)
         if (tile_of_block(tile, p))
             contract_block<TYPE, ROWS, TOKENS>(p, tile, shared, MAGIC_BITS + (int)f.zero);
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */

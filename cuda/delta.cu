@@ -24,8 +24,8 @@ static __global__ void __launch_bounds__(32) delta_prepare(frame f, const gpu_de
 {
     const delta_sizes s = sizes_of(d);
     const int lane = threadIdx.x, h = blockIdx.x, t = blockIdx.y;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     float *q = d.mixed + (size_t)t * s.channels + h * DIM, *k = q + s.keys;
     float qq = 0.0f, kk = 0.0f;
     for (int i = lane; i < DIM; i += 32) {
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(32) delta_prepare(frame f, const gpu_de
         *beta = sigmoid(*beta);
         *decay = log_decay(*decay, d.dt_bias[v], d.a[v]);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- the rule -------------------------------------------------------------------------------- */
@@ -117,15 +117,15 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     float *state = d.state + (size_t)head * DIM * DIM + column0 + own;
     float S[ROWS];
 
-    frame_begin(f);
+    pdl_begin(f);
     if (ONE) frame_pass();               /* it takes 2 us, the product after it longer to start */
     /* written by this layer's kernel of the previous token, long ago; fresh: by the one before */
-    if (fresh) frame_wait(f);
+    if (fresh) pdl_wait(f);
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
         S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
     const float dt_bias = d.dt_bias[head], decay = d.a[head];
-    frame_wait(f);
+    pdl_wait(f);
     load_tile<DIM, ONE>(tiles[0], d, s, place, 0);
 
     for (int t0 = 0, now = 0; t0 < n_all; t0 += TILE, now ^= 1) {
@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
         state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM] = S[r];
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */

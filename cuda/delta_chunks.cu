@@ -494,8 +494,8 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(frame f, 
     const int token = first + chunk * TOKENS;
     const chunk_view<DIM> to = view_of<DIM>(d, chunk, head);
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (warp == 0) take_gates(m, d, s, head, token, lane);
     take_rows(m, d, s, key_head, token, warp, lane);
     __syncthreads();
@@ -519,7 +519,7 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(frame f, 
         if (i < DIM / 16) solve_keys(to, m, q + s.keys, q, s.channels, group, lane);
         else solve_values(to, m, row + 2 * s.keys + head * DIM + column, s.channels, group, lane);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- with the state -------------------------------------------------------------------------- */
@@ -626,8 +626,8 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
                                           * column lane / 4 + c / 2 * 8 */
     int now = 0;                         /* number of the operand that is next */
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
         fetch_piece<DIM>(carry_shared + i * piece<DIM>, d, i, n_chunk, head, key_head);
@@ -727,7 +727,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
         #pragma unroll
         for (int c = 0; c < 4; c++)
             state[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8] = S[i][c];
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */

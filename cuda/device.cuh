@@ -1,12 +1,12 @@
 /* device.cuh - what every kernel file shares: how kernels are launched, and small device helpers.
  *
- * Every kernel takes a frame first and begins with frame_begin, waits with frame_wait before it
+ * Every kernel takes a frame first and begins with pdl_begin, waits with pdl_wait before it
  * reads anything that an earlier kernel of the stream wrote (or writes anything that one reads),
- * and ends with frame_end. On chips with programmatic dependent launch the next kernel's blocks
- * start once all blocks of this one have passed frame_wait, so what they do before their own
- * frame_wait (fetching weights) overlaps with this kernel. So memory written two kernels ago may be
- * read before frame_wait; what the kernel just before wrote may not. (Weights change only where
- * experts change places: mover.cu. What is moved there the next kernel does not read.) */
+ * and ends with pdl_end. On chips with programmatic dependent launch the next kernel's blocks
+ * start once all blocks of this one have passed pdl_wait, so what they do before their own
+ * pdl_wait (fetching weights) overlaps with this kernel. So memory written two kernels ago may be
+ * read before pdl_wait; what the kernel just before wrote may not. (Weights change only where
+ * experts change places: copy_queue.cu. What is moved there the next kernel does not read.) */
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -58,9 +58,9 @@ struct gpu {
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
-    gpu_smaller *smaller;                /* smaller.cu; NULL: all of the chip is ours */
-    gpu_hold *hold;                      /* hold.cu; or NULL */
-    gpu_gather *gather;                  /* gather.cu; or NULL */
+    gpu_smaller *smaller;                /* sm_partition.cu; NULL: all of the chip is ours */
+    gpu_hold *hold;                      /* bandwidth_limiter.cu; or NULL */
+    gpu_gather *gather;                  /* batched_reads.cu; or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
     const void *lent;                    /* scratch of whoever said gpu_gemm_lend */
@@ -75,10 +75,10 @@ cudaError_t gpu_sync_streams(gpu *g);    /* waits for all of them; the first fai
 void gpu_gather_make(gpu *g);            /* with the device: the token loop makes nothing */
 void gpu_gather_free(gpu *g);
 
-/* smaller.cu. Open looks at n_sm and changes it, and makes the part that is ours current; after a
- * failure, too, there may be something to close. What of CUDA's is current belongs to the thread:
- * cudaSetDevice makes it all of the chip again, gpu_make_current what is ours. Of the rest there
- * may be nothing. */
+/* sm_partition.cu. Open looks at n_sm and changes it, and makes the part that is ours current;
+ * after a failure, too, there may be something to close. What of CUDA's is current belongs to
+ * the thread: cudaSetDevice makes it all of the chip again, gpu_make_current what is ours. Of
+ * the rest there may be nothing. */
 int gpu_smaller_open(gpu *g, err_ctx *err);
 void gpu_smaller_close(gpu *g);
 cudaError_t gpu_make_current(const gpu *g);
@@ -193,7 +193,7 @@ static __device__ __forceinline__ bool wait_for_host(const volatile uint32_t *wo
     return true;
 }
 
-static __device__ __forceinline__ void frame_begin(frame f)
+static __device__ __forceinline__ void pdl_begin(frame f)
 {
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->start, device_ns());
 }
@@ -207,7 +207,7 @@ static __device__ __forceinline__ void frame_pass(void)
 #endif
 }
 
-static __device__ __forceinline__ void frame_wait(frame f)
+static __device__ __forceinline__ void pdl_wait(frame f)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -216,7 +216,7 @@ static __device__ __forceinline__ void frame_wait(frame f)
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->ready, device_ns());
 }
 
-static __device__ __forceinline__ void frame_end(frame f)
+static __device__ __forceinline__ void pdl_end(frame f)
 {
     if (f.trace && threadIdx.x == 0) atomicMax(&f.trace->end, device_ns());
 }

@@ -13,7 +13,7 @@
 
 #include "cuda/activations.cuh"
 #include "cuda/blocks.cuh"
-#include "cuda/bulk.cuh"
+#include "cuda/tma_copy.cuh"
 
 /* A chunk of each of the unit's rows: launch_shapes.h. */
 template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {

@@ -1,6 +1,6 @@
-/* experts.cu - the chosen experts of up to GPU_FEW tokens of a layer whose experts are all in VRAM;
- * larger batches are left to experts_batch.cu, and split layers to experts_split.cu. The kernels
- * are those of experts.cuh, compiled in experts_basic.cu and its like. */
+/* experts.cu - the chosen experts of up to GPU_FEW tokens of a layer whose experts are all in
+ * VRAM; larger batches are left to experts_batch.cu, and split layers to experts_with_host.cu.
+ * The kernels are those of experts.cuh, compiled in experts_basic.cu and its like. */
 #include "cuda/experts.cuh"
 
 /* ---- int8 form of the input, where no router made it ----------------------------------------- */
@@ -9,12 +9,12 @@ static __global__ void quantise_rows(frame f, const input_view in, uint8_t *bloc
 {
     __shared__ float sums[32];
     const int t = blockIdx.x;
-    frame_begin(f);
+    pdl_begin(f);
     const input_ahead<2> ahead = input_begin<2, ANY_INPUT, 256>(in);
-    frame_wait(f);
+    pdl_wait(f);
     uint8_t *codes = in.cols % 32 == 0 ? blocks + (size_t)t * blocks_pitch(in.cols) : NULL;
     input_finish<ANY_INPUT, 256>(codes, rows + (size_t)t * in.cols, in, t, sums, ahead);
-    frame_end(f);
+    pdl_end(f);
 }
 
 void few_input(gpu *g, gpu_input *in)
@@ -49,7 +49,7 @@ size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, in
 {
     const size_t few = few_layout(NULL, n < GPU_FEW ? n : GPU_FEW, k, n_ff, n_embd).bytes;
     const size_t many = n > GPU_FEW ? experts_many_scratch(g, n, k, n_expert, n_ff, n_embd) : 0;
-    const size_t beside = n > GPU_FEW ? experts_beside_scratch(n, k, n_expert, n_ff, n_embd) : 0;
+    const size_t beside = n > GPU_FEW ? experts_partial_scratch(n, k, n_expert, n_ff, n_embd) : 0;
     const size_t most = few > many ? few : many;
     return most > beside ? most : beside;
 }

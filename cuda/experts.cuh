@@ -11,7 +11,7 @@
  * experts are in one bank; both kernels choose them from the router's keys or logits, every block
  * for itself, unless the caller names them, and down weighs them. What the router left is two
  * kernels old when the second one starts, so it chooses and asks for its weights before it waits.
- * In a split layer (experts_split.cu) another kernel has chosen and has noted where each slot's
+ * In a split layer (experts_with_host.cu) another kernel has chosen and has noted where each slot's
  * slabs are; vectors that the host computed are only summed. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
@@ -216,13 +216,13 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
         expert = room.chosen[rank];
     };
 
-    frame_begin(f);
+    pdl_begin(f);
     keep(rank);                          /* a division takes long */
     if constexpr (is_float_type<TYPE>::value) {
-        frame_wait(f);
+        pdl_wait(f);
         if constexpr (ARGS::split) {
             if (!is_shared && !find_slot(&expert, &gate_at, &up_at, a, slot)) {
-                frame_end(f);
+                pdl_end(f);
                 return;
             }
         } else if (!is_shared) {
@@ -255,10 +255,10 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
         };
         if (is_shared)
             runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
-        frame_wait(f);
+        pdl_wait(f);
         if constexpr (ARGS::split) {
             if (!is_shared && !find_slot(&expert, &gate_at, &up_at, a, slot)) {
-                frame_end(f);
+                pdl_end(f);
                 return;
             }
         } else if (!is_shared) {
@@ -292,7 +292,7 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
     if (warp == 0)
         store_mid(a, slot, group, contract_activation(gate_sum[threadIdx.x], up_sum[threadIdx.x],
                                                       a.act));
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- down, sum ------------------------------------------------------------------------------- */
@@ -357,7 +357,8 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float sums[MAX_SLOTS * DOWN_ROWS], gates[SELECT_MAX_K];
     __shared__ select_room room;
-    static_assert(sizeof sums + sizeof gates + sizeof room + MAX_SLOTS * 16 <= STATIC_BYTES, "down");
+    static_assert(sizeof sums + sizeof gates + sizeof room + MAX_SLOTS * 16 <= STATIC_BYTES,
+                  "down");
     const int *ids = room.chosen;
     const int octet_shift = PAIRED ? 0 : a.octet_shift, n_row = DOWN_ROWS << octet_shift;
     const int token = blockIdx.y, first = blockIdx.x * n_row, warp = warp_index();
@@ -385,9 +386,9 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
         else return row_at(slab_of(i), expert, row);
     };
 
-    frame_begin(f);
+    pdl_begin(f);
     if constexpr (ARGS::split) {
-        frame_wait(f);
+        pdl_wait(f);
         find_slots(room.chosen, gates, down_at, made, &n_made, a, token);
         __syncthreads();
         n = n_made;
@@ -405,7 +406,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     if constexpr (is_float_type<TYPE>::value) {
         if constexpr (!ARGS::split) {
             choose_gates(gates, &room, a.chosen, token);
-            frame_wait(f);
+            pdl_wait(f);
         }
         if (finishes) before = a.x[at];
         float *mid = (float *)shared;
@@ -445,7 +446,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
         const int each = pitch / 16;
         if constexpr (!ARGS::split) {
             choose_gates(gates, &room, a.chosen, token);
-            frame_wait(f);
+            pdl_wait(f);
         }
         if (finishes) before = a.x[at];
         if constexpr (is_woven<TYPE>::value) {
@@ -506,7 +507,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
         else if (a.shared_y) sum = __fmaf_rn(a.sigma[token], a.shared_y[at], sum);
         a.x[at] = __fadd_rn(before, sum);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */

@@ -42,8 +42,8 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
     const int from = min(warp * run, n), to = min(from + run, n);
     int lower = 0, own = 0;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const auto rank_of = [&](int i) { return ranks ? ranks[ids[i]] : ids[i]; };
     for (int i = from + lane; i < to; i += 32) {
         const int rank = rank_of(i);
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
         if (mine) slots[at + __popc(all & ((1u << lane) - 1))] = i;
         at += __popc(all);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* One block, a thread for a rank: its expert's slots cut into tiles, and how many tiles precede
@@ -88,8 +88,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token
     const int e = (int)threadIdx.x, warp = e / 32, lane = e % 32;
     int begin = 0, end = 0;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (e < n_expert) {
         begin = first[e];
         end = first[e + 1];
@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token
         tiles[before + i] = { expert, at, min(tile_tokens, end - at), 0 };
     }
     if (counts && e < n_expert) counts[expert] = end - begin;
-    frame_end(f);
+    pdl_end(f);
 }
 
 void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int32_t *rank,
@@ -137,11 +137,11 @@ static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(frame f, con
 {
     const size_t n = (size_t)p.n * p.rows, stride = (size_t)gridDim.x * JOIN_THREADS;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     for (size_t i = (size_t)blockIdx.x * JOIN_THREADS + threadIdx.x; i < n; i += stride)
         store_mid(p, i, activate(gate[i], up[i], p.act));
-    frame_end(f);
+    pdl_end(f);
 }
 
 typedef struct join_args {
@@ -181,8 +181,8 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
     __shared__ const float *from[GPU_MOST_USED];
     const size_t t = blockIdx.x;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (KIND == JOIN_COLD) {
         if ((int)threadIdx.x < a.k) {
             const size_t slot = t * a.k + threadIdx.x;
@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, con
         for (int i = 0; i < W; i++) v[i] += sum[i];
         store_values(x, v);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- scratch --------------------------------------------------------------------------------- */

@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
     __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (warp == 0) {
         const unsigned below = (1u << lane) - 1;
         const int where = lane < a.k ? a.slots[lane].where : GPU_HOT;
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
             if (n_part && a.fetch_ns) *a.fetch_ns = device_ns() - from;
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 static inline unsigned pull_blocks(const gpu *g)

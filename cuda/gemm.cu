@@ -50,7 +50,7 @@ void gpu_gemm_reclaim(gpu *g, const void *scratch)
 
 bool gemm_follows_contract(const gpu *g, int n) { return n < gemm_from(&g->gemm); }
 
-static gemm_way way_of(const gpu *g, const gemm *p)
+static gemm_way strategy_of(const gpu *g, const gemm *p)
 {
     gemm_case c = {};
     c.n = p->n;
@@ -116,7 +116,7 @@ static void run_half(gpu *g, const gemm *p)
     }
     scaled.w.factor *= factor;
     scaled.up.factor *= factor;
-    if (way_of(g, p) == GEMM_VENDOR && vendor_gemm_run(g, &scaled)) return;
+    if (strategy_of(g, p) == GEMM_VENDOR && vendor_gemm_run(g, &scaled)) return;
     if (!p->tiles) scaled.tile_tokens = dense_tokens(g, p);
     switch (p->type) {
 #define CASE(TYPE) case TYPE: run_type<TYPE>(g, &scaled); break;

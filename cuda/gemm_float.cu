@@ -252,10 +252,10 @@ gemm_floats(frame f, const gemm p, bool vectors)
     const float *from[S::FETCHED];
     token_tile tile;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (!tile_of_block(tile, p)) {
-        frame_end(f);
+        pdl_end(f);
         return;
     }
     #pragma unroll
@@ -273,7 +273,7 @@ gemm_floats(frame f, const gemm p, bool vectors)
         sum_runs<SIDE, GROUPS>(sum, shared + group * 2 * S::STAGE, from, at, p.cols, vectors);
         join_groups<SIDE, GROUPS>(p, shared, sum, at, tile.expert, first, n);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- a few rows ------------------------------------------------------------------------------ */
@@ -284,8 +284,8 @@ static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(frame f, con
 {
     const int t = (int)(blockIdx.x * THIN_WARPS + threadIdx.x / 32), lane = threadIdx.x % 32;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (t < p.n) {
         const float *x = (const float *)p.x + (size_t)t * p.cols;
         for (int r = 0; r < p.rows; r++) {
@@ -312,7 +312,7 @@ static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(frame f, con
             }
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */

@@ -321,10 +321,10 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
     token_tile tile;
     float sum[L::m][L::n][4];
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (!tile_of_block(tile, p)) {
-        frame_end(f);
+        pdl_end(f);
         return;
     }
     #pragma unroll
@@ -340,7 +340,7 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
 
     if (p.up.data) write_two<TOKENS, LOWS>(p, tile, sum);
     else write_one<TOKENS>(p, tile, sum);
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */

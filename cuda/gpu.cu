@@ -51,7 +51,7 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     *out = {};
     if ((rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess)
         return fail(err, rc, "properties", device);
-    /* a part of the device may be current already, and is to stay so: smaller.cu */
+    /* a part of the device may be current already, and is to stay so: sm_partition.cu */
     if (((rc = cudaGetDevice(&now)) != cudaSuccess || now != device) &&
         (rc = cudaSetDevice(device)) != cudaSuccess)
         return fail(err, rc, "select", device);
@@ -166,7 +166,7 @@ void gpu_close(gpu *g)
 {
     if (!g) return;
     if (g->stream) {
-        gpu_hold_end(g, NULL);
+        gpu_throttle_end(g, NULL);
         gpu_sync_streams(g);
         gpu_upload_end(g, NULL);
         gpu_gather_free(g);
@@ -190,9 +190,10 @@ int gpu_wait(gpu *g, err_ctx *err)
 {
     gpu_fail(g, cudaStreamSynchronize(g->stream), "wait");
     if (g->failure != cudaSuccess || !g->wait->late) return report(g, err);
-    return err_set(err, ERR_IO, "GPU %d: the program did not answer a kernel within %.1f s, so this "
-                   "token is lost; was it stopped or swapped out?", g->device,
-                   (double)g->wait->limit_ns * 1e-9);
+    return err_set(err, ERR_IO,
+                   "GPU %d: the program did not answer a kernel within %.1f s, so this "
+                   "token is lost; was it stopped or swapped out?",
+                   g->device, (double)g->wait->limit_ns * 1e-9);
 }
 
 bool gpu_alive(gpu *g)
@@ -375,7 +376,7 @@ int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err)
     return report(g, err);
 }
 
-void gpu_play(gpu *g, gpu_recording *r)
+void gpu_replay(gpu *g, gpu_recording *r)
 {
     if (g->failure == cudaSuccess) gpu_fail(g, cudaGraphLaunch(r->exec, g->stream), "play");
 }

@@ -95,17 +95,17 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err);
  * fails with ERR_UNSUPPORTED where driver or build cannot. Call it before anything else here. */
 void gpu_pretend_sms(int n);
 
-typedef struct gpu_held {
+typedef struct gpu_throttled {
     int n_sm, n_sm_all;                  /* in use; of the chip */
     double bytes_per_s;                  /* what a kernel that only reads gets on those in use */
     double whole_bytes_per_s;            /* and what it would get on all of them */
-} gpu_held;
+} gpu_throttled;
 
-/* Until gpu_hold_end the others read as much as it takes to leave those in use no more than this
- * share of the chip's bandwidth, or as much as they can. A share of 1: nobody reads. Takes up to a
- * gigabyte of VRAM. The thread that begins it is the one that opened the device. */
-int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err);
-int gpu_hold_end(gpu *g, err_ctx *err);  /* also if nothing is held; fails if it did not hold */
+/* Until gpu_throttle_end the others read as much as it takes to leave those in use no more than
+ * this share of the chip's bandwidth, or as much as they can. A share of 1: nobody reads. Takes
+ * up to a gigabyte of VRAM. The thread that begins it is the one that opened the device. */
+int gpu_throttle_begin(gpu *g, double share, gpu_throttled *out, err_ctx *err);
+int gpu_throttle_end(gpu *g, err_ctx *err);  /* also if nothing is held; fails if it did not hold */
 
 /* ---- peaks ----------------------------------------------------------------------------------- */
 
@@ -136,7 +136,7 @@ int gpu_recording_create(gpu_recording **out, err_ctx *err);     /* nothing on i
 void gpu_recording_free(gpu_recording *r);                       /* NULL is fine */
 int gpu_record_begin(gpu *g, err_ctx *err);
 int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err);      /* replaces what was on it */
-void gpu_play(gpu *g, gpu_recording *r); /* an operation */
+void gpu_replay(gpu *g, gpu_recording *r); /* an operation */
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -448,9 +448,9 @@ typedef struct gpu_expert_args {
     /* n > GPU_FEW: weights in blocks follow the contract here, too, so that the bits are those of
      * few tokens; else 16-bit activations. Float weights always have the latter, or exact F32 */
     bool contract;
-    /* gpu_experts_split alone: NULL, or a network of the same tokens that is computed while the
+    /* gpu_experts_with_host alone: NULL, or a network of the same tokens that is computed while the
      * host computes experts. Memory that it writes, its input's included, is its own. */
-    gpu_input *beside_in;
+    gpu_input *partial_in;
     const gpu_network_args *beside;
 } gpu_expert_args;
 /* n_ff: the wider of routed and shared experts. */
@@ -478,7 +478,7 @@ typedef enum gpu_where {
 
 enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
        GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED,
-       GPU_MOST_GUESSES = 4 };           /* experts that cross the bus for one layer on a guess */
+       GPU_MOST_PREDICTIONS = 4 };       /* experts that cross the bus for one layer on a guess */
 
 /* One layer's question to the host, and the reply, in page-locked RAM. Slot t * k + r is the r-th
  * choice of token t. Words that someone polls have cache lines of their own.
@@ -490,14 +490,14 @@ enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
 #define GPU_CODES 16u
 #define GPU_QUIET 1u
 #define GPU_NUMBERS 0x0FFFFFFFu
-typedef struct gpu_mail {
+typedef struct gpu_mailbox {
     volatile uint32_t asked;             /* the last question's number * GPU_CODES, + GPU_QUIET +
                                           * its GPU_GUESSED slots if the layer is quiet; else
                                           * written after all of it */
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];
-    volatile uint64_t told;              /* the last guess: gpu_told */
+    volatile uint64_t told;              /* the last guess: gpu_predicted */
     uint8_t apart_3[120];
     /* [slot]: number of the question whose down slab is in the pad */
     volatile uint32_t fetched[GPU_MOST_USED];
@@ -513,30 +513,35 @@ typedef struct gpu_mail {
     float *mid_rows;                     /* [slot, n_ff]; needed only where down has floats */
     float *y;                            /* [slot, n_embd] */
     int n_embd, n_ff;
-} gpu_mail;
+} gpu_mailbox;
 
 /* What the device tells the host of a guess, in one word: the number of the question that it is
  * about (its lower bits), and experts that will probably be in it, the likeliest first, without
  * those that cross the bus. */
-enum { GPU_MOST_TOLD = 4, GPU_TOLD_BITS = 10, GPU_TOLD_COUNT = GPU_MOST_TOLD * GPU_TOLD_BITS,
-       GPU_TOLD_NUMBER = GPU_TOLD_COUNT + 4 };
+enum {
+    GPU_MOST_PREDICTED = 4,
+    GPU_PREDICTED_BITS = 10,
+    GPU_PREDICTED_COUNT = GPU_MOST_PREDICTED * GPU_PREDICTED_BITS,
+    GPU_PREDICTED_NUMBER = GPU_PREDICTED_COUNT + 4
+};
 /* How many; 0 if it is about another question. */
-static inline int gpu_told(int32_t ids[GPU_MOST_TOLD], uint64_t told, uint32_t number)
+static inline int gpu_predicted(int32_t ids[GPU_MOST_PREDICTED], uint64_t told, uint32_t number)
 {
-    const int n = (int)(told >> GPU_TOLD_COUNT & 15);
-    if ((told ^ (uint64_t)number << GPU_TOLD_NUMBER) >> GPU_TOLD_NUMBER) return 0;
+    const int n = (int)(told >> GPU_PREDICTED_COUNT & 15);
+    if ((told ^ (uint64_t)number << GPU_PREDICTED_NUMBER) >> GPU_PREDICTED_NUMBER) return 0;
     for (int i = 0; i < n; i++)
-        ids[i] = (int32_t)(told >> i * GPU_TOLD_BITS & ((1 << GPU_TOLD_BITS) - 1));
+        ids[i] = (int32_t)(told >> i * GPU_PREDICTED_BITS & ((1 << GPU_PREDICTED_BITS) - 1));
     return n;
 }
 
 /* For up to GPU_FEW tokens of k choices. */
-int gpu_mail_create(gpu_mail **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
-void gpu_mail_free(gpu *g, gpu_mail *m); /* NULL is fine */
+int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
+void gpu_mailbox_free(gpu *g, gpu_mailbox *m); /* NULL is fine */
 
 /* The host's part: activations of a slot as engine/host/ops.h keeps them (codes of 32, scale and
  * two sums of each block) into mid. */
-void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, const int16_t *sums);
+void gpu_mailbox_put_mid(gpu_mailbox *m, int slot, const int8_t *q, const float *dx,
+                         const int16_t *sums);
 
 /* What gpu_experts does, with some of the experts elsewhere. All of these are operations of the
  * stream (and of a second one beside it) and can be recorded: choose the experts and ask; fetch;
@@ -547,17 +552,17 @@ void gpu_mail_put_mid(gpu_mail *m, int slot, const int8_t *q, const float *dx, c
 /* Experts that the next layer will probably choose: by its router, from this layer's vectors. Those
  * of them that are not in VRAM, the likeliest first, cross the bus while nobody asks for anything
  * else, or are named to the host. What comes too late for that layer's choice is not used. */
-typedef struct gpu_guess {
+typedef struct gpu_predict {
     gpu_matrix router;                   /* the next layer's, of floats; data NULL: no guess */
     gpu_router_rule rule;
     const float *norm, *next_norm;       /* [n_embd] of this layer's input and of the next one's */
-    const int32_t *hot;                  /* of the next layer, as in gpu_split */
+    const int32_t *hot;                  /* of the next layer, as in gpu_with_host */
     const uint64_t *slabs;
     uint64_t bytes[3];                   /* of its slabs */
-} gpu_guess;
+} gpu_predict;
 
-typedef struct gpu_split {
-    gpu_mail *mail;
+typedef struct gpu_with_host {
+    gpu_mailbox *mailbox;
     uint32_t *number;                    /* device: of the last question; 0 to begin with */
     const int32_t *hot;                  /* device [n_expert]: index of an expert in the banks of
                                           * gpu_expert_args, or -1; NULL: all are -1 */
@@ -574,28 +579,28 @@ typedef struct gpu_split {
                                           * closes */
     bool closes;                         /* the token's last: its number says, asked or not, that
                                           * all choices of the token are in RAM */
-    uint8_t *pad;                        /* VRAM that slabs are fetched to, gpu_split_pad bytes */
+    uint8_t *pad;                      /* VRAM that slabs are fetched to, gpu_with_host_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
     bool one_stream;                     /* fetch before the hot experts, not beside them; then
                                           * there are no guesses */
-    void *scratch;                       /* gpu_split_scratch bytes, zero to begin with */
+    void *scratch;                       /* gpu_with_host_scratch bytes, zero to begin with */
     /* Guesses. Two rooms take turns: consecutive layers have different ones, and a layer finds in
      * its own what was guessed for it. */
-    gpu_guess next;
-    uint8_t *guess_pad;                  /* VRAM: two rooms; NULL: nothing is fetched on a guess */
-    uint64_t guess_room;                 /* bytes of a room: fetch[0] times gpu_guess_pad */
-    int guess_turn;                      /* 0 or 1: this layer's room */
-    int guess_layer;                     /* its number among the layers that the state is for */
-    void *guess_state;                   /* gpu_guess_state bytes, zero to begin with; the same for
+    gpu_predict next;
+    uint8_t *prediction_pad;             /* VRAM: two rooms; NULL: nothing is fetched on a guess */
+    uint64_t prediction_room;            /* bytes of a room: fetch[0] times gpu_prediction_pad */
+    int prediction_turn;                 /* 0 or 1: this layer's room */
+    int prediction_layer;                /* its number among the layers that the state is for */
+    void *prediction_state; /* gpu_prediction_state bytes, zero to begin with; the same for
                                           * all layers. NULL: no guesses are made or used */
-} gpu_split;
-bool gpu_guess_fits(int router_type);
-size_t gpu_guess_pad(const uint64_t bytes[3]);           /* for one expert with these slabs */
-size_t gpu_guess_state(int n_expert, int n_embd, int n_layer);
-size_t gpu_split_pad(const gpu_expert_args *a, int pad_down, int pad_all);
-size_t gpu_split_scratch(int k, int n_ff, int n_embd);
+} gpu_with_host;
+bool gpu_prediction_fits(int router_type);
+size_t gpu_prediction_pad(const uint64_t bytes[3]);      /* for one expert with these slabs */
+size_t gpu_prediction_state(int n_expert, int n_embd, int n_layer);
+size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all);
+size_t gpu_with_host_scratch(int k, int n_ff, int n_embd);
 /* The banks of `a` carry type, shape and small vectors; data may be NULL if hot is. */
-void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_split *s);
+void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_with_host *s);
 
 /* The same for more than GPU_FEW tokens, and without questions: the host knows the choices and the
  * map, and computes the cold experts while the device computes the hot ones. begin leaves the hot
@@ -604,23 +609,23 @@ void gpu_experts_split(gpu *g, gpu_input *in, const gpu_expert_args *a, const gp
  * The vectors are those of the arithmetic contract, wherever they come from, so the bits do not
  * depend on the map. The map must stay as it is from begin to the last end, and nothing else may
  * use the scratch. */
-/* Reads in, ids, gates and the banks of `a`, whose data hot ([n_expert], as in gpu_split) speaks
- * of. */
-void gpu_experts_beside_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, const int32_t *hot);
+/* Reads in, ids, gates and the banks of `a`, whose data hot ([n_expert], as in gpu_with_host)
+ * speaks of. */
+void gpu_experts_partial_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, const int32_t *hot);
 /* sums [in->n, n_embd]. cold: page-locked [n * k, n_embd], the vectors of slots first * k and on;
  * those of hot experts are not read. It must stay as it is until the operation is complete. */
-void gpu_experts_beside_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
-                            const int32_t *hot, float *sums, const float *cold, int first, int n);
+void gpu_experts_partial_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
+                             const int32_t *hot, float *sums, const float *cold, int first, int n);
 
-/* Between gpu_route, which was asked for logits alone, and gpu_experts_split: drops those of the
- * chosen experts that are not in VRAM, unless all would be. Weights are made of the remaining
- * experts' own logits. A slot that was dropped comes after the others, with weight 0 and the
- * token's first expert: it asks the host for nothing. Where all of the choice is in VRAM, or none,
- * the result has the bits of the model's own choice. */
+/* Between gpu_route, which was asked for logits alone, and gpu_experts_with_host: drops those of
+ * the chosen experts that are not in VRAM, unless all would be. Weights are made of the
+ * remaining experts' own logits. A slot that was dropped comes after the others, with weight 0
+ * and the token's first expert: it asks the host for nothing. Where all of the choice is in
+ * VRAM, or none, the result has the bits of the model's own choice. */
 typedef struct gpu_prefer {
     float *logits;                       /* [n, n_expert]; of no use afterwards */
     gpu_router_rule rule;
-    const int32_t *hot;                  /* [n_expert]: as in gpu_split */
+    const int32_t *hot;                  /* [n_expert]: as in gpu_with_host */
     int n, n_expert, k;                  /* at most GPU_FEW, 1024, 32 */
     int32_t *ids;                        /* [n, k], for gpu_expert_args */
     float *gates;                        /* [n, k] */
@@ -664,15 +669,15 @@ int gpu_stage_sent(gpu *g, gpu_stage *s, int i, err_ctx *err);   /* waits for th
 /* Copies from page-locked RAM to VRAM, and back (save), beside all operations, one after the other,
  * by a copy engine. The caller sees to it that nobody reads what is overwritten, and that `from`
  * stays. */
-typedef struct gpu_mover gpu_mover;
-int gpu_mover_create(gpu_mover **out, gpu *g, int n_mark, err_ctx *err);
-void gpu_mover_free(gpu *g, gpu_mover *m);       /* NULL is fine; waits */
-void gpu_mover_copy(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes);
-void gpu_mover_save(gpu *g, gpu_mover *m, void *to, const void *from, uint64_t bytes);
-void gpu_mover_mark(gpu *g, gpu_mover *m, int i);        /* after the copies so far */
+typedef struct gpu_copy_queue gpu_copy_queue;
+int gpu_copy_queue_create(gpu_copy_queue **out, gpu *g, int n_mark, err_ctx *err);
+void gpu_copy_queue_free(gpu *g, gpu_copy_queue *m);  /* NULL is fine; waits */
+void gpu_copy_queue_copy(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes);
+void gpu_copy_queue_save(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes);
+void gpu_copy_queue_record(gpu *g, gpu_copy_queue *m, int i);  /* after the copies so far */
 /* 1: the copies before mark i have arrived, for the host and for whatever operation is called from
  * now on; 0: not yet; < 0: failure. */
-int gpu_mover_passed(gpu *g, gpu_mover *m, int i, err_ctx *err);
+int gpu_copy_queue_passed(gpu *g, gpu_copy_queue *m, int i, err_ctx *err);
 
 /* An operation: copies within VRAM, in any order, so that no job may touch what another reads or
  * writes. jobs is in page-locked RAM and stays as it is until then. */
@@ -682,11 +687,11 @@ typedef struct gpu_move {
 void gpu_moves(gpu *g, const gpu_move *jobs, int n);
 
 /* Points in the stream that the host can wait for without waiting for all of it. */
-typedef struct gpu_marks gpu_marks;
-int gpu_marks_create(gpu_marks **out, gpu *g, int n, err_ctx *err);
-void gpu_marks_free(gpu_marks *m);       /* NULL is fine */
-void gpu_marks_set(gpu *g, gpu_marks *m, int i);         /* an operation */
-int gpu_marks_wait(gpu *g, gpu_marks *m, int i, err_ctx *err);
+typedef struct gpu_events gpu_events;
+int gpu_events_create(gpu_events **out, gpu *g, int n, err_ctx *err);
+void gpu_events_free(gpu_events *m);     /* NULL is fine */
+void gpu_events_record(gpu *g, gpu_events *m, int i);    /* an operation */
+int gpu_events_wait(gpu *g, gpu_events *m, int i, err_ctx *err);
 
 /* ---- links ----------------------------------------------------------------------------------- */
 

@@ -59,21 +59,21 @@ __attribute__((used)) static uint64_t no_device(void) { return 0; }
     X(gpu_read_end) X(gpu_zero) X(gpu_copy) X(gpu_upload) X(gpu_upload_end)                        \
     X(gpu_set_host_limit) X(gpu_recover) X(gpu_recoveries) X(gpu_gemm_set) X(gpu_gemm_name)        \
     X(gpu_gemm_scratch) X(gpu_gemm_lend) X(gpu_gemm_reclaim) X(gpu_read_bandwidth)                 \
-    X(gpu_pretend_sms) X(gpu_hold_begin) X(gpu_hold_end) X(gpu_multiply_peak)                      \
+    X(gpu_pretend_sms) X(gpu_throttle_begin) X(gpu_throttle_end) X(gpu_multiply_peak)                      \
     X(gpu_measure_links) X(gpu_load_begin) X(gpu_load_end) X(gpu_profile_begin)                    \
     X(gpu_profile_read) X(gpu_profile_end) X(gpu_record_begin) X(gpu_recording_create)             \
-    X(gpu_record_end) X(gpu_play) X(gpu_recording_free) X(gpu_embed) X(gpu_rope_table)             \
+    X(gpu_record_end) X(gpu_replay) X(gpu_recording_free) X(gpu_embed) X(gpu_rope_table)             \
     X(gpu_type_fits) X(gpu_project) X(gpu_finish_input) X(gpu_attention_scratch)                   \
     X(gpu_attention_fits) X(gpu_attend) X(gpu_delta_fits) X(gpu_delta_scratch) X(gpu_delta_rule)   \
     X(gpu_route) X(gpu_add_normed) X(gpu_network_scratch) X(gpu_network) X(gpu_expert_scratch)     \
-    X(gpu_experts) X(gpu_mail_create) X(gpu_mail_free) X(gpu_mail_put_mid) X(gpu_guess_fits)       \
-    X(gpu_guess_pad) X(gpu_guess_state) X(gpu_split_pad) X(gpu_split_scratch)                      \
-    X(gpu_experts_split) X(gpu_experts_beside_begin) X(gpu_experts_beside_end)                     \
+    X(gpu_experts) X(gpu_mailbox_create) X(gpu_mailbox_free) X(gpu_mailbox_put_mid) X(gpu_prediction_fits)       \
+    X(gpu_prediction_pad) X(gpu_prediction_state) X(gpu_with_host_pad) X(gpu_with_host_scratch)                      \
+    X(gpu_experts_with_host) X(gpu_experts_partial_begin) X(gpu_experts_partial_end)                     \
     X(gpu_experts_join) X(gpu_prefer_hot) X(gpu_alive) X(gpu_lock) X(gpu_unlock)                   \
     X(gpu_stage_create) X(gpu_stage_free) X(gpu_stage_buffer) X(gpu_stage_copy)                    \
-    X(gpu_stage_ready) X(gpu_stage_done) X(gpu_stage_sent) X(gpu_mover_create) X(gpu_mover_free)   \
-    X(gpu_mover_copy) X(gpu_mover_save) X(gpu_mover_mark) X(gpu_mover_passed) X(gpu_moves)         \
-    X(gpu_marks_create) X(gpu_marks_free) X(gpu_marks_set) X(gpu_marks_wait) X(gpu_soft_cap)       \
+    X(gpu_stage_ready) X(gpu_stage_done) X(gpu_stage_sent) X(gpu_copy_queue_create) X(gpu_copy_queue_free)   \
+    X(gpu_copy_queue_copy) X(gpu_copy_queue_save) X(gpu_copy_queue_record) X(gpu_copy_queue_passed) X(gpu_moves)         \
+    X(gpu_events_create) X(gpu_events_free) X(gpu_events_record) X(gpu_events_wait) X(gpu_soft_cap)       \
     X(gpu_largest) X(gpu_advance) X(gpu_shortlist_make) X(gpu_shortlist_gather)                    \
     X(gpu_shortlist_gather_top)
 

@@ -75,9 +75,9 @@ SHAPE_FN int pitch_of(int room, int mask)
     return room;
 }
 
-/* A chunk: so many groups of each of the unit's rows. Threads copy `stages` of them ahead. bulk: the
- * chip copies, and longer chunks suit it better: two that together are as long as the others, or
- * longer by one group. */
+/* A chunk: so many groups of each of the unit's rows. Threads copy `stages` of them ahead. bulk:
+ * the chip copies, and longer chunks suit it better: two that together are as long as the
+ * others, or longer by one group. */
 SHAPE_FN int chunk_groups(int type, int stages, bool bulk)
 {
     const int limit = 288, group = group_bytes_of(type), few = group > limit ? 1 : limit / group;
@@ -167,8 +167,8 @@ static inline down_shape down_float_shape(const chip *c, int n_slot, int n_ff)
 
 /* Warps that have as many units each: a number of slots such as nine would leave some of eight idle
  * at the end. Two experts are too few for eight rows: then a block has more. */
-static inline down_shape down_block_shape(const chip *c, int type, bool paired, int n_slot, int n_ff,
-                                          int n_embd)
+static inline down_shape down_block_shape(const chip *c, int type, bool paired, int n_slot,
+                                          int n_ff, int n_embd)
 {
     const size_t warp = warp_bytes(c, type, down_stages_of(paired),
                                    paired ? UNIT_ROWS : UNIT_ROWS / 2, true);
@@ -235,7 +235,8 @@ static inline dense_shape dense_block_shape(const chip *c, int type, int tokens,
     return s;
 }
 
-/* ---- experts of a batch: experts_beside.cu, contract_few.cuh --------------------------------- */
+/* ---- experts of a batch: experts_partial_batch.cu, contract_few.cuh
+ * --------------------------------- */
 
 enum {
     BESIDE_THREADS = 256, BESIDE_STAGES = 3,
@@ -244,19 +245,19 @@ enum {
 
 /* Threads of a block, slots at a time and shared memory: as many as there is room for, threads
  * first. */
-typedef struct beside_shape {
+typedef struct partial_shape {
     unsigned threads;
     int each;
     size_t bytes;
-} beside_shape;
+} partial_shape;
 
-static inline beside_shape beside_shape_of(const chip *c, int type, int cols)
+static inline partial_shape partial_shape_of(const chip *c, int type, int cols)
 {
     const bool floats = shape_is_float(type);
     const size_t vector = floats ? (size_t)cols * sizeof(float) : gpu_blocks_bytes(cols);
     const size_t warp = floats ? 0 : warp_bytes(c, type, BESIDE_STAGES, UNIT_ROWS, true);
     const size_t most = c->block_bytes - STATIC_BYTES;
-    beside_shape s = { BESIDE_THREADS, GPU_FEW, 0 };
+    partial_shape s = { BESIDE_THREADS, GPU_FEW, 0 };
     while (s.threads > 32 && warp > 0 && s.threads / 32 * warp + (size_t)s.each * vector > most)
         s.threads /= 2;
     while (s.each > 1 && s.threads / 32 * warp + (size_t)s.each * vector > most) s.each--;
@@ -294,12 +295,13 @@ static inline int tile_tokens_that_fit(const chip *c, size_t staged, int tokens)
     return tokens;
 }
 
-/* ---- routers: route.cu, guess.cu ------------------------------------------------------------- */
+/* ---- routers: route.cu, expert_prediction.cu
+ * ------------------------------------------------------------- */
 
 enum { ROUTE_STATIC_BYTES = 2048 };
 
 SHAPE_FN size_t route_row_bytes(int cols) { return ((size_t)cols * 4 + 15) / 16 * 16; }
-SHAPE_FN size_t guess_bytes(int cols) { return (size_t)cols * sizeof(float); }
+SHAPE_FN size_t prediction_bytes(int cols) { return (size_t)cols * sizeof(float); }
 
 #undef SHAPE_FN
 #endif

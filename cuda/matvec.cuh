@@ -127,7 +127,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
     };
     const int first = slot * gridDim.x + blockIdx.x, end = slot < a.n_slot ? a.n_unit : 0;
 
-    frame_begin(f);
+    pdl_begin(f);
     runner.begin(f, shared + warp * P::warp_bytes, a.part[0].row_bytes, share, a.n_share, first,
                  gridDim.x * a.n_slot, end, rows_of);
     const input_ahead<1> ahead = input_begin<1, SHAPE, THREADS>(a.in);
@@ -137,7 +137,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
             prefetch_ends(p, (unit - p.first_unit) * UNIT_ROWS + pair + 4 * l);
         }
     }
-    frame_wait(f);
+    pdl_wait(f);
     for (int t = 0; t < n_token; t++)
         input_finish<SHAPE, THREADS>(x + t * pitch, NULL, a.in, t, sums, ahead);
     runner.run(first, [&](int) { return x; }, pitch, n_token, n_block, rows_of,
@@ -170,7 +170,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
             store_row(p, (unit - p.first_unit) * UNIT_ROWS + r, sum, n_token);
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 template <int TYPE, int TOKENS>
@@ -181,13 +181,13 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
     const int first = warp * gridDim.x + blockIdx.x;
     float *sums = values + (size_t)a.n_token * cols;
 
-    frame_begin(f);
+    pdl_begin(f);
     if (first < a.n_unit) {
         const dense_part &p = part_of(a, first);
         prefetch_row(p.data + (size_t)(first - p.first_unit) * p.row_bytes, p.row_bytes);
     }
     const input_ahead<1> ahead = input_begin<1, ANY_INPUT, THREADS>(a.in);
-    frame_wait(f);
+    pdl_wait(f);
     for (int t = 0; t < a.n_token; t++)
         input_finish<ANY_INPUT, THREADS>(NULL, values + (size_t)t * cols, a.in, t, sums, ahead);
     for (int unit = first; unit < a.n_unit; unit += step) {
@@ -198,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const de
                                 cols);
         if (threadIdx.x % 32 == 0) store_row(p, row, sum, a.n_token);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */

@@ -43,10 +43,10 @@ static __device__ __forceinline__ void pull_window(uint4 *to, const uint4 *from)
 static __global__ void __launch_bounds__(PULL_THREADS) pull_once(frame f, uint4 *to,
                                                                  const uint4 *from, int n_window)
 {
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     for (int w = 0; w < n_window; w++) pull_window(to, from + w * (WINDOW_BYTES / 16));
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* In page-locked RAM. */
@@ -65,8 +65,8 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *t
     __shared__ uint32_t stop;
     uint64_t done = 0;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const unsigned long long begun = device_ns();
     const uint64_t limit_ns = wait->limit_ns;
     if (blockIdx.x == 0 && threadIdx.x == 0) words->started = 1;
@@ -84,26 +84,26 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *t
         }
     }
     if (threadIdx.x == 0) words->windows[blockIdx.x] = done;
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- a question and its reply ---------------------------------------------------------------- */
 
-typedef struct hop_mail {                /* page-locked; words that someone polls stand apart */
+typedef struct hop_mailbox {             /* page-locked; words that someone polls stand apart */
     volatile uint32_t asked;
     uint8_t apart_1[124];
     volatile uint32_t answered;
     uint8_t apart_2[124];
     uint4 question[ASK_BYTES / 16];
     uint4 answer[ANSWER_BYTES / 16];
-} hop_mail;
+} hop_mailbox;
 
 /* One block. */
-static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mail *m,
+static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mailbox *m,
                                                               uint32_t *number)
 {
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const uint32_t next = *number + 1;
     m->question[threadIdx.x] = make_uint4(next, next, next, next);
     __threadfence_system();
@@ -112,30 +112,30 @@ static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mail 
         *number = next;
         m->asked = next;
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* One warp. */
-static __global__ void hop_wait(frame f, const hop_mail *m, const uint32_t *number,
+static __global__ void hop_wait(frame f, const hop_mailbox *m, const uint32_t *number,
                                 host_wait *wait)
 {
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (threadIdx.x == 0) {
         wait_for_host(&m->answered, *number, wait);
         __threadfence_system();
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 static __global__ void __launch_bounds__(READ_THREADS) hop_read(frame f, uint4 *to,
-                                                                const hop_mail *m)
+                                                                const hop_mailbox *m)
 {
     const unsigned i = blockIdx.x * READ_THREADS + threadIdx.x;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     to[i] = __ldcv(m->answer + i);
-    frame_end(f);
+    pdl_end(f);
 }
 static_assert(READ_BLOCKS * READ_THREADS * 16 == (int)ANSWER_BYTES, "a thread for 16 bytes");
 
@@ -204,7 +204,7 @@ static bool wait_for_word(gpu *g, cudaStream_t stream, const volatile uint32_t *
 
 static int record_hops(gpu *g, bench *b, err_ctx *err)
 {
-    hop_mail *m = (hop_mail *)b->ram;
+    hop_mailbox *m = (hop_mailbox *)b->ram;
     int rc;
 
     memset(m, 0, sizeof *m);
@@ -213,10 +213,10 @@ static int record_hops(gpu *g, bench *b, err_ctx *err)
     if ((rc = gpu_record_begin(g, err)) < 0) return rc;
     for (int i = 0; i < HOPS; i++) {
         launch(g, "links", 0, hop_ask, 1u, ASK_THREADS, 0, m, b->number);
-        launch(g, "links", 0, hop_wait, 1u, 32, 0, (const hop_mail *)m,
+        launch(g, "links", 0, hop_wait, 1u, 32, 0, (const hop_mailbox *)m,
                (const uint32_t *)b->number, g->wait);
         launch(g, "links", 0, hop_read, (unsigned)READ_BLOCKS, READ_THREADS, 0, (uint4 *)b->vram,
-               (const hop_mail *)m);
+               (const hop_mailbox *)m);
     }
     return gpu_record_end(b->hops, g, err);
 }
@@ -224,14 +224,14 @@ static int record_hops(gpu *g, bench *b, err_ctx *err)
 /* Seconds from one question to the next. */
 static int measure_hop(double *out, gpu *g, bench *b, err_ctx *err)
 {
-    hop_mail *m = (hop_mail *)b->ram;
+    hop_mailbox *m = (hop_mailbox *)b->ram;
     uint64_t best = UINT64_MAX;
     int rc = record_hops(g, b, err);
 
     for (int p = 0; rc == 0 && p < PLAYS; p++) {
         uint64_t begun = 0, now = 0;
         int i = 0;
-        gpu_play(g, b->hops);
+        gpu_replay(g, b->hops);
         for (; i < HOPS; i++) {
             const uint32_t number = (uint32_t)(p * HOPS + i + 1);
             if (!wait_for_word(g, g->stream, &m->asked, number)) break;

@@ -8,8 +8,8 @@ static __global__ void __launch_bounds__(THREADS) multiply_registers(frame f, fl
 {
     float sum[SUMS][4] = {};
     uint32_t a[4], b[SUMS][2];
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     for (uint32_t &v : a) v = pack_halves(1.0f, (float)threadIdx.x);
     for (auto &pair : b)
         for (uint32_t &v : pair) v = pack_halves(0.5f, (float)blockIdx.x);
@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(THREADS) multiply_registers(frame f, fl
     for (const auto &four : sum)
         for (const float v : four) all += v;
     if (all == 0.12345f) *to = all;      /* so that nothing is optimised away */
-    frame_end(f);
+    pdl_end(f);
 }
 
 int gpu_multiply_peak(double *macs_per_s, gpu *g, err_ctx *err)

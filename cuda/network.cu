@@ -16,15 +16,15 @@ static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(frame f, float *y,
                                                               bool add)
 {
     const size_t t = blockIdx.x;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const float by = sigma[t];
     for (int c = threadIdx.x; c < n_embd; c += WEIGH_THREADS) {
         const float v = __fmul_rn(by, from[t * n_embd + c]);
         float *to = y + t * n_embd + c;
         *to = add ? __fadd_rn(*to, v) : v;
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- scratch --------------------------------------------------------------------------------- */

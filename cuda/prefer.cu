@@ -55,10 +55,10 @@ static __global__ void __launch_bounds__(PREFER_THREADS) prefer(frame f, const g
 {
     __shared__ select_space space[GPU_FEW];
     const int token = threadIdx.x / 32;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (token < a.n) prefer_token(a, token, &space[token]);
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_prefer_hot(gpu *g, const gpu_prefer *a)

@@ -49,8 +49,8 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const p
     const float *x = a.x + t * a.cols;
     float scale = 1.0f;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (KIND == GPU_NORM) {
         float sum = 0.0f;
         for (int c = (int)threadIdx.x * W; c < a.cols; c += THREADS * W) {
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const p
         }
         store_input<W, LOWS>(a, t * a.cols + c, v);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* A block for a token, a warp for every eighth head: normed by heads, then gated. */
@@ -86,8 +86,8 @@ static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const p
     const size_t t = blockIdx.x;
     const int n_head = a.cols / a.head_dim, lane = threadIdx.x % 32;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     #pragma unroll 1
     for (int h = threadIdx.x / 32; h < n_head; h += WARPS) {
         const float *x = a.x + t * a.cols + (size_t)h * a.head_dim;
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const p
             store_input<W, LOWS>(a, t * a.cols + (size_t)h * a.head_dim + d, v);
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 static bool is_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
@@ -194,8 +194,8 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(frame f, 
     const int n_old = c.n_tap - 1;
     float taps[MAX_TAPS], x[MAX_TAPS];
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (r < rows) {
         #pragma unroll
         for (int k = 0; k < MAX_TAPS; k++) {
@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(frame f, 
             y[(size_t)t * y_stride + r] = silu(sum);
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* The last n_tap - 1 of the window's and the batch's tokens. Row j comes from a later one. */
@@ -228,14 +228,14 @@ static __global__ void __launch_bounds__(CONV_THREADS) move_window(frame f, gpu_
 {
     const int r = (int)(blockIdx.x * CONV_THREADS + threadIdx.x), n_old = c.n_tap - 1;
 
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (r < rows)
         for (int j = 0; j < n_old; j++)
             c.window[(size_t)j * rows + r] = j + n < n_old
                                                  ? c.window[(size_t)(j + n) * rows + r]
                                                  : c.raw[(size_t)(j + n - n_old) * rows + r];
-    frame_end(f);
+    pdl_end(f);
 }
 
 void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int n)

@@ -103,11 +103,11 @@ static __device__ __forceinline__ void leave_form(frame f, const left_form &form
 {
     const int cols = form.in.cols;
     const input_ahead<2> ahead = input_begin<2, SHAPE, THREADS>(form.in);
-    frame_wait(f);
+    pdl_wait(f);
     uint8_t *codes = cols % 32 == 0 ? form.blocks + (size_t)t * blocks_pitch(cols) : NULL;
     float *rows = form.rows ? form.rows + (size_t)t * cols : NULL;
     input_finish<SHAPE, THREADS>(codes, rows, form.in, t, sums, ahead);
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* EACH: rows of a block, as far apart as there are blocks that route, and pitch bytes in shared
@@ -126,7 +126,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
     const int own_row = blockIdx.x + threadIdx.x * a.n_block;    /* of the first threads */
     float bias = 0.0f, choice_bias = 0.0f;
 
-    frame_begin(f);
+    pdl_begin(f);
     if (blockIdx.x >= a.n_block) {
         const int more = (int)(blockIdx.x - a.n_block), i = more / a.n;
         leave_form<SHAPE>(f, i == 0 ? a.form[0] : i == 1 ? a.form[1] : a.form[2], more % a.n, sums);
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
         if (a.router.bias) bias = a.router.bias[own_row];
         if (a.keys) choice_bias = a.choice_bias[own_row];
     }
-    frame_wait(f);
+    pdl_wait(f);
     for (int t = 0; t < a.n; t++) {
         const float *x = a.in.x + (size_t)t * cols;
         float kept[2][8], factor = 1.0f, sum[EACH] = {};
@@ -200,7 +200,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
         }
         __syncthreads();                 /* found is rewritten */
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- many tokens ----------------------------------------------------------------------------- */
@@ -209,29 +209,29 @@ static __global__ void __launch_bounds__(THREADS) select_many(frame f, const sel
 {
     __shared__ select_space space[WARPS];
     const int t = blockIdx.x * WARPS + threadIdx.x / 32;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (t < n) select_token(a, t, &space[threadIdx.x / 32]);
-    frame_end(f);
+    pdl_end(f);
 }
 
 static __global__ void make_keys(frame f, float *keys, const float *logits, const float *bias,
                                  int n_expert, int n)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (i < n) keys[i] = choice_key(logits[i], bias[i % n_expert]);
-    frame_end(f);
+    pdl_end(f);
 }
 
 static __global__ void sigmoid_many(frame f, float *x, int n)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (i < n) x[i] = sigmoid(x[i]);
-    frame_end(f);
+    pdl_end(f);
 }
 
 static bool is_usual_input(const gpu_input *in)

@@ -19,27 +19,27 @@ static __global__ void add_bias(frame f, float *work, uint32_t *top, const float
     enum { WORDS = THREADS / BLOCK };
     __shared__ uint64_t share[WORDS];
     const int i = blockIdx.x * THREADS + threadIdx.x;
-    frame_begin(f);
+    pdl_begin(f);
     if (allowed && threadIdx.x < WORDS) {
         const int word = blockIdx.x * WORDS + threadIdx.x;
         share[threadIdx.x] = word < n_padded / BLOCK ? allowed[word] : 0;
     }
     __syncthreads();
-    frame_wait(f);
+    pdl_wait(f);
     if (i == 0) *top = 0;                /* below every key */
     if (i < n_padded) {
         const bool may = i < n && (!allowed || share[threadIdx.x / BLOCK] >> i % BLOCK & 1);
         const float x = may ? __fadd_rn(logits[i], bias[i]) : -INFINITY;
         work[i] = isnan(x) ? -INFINITY : x;
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (i < s.n_seen) {
         const int id = s.seen[2 * i], count = s.seen[2 * i + 1];
         const float logit = work[id];
@@ -52,7 +52,7 @@ static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
             work[id] = __fadd_rn(__double2float_rn(x), 0.0f);    /* no -0 */
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* A warp for each block of ids. top: gets the key of the largest of all. */
@@ -60,8 +60,8 @@ static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const
                                     int n_block)
 {
     const int b = (blockIdx.x * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (b < n_block) {
         float most = fmaxf(work[b * BLOCK + lane], work[b * BLOCK + 32 + lane]);
         for (int d = 16; d > 0; d >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
@@ -70,7 +70,7 @@ static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const
             atomicMax(top, order_key(most));
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -98,8 +98,8 @@ static __global__ void block_masses(frame f, double *masses, const uint32_t *top
                                     const gpu_shortlist s, int n_block)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x, b = i / LANES, lane = i % LANES;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const double largest = (double)key_float(*top);
     bool some = false;
     float x[BLOCK / LANES];
@@ -120,7 +120,7 @@ static __global__ void block_masses(frame f, double *masses, const uint32_t *top
     for (int j = 0; j < LANES; j++)
         mass = __dadd_rn(mass, __shfl_sync(~0u, sum, threadIdx.x % 32 / LANES * LANES + j));
     if (b < n_block && lane == 0) masses[b] = mass;
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
@@ -144,14 +144,14 @@ static __global__ void gather(frame f, gpu_pair *to, uint32_t *count, int cap, c
                               int n, float bound, const uint32_t *top)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     if (top) bound = key_float(*top);
     if (i < n && work[i] >= bound && work[i] > -INFINITY) {
         const uint32_t at = atomicAdd(count, 1u);
         if (at < (uint32_t)cap) to[at] = { i, work[i] };
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 static void gather_from(gpu *g, const gpu_shortlist *s, float bound, const uint32_t *top,

@@ -23,8 +23,8 @@ static __device__ __forceinline__ void embed_block(float *x, const uint8_t *row,
 static __global__ void embed(frame f, float *x, const gpu_matrix table, const int32_t *ids)
 {
     const int t = blockIdx.x, cols = table.cols;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const uint8_t *row = table.data + (size_t)ids[t] * table.row_bytes;
     float *out = x + (size_t)t * cols;
     for (int j = threadIdx.x; j < cols / 32; j += THREADS)
@@ -39,7 +39,7 @@ static __global__ void embed(frame f, float *x, const gpu_matrix table, const in
         if (table.type == QT_BF16)
             out[c] = table.scale * __bfloat162float(((const __nv_bfloat16 *)row)[c]);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, int n)
@@ -52,8 +52,8 @@ void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, in
 static __global__ void rope_table(frame f, float *cosine, float *sine, const double *freq,
                                   double magnitude, int half, const gpu_cursor *at)
 {
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     const double pos = at->pos + (int)blockIdx.x;
     for (int i = threadIdx.x; i < half; i += blockDim.x) {
         double s, c;
@@ -61,7 +61,7 @@ static __global__ void rope_table(frame f, float *cosine, float *sine, const dou
         cosine[(size_t)blockIdx.x * half + i] = (float)(magnitude * c);
         sine[(size_t)blockIdx.x * half + i] = (float)(magnitude * s);
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
@@ -74,15 +74,15 @@ void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, doub
 
 static __global__ void __launch_bounds__(THREADS) soft_cap(frame f, float *x, uint64_t n, float cap)
 {
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < n;
          i += gridDim.x * (uint64_t)THREADS) {
         const float v = x[i], e = contract_exp(__fdiv_rn(__fmul_rn(v, -2.0f), cap));
         if (isnan(v)) continue;          /* the exponent's range would bring it back to the cap */
         x[i] = __fmul_rn(cap, __fdiv_rn(__fsub_rn(1.0f, e), __fadd_rn(1.0f, e)));
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap)
@@ -118,8 +118,8 @@ largest(frame f, const float *logits, int n, gpu_cursor *at, unsigned long long 
 {
     __shared__ bool is_last;
     unsigned long long key = 0;
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS)
         key = max(key, pick_key(logits[i], i));
     key = block_largest(key);
@@ -144,7 +144,7 @@ largest(frame f, const float *logits, int n, gpu_cursor *at, unsigned long long 
             *counter = 0;
         }
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
@@ -156,10 +156,10 @@ void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *s
 
 static __global__ void advance(frame f, gpu_cursor *at, int n)
 {
-    frame_begin(f);
-    frame_wait(f);
+    pdl_begin(f);
+    pdl_wait(f);
     at->pos += n;
-    frame_end(f);
+    pdl_end(f);
 }
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n)

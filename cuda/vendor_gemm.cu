@@ -229,7 +229,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_blocks(frame f, 
     weight_parts p;
     float scale[2], offset[2];
 
-    frame_begin(f);
+    pdl_begin(f);
     unpack<TYPE>(p, a.w + (uint64_t)row * a.row_bytes + (size_t)(b / 8) * format<TYPE>::group_bytes,
                  b % 8);
     block_affine<TYPE>(scale, offset, p);
@@ -243,14 +243,14 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_blocks(frame f, 
                                            two_weights(p.w[2 * c + 1], 2, by, from));
     }
     __syncwarp();
-    frame_wait(f);                       /* the last product has read what was here */
+    pdl_wait(f);                         /* the last product has read what was here */
     #pragma unroll
     for (unsigned k = 0; k < 4; k++) {
         const unsigned i = 32 * k + lane;
         const size_t chunk = (size_t)first * 4 + i;
         if (chunk < (size_t)a.n_block * 4) a.to[chunk] = mine[i ^ (i / 8 % 8)];
     }
-    frame_end(f);
+    pdl_end(f);
 }
 
 /* A thread for 8 weights of 16 bits at any even address. */
@@ -261,15 +261,15 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_halves(frame f, 
     const uint16_t *from = (const uint16_t *)(a.w + use / (unsigned)a.row_blocks * a.row_bytes) +
                            8 * (use % (unsigned)a.row_blocks);
     uint32_t v[4];
-    frame_begin(f);
+    pdl_begin(f);
     #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t low = from[2 * i], high = from[2 * i + 1];
         v[i] = a.type == QT_F16 ? pack_halves(half_bits(low), half_bits(high)) : low | high << 16;
     }
-    frame_wait(f);
+    pdl_wait(f);
     if (at < a.n_block) a.to[at] = make_uint4(v[0], v[1], v[2], v[3]);
-    frame_end(f);
+    pdl_end(f);
 }
 
 static bool is_wide(int type) { return type == QT_F16 || type == QT_BF16; }

@@ -11,7 +11,7 @@ typedef struct batch {
     int pos;                             /* position of the first */
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
-    prompt_way way;                      /* of experts that are not in VRAM, for more than GPU_FEW
+    prompt_strategy strategy;            /* of experts that are not in VRAM, for more than GPU_FEW
                                           * tokens */
     progress_fn *watch;                  /* told of layers; or NULL */
     void *watch_ctx;

@@ -8,7 +8,7 @@
 
 #include "engine/host/repack_head.h"
 #include "engine/host/router_ahead.h"
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 #include "engine/plan/measure.h"
 
 /* ---- engine ---------------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ static void make_ahead(engine *e, const bool *layers, store_options *so)
     const uint64_t bytes = router_ahead_bytes(hp, alike);
     const uint64_t least = expert_store_least(&e->m->experts);
     if (bytes > so->cache_bytes / 32 || so->cache_bytes - bytes < least) return;
-    if (router_ahead_create(&e->ahead, &e->verbs, e->w, hp, alike, NULL) < 0) return;
+    if (router_ahead_create(&e->ahead, &e->ops_table, e->w, hp, alike, NULL) < 0) return;
     so->cache_bytes -= bytes;
 }
 
@@ -125,17 +125,17 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 /* For experts in VRAM that make room for others. */
 static int make_places(engine *e, const engine_placement *p, err_ctx *err)
 {
-    const vram_places_options o = {
+    const vram_cache_options o = {
         .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_place = e->p->hot,
         .team = e->team,
         .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
         .seen = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
-    const int rc = vram_places_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
+    const int rc = vram_cache_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;
     for (int l = 0; l < o.n_layer; l++) {
         layer_weights_gpu *w = &e->on_gpu->layers[l];
-        vram_places_bank(e->places, l, (gpu_bank *[SLAB_COUNT]){ &w->gate, &w->up, &w->down });
+        vram_cache_bank(e->places, l, (gpu_bank *[SLAB_COUNT]){ &w->gate, &w->up, &w->down });
     }
     return 0;
 }
@@ -158,7 +158,7 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 /* Leaves the engine as if engine_place had never been called. */
 static void unplace(engine *e)
 {
-    vram_places_free(e->places);
+    vram_cache_free(e->places);
     expert_store_free(e->store);
     router_ahead_free(e->ahead);
     weights_gpu_free(e->on_gpu);
@@ -205,8 +205,8 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
         engine_close(e);
         return rc;
     }
-    (void)expert_profile_create(&e->seen, m->experts.n_layer, m->experts.n_expert, NULL);
-    e->verbs = (ops){ e->team, o->exact ? kernels_exact() : best, loops_for(best->isa) };
+    (void)usage_profile_create(&e->seen, m->experts.n_layer, m->experts.n_expert, NULL);
+    e->ops_table = (ops){ e->team, o->exact ? kernels_exact() : best, loops_for(best->isa) };
     *out = e;
     return 0;
 }
@@ -218,7 +218,7 @@ void engine_close(engine *e)
     if (e->w) repack_head_free(&e->w->head);
     pool_free(e->team);
     rope_tables_release(&e->rope);
-    expert_profile_free(e->seen);
+    usage_profile_free(e->seen);
     weights_free(e->w);
     mem_free(e);
 }
@@ -226,7 +226,7 @@ void engine_close(engine *e)
 int engine_threads(const engine *e) { return pool_threads(e->team); }
 const char *engine_kernels(const engine *e)
 {
-    return engine_on_gpu(e) ? "cuda" : e->verbs.kernels->isa;
+    return engine_on_gpu(e) ? "cuda" : e->ops_table.kernels->isa;
 }
 
 bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
@@ -242,21 +242,22 @@ const plan *engine_plan(const engine *e) { return e->p; }
 int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, keep_going_fn *ask, void *ctx,
                    err_ctx *err)
 {
-    const measure_parts parts = { .m = e->m, .w = e->w, .rope = &e->rope, .o = &e->verbs, .g = g };
+    const measure_parts parts = {
+        .m = e->m, .w = e->w, .rope = &e->rope, .o = &e->ops_table, .g = g};
     return measure_speeds(out, &parts, room, ask, ctx, err);
 }
 
-int engine_hold_begin(engine *e, double share, gpu_held *out, err_ctx *err)
+int engine_throttle_begin(engine *e, double share, gpu_throttled *out, err_ctx *err)
 {
-    *out = (gpu_held){ 0 };
+    *out = (gpu_throttled){ 0 };
     if (!e->device)
         return err_set(err, ERR_UNSUPPORTED, "a smaller card is a GPU: --device cuda");
-    return gpu_hold_begin(e->device, share, out, err);
+    return gpu_throttle_begin(e->device, share, out, err);
 }
 
-int engine_hold_end(engine *e, err_ctx *err)
+int engine_throttle_end(engine *e, err_ctx *err)
 {
-    return e->device ? gpu_hold_end(e->device, err) : 0;
+    return e->device ? gpu_throttle_end(e->device, err) : 0;
 }
 
 engine_experts engine_expert_store(const engine *e)
@@ -270,13 +271,13 @@ engine_experts engine_expert_store(const engine *e)
 
 int engine_resident(const engine *e, int *list, int cap)
 {
-    return e->places ? residency_list(vram_places_books(e->places), list, cap) : 0;
+    return e->places ? frame_table_list(vram_cache_table(e->places), list, cap) : 0;
 }
 
 static bool in_vram(const engine *e, int l, int x)
 {
     if (l >= engine_gpu_layers(e)) return false;
-    if (e->places) return residency_find(vram_places_books(e->places), l, x) >= 0;
+    if (e->places) return frame_table_find(vram_cache_table(e->places), l, x) >= 0;
     return !e->p || x < e->p->hot[l];
 }
 
@@ -289,7 +290,7 @@ static expert_tier tier_of(const engine *e, int l, int x)
     return drive && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE : EXPERT_IN_RAM;
 }
 
-void engine_whereabouts(const engine *e, uint8_t *where)
+void engine_expert_tiers(const engine *e, uint8_t *where)
 {
     for (int l = 0; l < e->m->experts.n_layer; l++)
         for (int x = 0; x < e->m->experts.n_expert; x++) *where++ = (uint8_t)tier_of(e, l, x);
@@ -299,22 +300,22 @@ bool engine_caches(const engine *e) { return e->places != NULL; }
 
 int engine_apply(engine *e, const int *experts, int n, err_ctx *err)
 {
-    if (e->places) return vram_places_apply(e->places, experts, n, err);
+    if (e->places) return vram_cache_apply(e->places, experts, n, err);
     return err_set(err, ERR_UNSUPPORTED, "%s", !engine_on_gpu(e) ? "no experts are in VRAM" :
                    "experts in VRAM do not change here");
 }
 
 int engine_update(engine *e, int most, err_ctx *err)
 {
-    return e->places && most > 0 ? vram_places_update(e->places, most, err) : 0;
+    return e->places && most > 0 ? vram_cache_update(e->places, most, err) : 0;
 }
 
 void engine_pin(engine *e, const int *experts, int n)
 {
-    if (e->places) vram_places_pin(e->places, experts, n);
+    if (e->places) vram_cache_pin(e->places, experts, n);
 }
 
-const expert_profile *engine_profile(const engine *e) { return e->seen; }
+const usage_profile *engine_profile(const engine *e) { return e->seen; }
 
 typedef struct type_marks {
     bool used[QT_COUNT];
@@ -336,7 +337,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
     model_visit(e->m, mark_type, &marks);
     marks.used[e->w->head.type] = true;          /* may be the embedding's */
     for (int type = 0; type < QT_COUNT; type++)
-        if (marks.used[type] && kernel_is_reference(e->verbs.kernels, (quant_type)type))
+        if (marks.used[type] && kernel_is_reference(e->ops_table.kernels, (quant_type)type))
             types[n++] = (quant_type)type;
     return n;
 }
@@ -344,7 +345,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 uint64_t engine_repack_bytes(const engine *e)
 {
     if (head_on_gpu(e) || e->w->head.repacked) return 0;
-    return repack_head_bytes(&e->w->head, e->verbs.kernels);
+    return repack_head_bytes(&e->w->head, e->ops_table.kernels);
 }
 
 uint64_t engine_repacked_bytes(const engine *e)
@@ -355,5 +356,5 @@ uint64_t engine_repacked_bytes(const engine *e)
 int engine_repack_head(engine *e, err_ctx *err)
 {
     if (head_on_gpu(e) || e->w->head.repacked) return 0;
-    return repack_head(&e->w->head, &e->verbs, err);
+    return repack_head(&e->w->head, &e->ops_table, err);
 }

@@ -34,7 +34,7 @@ typedef struct engine_placement {
     const struct gpu_gemm *gemm;         /* cuda/gpu.h; copied. NULL: our kernels alone */
     cache_policy cache;                  /* which expert is evicted, in VRAM and in RAM before the
                                           * drive */
-    const int *experts;                  /* there to begin with, if they may change: layer * n_expert
+    const int *experts; /* there to begin with, if they may change: layer * n_expert
                                           * + expert, the most wanted first; or NULL */
     int n_expert;
     progress_fn *watch;                 /* told of the bytes that are moved; or
@@ -84,8 +84,8 @@ int engine_update(engine *e, int most, err_ctx *err);
  * there is room for. */
 void engine_pin(engine *e, const int *experts, int n);
 
-/* What all sessions saw of the router so far; moe/expert_profile.h. NULL if nobody counts. */
-const struct expert_profile *engine_profile(const engine *e);
+/* What all sessions saw of the router so far; moe/usage_profile.h. NULL if nobody counts. */
+const struct usage_profile *engine_profile(const engine *e);
 
 /* The types of this model's matrices that have no kernel made for one token: the scalar reference
  * serves instead, or the kernel for many. Returns their number. */
@@ -110,7 +110,7 @@ typedef struct session_options {
     int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
     int n_snapshot;                      /* how many snapshots can be kept */
-    int n_beside;                        /* so many more sessions are to come beside this one: for
+    int n_sharing;                       /* so many more sessions are to come beside this one: for
                                           * plans, which count all of them */
     /* Other answers than the model's, for speed, where experts in VRAM change places (elsewhere it
      * has no effect), in batches of up to 8 tokens: longer prompts have all experts anyway.
@@ -125,7 +125,7 @@ int session_check(const model *m, const session_options *o, err_ctx *err);
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
 /* One more conversation, with the options of first and all that it computes with: a state and the
  * tokens are all that it takes. It goes before first does. */
-int session_create_beside(session **out, session *first, err_ctx *err);
+int session_create_sharing(session **out, session *first, err_ctx *err);
 void session_free(session *s);
 
 /* Bytes of a session and of those beside it: KV store, recurrent state and snapshots, workspace. In

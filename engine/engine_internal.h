@@ -11,7 +11,7 @@ struct engine {
     weights *w;
     rope_tables rope;
     pool *team;
-    ops verbs;
+    ops ops_table;
     /* on a GPU; else NULL */
     gpu *device;
     gpu_info device_info;
@@ -21,8 +21,8 @@ struct engine {
     plan *p;
     postfetch_options post;
     expert_store *store;
-    vram_places *places;                 /* of experts that make room for others; or NULL */
-    expert_profile *seen;                /* what tokens chose; NULL without memory for it */
+    vram_cache *places;                  /* of experts that make room for others; or NULL */
+    usage_profile *seen;                 /* what tokens chose; NULL without memory for it */
     router_ahead *ahead;                 /* where experts come from a drive; or NULL */
 };
 

@@ -1,9 +1,9 @@
 /* forward_tiered.c - the token loop.
  *
- * walk() is the only loop over layers. The implementations (steps.h) define what a step does; this
- * file only decides which of them does it, and in which order. The sum over experts adds one vector
- * per chosen expert, in the router's order, wherever the vectors come from, so where an expert is
- * cannot change the result. */
+ * walk() is the only loop over layers. The implementations (layer_steps.h) define what a step
+ * does; this file only decides which of them does it, and in which order. The sum over experts
+ * adds one vector per chosen expert, in the router's order, wherever the vectors come from, so
+ * where an expert is cannot change the result. */
 #include "engine/forward_tiered.h"
 
 struct forward {
@@ -14,70 +14,70 @@ struct forward {
     bool head_on_gpu;
     host_steps *host;                    /* NULL: the GPU does it all */
     gpu_steps *gpu;                      /* NULL: there is none */
-    host_experts *beside;                /* NULL: all experts of the GPU's layers are in VRAM */
-    const steps *last;                   /* these give the logits of the last batch */
+    expert_server *beside;               /* NULL: all experts of the GPU's layers are in VRAM */
+    const layer_steps *last;             /* these give the logits of the last batch */
 };
 
-struct forward_seat {
+struct forward_recordings {
     state *st;
-    gpu_seat *on_gpu;                    /* NULL: there is none */
+    gpu_session_recordings *on_gpu;      /* NULL: there is none */
 };
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static expert_way way_of(const forward *f, const batch *b, int l)
+static expert_strategy strategy_of(const forward *f, const batch *b, int l)
 {
-    if (l >= f->n_gpu || !f->beside || !host_experts_layer(f->beside, l)) return EXPERTS_HERE;
+    if (l >= f->n_gpu || !f->beside || !expert_server_layer(f->beside, l)) return EXPERTS_LOCAL;
     if (b->n <= GPU_FEW) return EXPERTS_ASKED;
-    switch (b->way) {
+    switch (b->strategy) {
     case PROMPT_CORES: return EXPERTS_BY_HOST;
-    case PROMPT_SPLIT: return EXPERTS_BY_COUNT;
+    case PROMPT_SPLIT: return EXPERTS_SPLIT;
     case PROMPT_BUS: return EXPERTS_STREAMED;
     }
     return EXPERTS_BY_HOST;
 }
 
-static int run_experts(const steps *s, expert_way way, int l, err_ctx *err)
+static int run_experts(const layer_steps *s, expert_strategy strategy, int l, err_ctx *err)
 {
-    switch (way) {
-    case EXPERTS_HERE: return s->experts_here(s->self, l, err);
+    switch (strategy) {
+    case EXPERTS_LOCAL: return s->experts_local(s->self, l, err);
     case EXPERTS_ASKED: return s->experts_asked(s->self, l, err);
     case EXPERTS_BY_HOST: return s->experts_by_host(s->self, l, err);
-    case EXPERTS_BY_COUNT: return s->experts_by_count(s->self, l, err);
+    case EXPERTS_SPLIT: return s->experts_split(s->self, l, err);
     case EXPERTS_STREAMED: return s->experts_streamed(s->self, l, err);
     }
     return 0;
 }
 
 /* The GPU's part is done: the host goes on with its vectors. */
-static int go_to_host(forward *f, const steps *from, const batch *b, err_ctx *err)
+static int go_to_host(forward *f, const layer_steps *from, const batch *b, err_ctx *err)
 {
-    const steps *host = host_steps_face(f->host);
+    const layer_steps *host = host_steps_face(f->host);
     const float *x;
     int rc;
     if ((rc = from->end(from->self, err)) < 0 ||
-        (rc = from->hand_over(from->self, &x, err)) < 0)
+        (rc = from->copy_to_host(from->self, &x, err)) < 0)
         return rc;
     return host->resume(host->self, b, x, err);
 }
 
 /* Takes a batch through layers 0 .. end - 1; on_gpu: the steps of the layers on the GPU. */
-static int walk(forward *f, const batch *b, const steps *on_gpu, int end, err_ctx *err)
+static int walk(forward *f, const batch *b, const layer_steps *on_gpu, int end, err_ctx *err)
 {
     const int n_layer = f->m->hp.n_layer;
-    const steps *s = f->n_gpu > 0 ? on_gpu : host_steps_face(f->host);
+    const layer_steps *s = f->n_gpu > 0 ? on_gpu : host_steps_face(f->host);
     int rc = s->begin(s->self, b, err);
     for (int l = 0; l < end && rc == 0; l++) {
         if (l == f->n_gpu && s == on_gpu) {
             if ((rc = go_to_host(f, s, b, err)) < 0) break;
             s = host_steps_face(f->host);
         }
-        const expert_way way = way_of(f, b, l);
+        const expert_strategy strategy = strategy_of(f, b, l);
         s->mix(s->self, l);
         s->route(s->self, l);
-        if ((rc = run_experts(s, way, l, err)) < 0) break;
+        if ((rc = run_experts(s, strategy, l, err)) < 0) break;
         s->join(s->self, l);
-        if (b->watch && (s != on_gpu || way != EXPERTS_HERE) &&
+        if (b->watch && (s != on_gpu || strategy != EXPERTS_LOCAL) &&
             !b->watch(b->watch_ctx, l + 1, n_layer))
             rc = err_set(err, ERR_STOPPED, "stopped after layer %d of %d", l + 1, n_layer);
     }
@@ -122,7 +122,7 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
     b->last = b->pos + b->n;
-    b->way = gpu_steps_way(f->gpu, b->n);
+    b->strategy = gpu_steps_strategy(f->gpu, b->n);
     rc = walk(f, b, gpu_steps_live(f->gpu), f->m->hp.n_layer, err);
     return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);
 }
@@ -194,12 +194,12 @@ static int make_gpu(forward *f, const forward_parts *parts, int chunk, err_ctx *
     gpu_parts there = parts->gpu;
     int rc;
     if (there.store) {
-        const host_experts_parts beside = {
+        const expert_server_parts beside = {
             .g = there.g, .m = f->m, .w = there.w, .store = there.store, .ahead = parts->host.ahead,
             .places = there.places, .o = f->o, .p = there.p, .n_layer = there.n_layer,
             .post = parts->postfetch, .skip_missing = there.skip_missing,
         };
-        if ((rc = host_experts_create(&f->beside, &beside, err)) < 0) return rc;
+        if ((rc = expert_server_create(&f->beside, &beside, err)) < 0) return rc;
         there.host = f->beside;
     }
     f->g = there.g;
@@ -231,14 +231,14 @@ void forward_free(forward *f)
 {
     if (!f) return;
     gpu_steps_free(f->gpu);
-    host_experts_free(f->beside);
+    expert_server_free(f->beside);
     host_steps_free(f->host);
     mem_free(f);
 }
 
-int forward_seat_create(forward_seat **out, const forward *f, state *st, err_ctx *err)
+int forward_seat_create(forward_recordings **out, const forward *f, state *st, err_ctx *err)
 {
-    forward_seat *s = mem_zalloc(sizeof *s);
+    forward_recordings *s = mem_zalloc(sizeof *s);
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
     s->st = st;
@@ -248,20 +248,20 @@ int forward_seat_create(forward_seat **out, const forward *f, state *st, err_ctx
     return rc;
 }
 
-void forward_seat_free(forward_seat *s)
+void forward_seat_free(forward_recordings *s)
 {
     if (!s) return;
     gpu_seat_free(s->on_gpu);
     mem_free(s);
 }
 
-void forward_turn_to(forward *f, const forward_seat *s)
+void forward_select(forward *f, const forward_recordings *s)
 {
-    if (f->gpu) gpu_steps_turn_to(f->gpu, s->on_gpu);
+    if (f->gpu) gpu_steps_select(f->gpu, s->on_gpu);
     if (f->host) host_steps_turn_to(f->host, s->st);
 }
 
-host_experts *forward_host_experts(forward *f) { return f->beside; }
+expert_server *forward_expert_server(forward *f) { return f->beside; }
 double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gpu) : 0.0; }
 
 void forward_reset_waited(forward *f)
@@ -269,9 +269,9 @@ void forward_reset_waited(forward *f)
     if (f->gpu) gpu_steps_reset_waited(f->gpu);
 }
 
-prompt_experts_stats forward_split(const forward *f)
+prompt_split_stats forward_split(const forward *f)
 {
-    return f->gpu ? gpu_steps_split_counts(f->gpu) : (prompt_experts_stats){ 0 };
+    return f->gpu ? gpu_steps_split_counts(f->gpu) : (prompt_split_stats){ 0 };
 }
 
 void forward_reset_split(forward *f)
@@ -279,8 +279,8 @@ void forward_reset_split(forward *f)
     if (f->gpu) gpu_steps_reset_split(f->gpu);
 }
 
-void forward_force_way(forward *f, int way)
+void forward_force_strategy(forward *f, int strategy)
 {
-    if (f->gpu) gpu_steps_force_way(f->gpu, way);
+    if (f->gpu) gpu_steps_force_strategy(f->gpu, strategy);
 }
 

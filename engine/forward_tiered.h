@@ -30,11 +30,11 @@ int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx
 void forward_free(forward *f);           /* NULL is fine */
 
 /* What belongs to one of the sessions that are computed here in turn; st is borrowed. */
-typedef struct forward_seat forward_seat;
-int forward_seat_create(forward_seat **out, const forward *f, state *st, err_ctx *err);
-void forward_seat_free(forward_seat *s); /* before f; NULL is fine */
+typedef struct forward_recordings forward_recordings;
+int forward_seat_create(forward_recordings **out, const forward *f, state *st, err_ctx *err);
+void forward_seat_free(forward_recordings *s); /* before f; NULL is fine */
 /* All that follows is of this session; first of all, and between batches. */
-void forward_turn_to(forward *f, const forward_seat *s);
+void forward_select(forward *f, const forward_recordings *s);
 
 /* Takes in b->n tokens at position b->pos. Keys and values are written; the caller advances the
  * position. Asks the watcher after each layer whose end the host has seen, and returns ERR_STOPPED
@@ -64,16 +64,16 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, in
                     err_ctx *err);
 
 /* The host's side of experts beside a GPU, for benches; NULL if there is none. */
-host_experts *forward_host_experts(forward *f);
+expert_server *forward_expert_server(forward *f);
 
 /* How long single tokens were waited for after their last layer; 0 without a GPU. */
 double forward_waited(const forward *f);
 void forward_reset_waited(forward *f);
 
 /* What prompts had shared out between bus and cores; all 0 without a GPU. */
-prompt_experts_stats forward_split(const forward *f);
+prompt_split_stats forward_split(const forward *f);
 void forward_reset_split(forward *f);
 
-void forward_force_way(forward *f, int way);      /* -1: as the plan says; for benches */
+void forward_force_strategy(forward *f, int strategy);  /* -1: as the plan says; for benches */
 
 #endif

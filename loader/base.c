@@ -62,24 +62,24 @@ int err_prefix(err_ctx *err, int rc, const char *fmt, ...)
 
 /* ---- log --------------------------------------------------------------------------------- */
 
-static log_sink_fn *sink;                /* set once, at start */
-static void *sink_ctx;
+static log_sink_fn *output_file;         /* set once, at start */
+static void *output_file_ctx;
 
 void log_set_sink(log_sink_fn *fn, void *ctx)
 {
-    sink = fn;
-    sink_ctx = ctx;
+    output_file = fn;
+    output_file_ctx = ctx;
 }
 
 void log_line(const char *fmt, ...)
 {
     char line[1024];
     va_list ap;
-    if (!sink) return;
+    if (!output_file) return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    sink(sink_ctx, line);
+    output_file(output_file_ctx, line);
 }
 
 /* ---- clock ------------------------------------------------------------------------------- */

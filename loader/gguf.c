@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "loader/bytes.h"
-#include "loader/map_guard.h"
+#include "loader/sigbus_guard.h"
 
 enum { MIN_KV_BYTES = 14, MIN_STRING_BYTES = 8, MIN_TENSOR_BYTES = 33, DEFAULT_ALIGN = 32 };
 enum { MAX_PARTS = 99999 };              /* five digits in the file name */
@@ -407,7 +407,7 @@ static int map_file(part *p, const char *path, err_ctx *err)
         p->mapped = true;
         /* where the file system can: reads are 12% faster, and loading takes half the time */
         madvise(base, (size_t)st.st_size, MADV_HUGEPAGE);
-        rc = map_guard_add(base, p->size, path, err);
+        rc = sigbus_guard_add(base, p->size, path, err);
     }
     close(fd);
     return rc;
@@ -440,7 +440,7 @@ void gguf_close(gguf *g)
     if (!g) return;
     for (int i = 0; i < g->n_part; i++) {
         if (g->parts[i].mapped) {
-            map_guard_remove(g->parts[i].base);
+            sigbus_guard_remove(g->parts[i].base);
             munmap((void *)g->parts[i].base, g->parts[i].size);
         }
         mem_free(g->parts[i].path);

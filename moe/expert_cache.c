@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "moe/place_heap.h"
+#include "moe/value_heap.h"
 
 enum { NOBODY = -1 };
 
@@ -28,9 +28,9 @@ typedef struct place {
     double passes;                       /* 0: no; else a rank among those that pass */
 } place;
 
-typedef struct place_pool {
-    place_heap free;                     /* places that may be taken */
-} place_pool;
+typedef struct frame_pool {
+    value_heap free;                     /* places that may be taken */
+} frame_pool;
 
 struct expert_cache {
     int n_layer, n_expert, n_place, n_pool;
@@ -38,9 +38,9 @@ struct expert_cache {
     known_expert *experts;               /* [n_layer, n_expert] */
     uint8_t *pool_of;                    /* [n_layer] */
     place *places;
-    place_rank *ranks;                   /* [n_place]: storage of the heaps */
+    value_rank *ranks;                   /* [n_place]: storage of the heaps */
     int *rank_at;                        /* [n_place] */
-    place_pool pools[CACHE_MOST_POOLS];
+    frame_pool pools[CACHE_MOST_POOLS];
     int64_t token, now;                  /* now: in steps */
     expert_cache_stats stats;
 };
@@ -52,7 +52,7 @@ static void rank_place(expert_cache *c, int i);
 static void fill_pools(expert_cache *c, const cache_shape *s)
 {
     for (int n = 0, i = 0; n < s->n_pool; n++) {
-        c->pools[n] = (place_pool){
+        c->pools[n] = (frame_pool){
             .free = { .ranks = c->ranks + i, .at = c->rank_at },
         };
         for (const int end = i + s->n_place[n]; i < end; i++) {
@@ -154,7 +154,7 @@ double expert_cache_gain(const expert_cache *c, double value, double other)
 int expert_cache_weakest(const expert_cache *c, int pool, double *value)
 {
     assert(pool >= 0 && pool < c->n_pool);
-    const place_heap *h = &c->pools[pool].free;
+    const value_heap *h = &c->pools[pool].free;
     if (h->n == 0) return NOBODY;
     if (value) *value = h->ranks[0].value;
     return h->ranks[0].place;
@@ -162,24 +162,24 @@ int expert_cache_weakest(const expert_cache *c, int pool, double *value)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-static place_rank rank_of(const expert_cache *c, int i)
+static value_rank rank_of(const expert_cache *c, int i)
 {
     const int owner = c->places[i].owner;
-    if (owner == NOBODY) return (place_rank){ -INFINITY, CACHE_NEVER, i };
+    if (owner == NOBODY) return (value_rank){ -INFINITY, CACHE_NEVER, i };
     const known_expert *e = &c->experts[owner];
     const double passes = c->places[i].passes;
-    return (place_rank){ passes > 0 ? passes - BELOW_ALL : value_of(c, e), e->past.when, i };
+    return (value_rank){ passes > 0 ? passes - BELOW_ALL : value_of(c, e), e->past.when, i };
 }
 
 /* After anything that changes who has the place, whether it may be taken, or what it is worth. */
 static void rank_place(expert_cache *c, int i)
 {
     const place *p = &c->places[i];
-    place_heap *h = &c->pools[p->pool].free;
+    value_heap *h = &c->pools[p->pool].free;
     if (p->held > 0 || (p->owner != NOBODY && c->experts[p->owner].pinned))
-        place_heap_remove(h, i);
+        value_heap_remove(h, i);
     else
-        place_heap_put(h, rank_of(c, i));
+        value_heap_put(h, rank_of(c, i));
 }
 
 /* The place changes hands; its rank is the caller's to set. Returns the former owner. */
@@ -308,9 +308,9 @@ static void halve(expert_cache *c)
     const int n = c->n_layer * c->n_expert;
     for (int i = 0; i < n; i++) c->experts[i].past.frequency *= 0.5;
     for (int p = 0; p < c->n_pool; p++) {
-        place_heap *h = &c->pools[p].free;
+        value_heap *h = &c->pools[p].free;
         for (int i = 0; i < h->n; i++) h->ranks[i] = rank_of(c, h->ranks[i].place);
-        place_heap_order(h);
+        value_heap_order(h);
     }
 }
 

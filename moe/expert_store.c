@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
-#include "tiers/fault.h"
-#include "tiers/pages.h"
+#include "tiers/fault_injection.h"
+#include "tiers/page_advice.h"
 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ void expert_store_free(expert_store *s)
     reader_close(s->r);                  /* waits: then nobody writes to the arena any more */
     store_cache_free(s);
     mem_free(s->loaded);
-    expert_slots_free(s->slots);
+    ram_frames_free(s->slots);
     unlock(s);
     pages_unmap(s->arena, (size_t)s->arena_bytes);
     if (s->table) gpu_free_host(s->device, s->table);
@@ -198,7 +198,7 @@ int expert_store_after(const expert_store *s, int layer)
 bool expert_store_find(const expert_store *s, int layer, int expert, expert_slabs *out)
 {
     const expert_bank *b = store_bank(s, layer);
-    const int slot = s->slots ? expert_slots_find(s->slots, layer, expert) : -1;
+    const int slot = s->slots ? ram_frames_find(s->slots, layer, expert) : -1;
     if (s->served[layer] && s->kind == STORE_CACHED) return store_cache_find(s, layer, expert, out);
     for (int i = 0; i < SLAB_COUNT; i++) {
         const expert_slab slab = (expert_slab)i;

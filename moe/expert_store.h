@@ -6,14 +6,14 @@
  * system allows. CACHED: places for some experts, in front of the file; the others are read when
  * they are wanted. Slabs have the same bytes everywhere. One thread at a time.
  *
- * LOADED experts may be moved to VRAM and back: then RAM has slots (moe/expert_slots.h) for those
+ * LOADED experts may be moved to VRAM and back: then RAM has slots (moe/ram_frames.h) for those
  * that are not there. */
-#ifndef ENGINE_EXPERT_STORE_H
-#define ENGINE_EXPERT_STORE_H
+#ifndef MOE_EXPERT_STORE_H
+#define MOE_EXPERT_STORE_H
 
 #include "moe/expert.h"
 #include "moe/expert_cache.h"
-#include "moe/expert_slots.h"
+#include "moe/ram_frames.h"
 #include "tiers/pool.h"
 #include "tiers/reader.h"
 
@@ -69,7 +69,7 @@ const uint64_t *expert_store_table(const expert_store *s, int layer);
 /* ---- LOADED: experts that are moved ---- */
 
 /* Who has a slot; NULL if none has. To be followed by expert_store_refresh. */
-expert_slots *expert_store_slots(const expert_store *s);
+ram_frames *expert_store_slots(const expert_store *s);
 /* Where an expert's slab is, or would be, in a slot. */
 uint8_t *expert_store_slot(const expert_store *s, int slot, int layer, int expert,
                            expert_slab slab);

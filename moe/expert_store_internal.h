@@ -1,7 +1,7 @@
 /* expert_store_internal.h - what expert_store.c, expert_store_load.c (LOADED) and
  * expert_store_cache.c (CACHED) share; for them alone. */
-#ifndef ENGINE_EXPERT_STORE_INTERNAL_H
-#define ENGINE_EXPERT_STORE_INTERNAL_H
+#ifndef MOE_EXPERT_STORE_INTERNAL_H
+#define MOE_EXPERT_STORE_INTERNAL_H
 
 #include "moe/expert_store.h"
 
@@ -38,7 +38,7 @@ struct expert_store {
     /* LOADED */
     uint8_t **loaded;                    /* [n_layer, SLAB_COUNT]: where the weight tensor begins;
                                           * NULL: */
-    expert_slots *slots;
+    ram_frames *slots;
 
     /* CACHED */
     uint64_t room_at[SLAB_COUNT];        /* of a place: where the room of a slab begins */

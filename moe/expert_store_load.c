@@ -240,8 +240,8 @@ int store_load(expert_store *s, const store_options *o, err_ctx *err)
 /* Page-locked before anything is read: all slots change hands. */
 int store_make_slots(expert_store *s, const int *in_vram, err_ctx *err)
 {
-    int rc = expert_slots_create(&s->slots, s->banks, in_vram, err);
-    if (rc < 0 || (rc = store_map(s, expert_slots_bytes(s->slots), err)) < 0) return rc;
+    int rc = ram_frames_create(&s->slots, s->banks, in_vram, err);
+    if (rc < 0 || (rc = store_map(s, ram_frames_bytes(s->slots), err)) < 0) return rc;
     store_touch(s, 0, s->arena_bytes);
     store_lock(s);
     return 0;
@@ -277,12 +277,12 @@ static int fill_slots(loading *d, const bool *elsewhere, err_ctx *err)
     d->n_piece = 0;
     for (int i = 0; i < n; i++) {
         if (!has_slot(s, i, elsewhere)) continue;
-        const int slot = expert_slots_take(s->slots, i / n_expert);
+        const int slot = ram_frames_take(s->slots, i / n_expert);
         if (slot < 0)
             return err_set(err, ERR_RANGE, "experts: there is no slot for expert %d of layer %d",
                            i % n_expert, i / n_expert);
         add_expert(d, i / n_expert, i % n_expert, slot);
-        expert_slots_put(s->slots, slot, i / n_expert, i % n_expert);
+        ram_frames_put(s->slots, slot, i / n_expert, i % n_expert);
     }
     return load_all(d, err);
 }
@@ -301,19 +301,19 @@ int expert_store_fill(expert_store *s, const bool *elsewhere, progress_fn *watch
     return 0;
 }
 
-expert_slots *expert_store_slots(const expert_store *s) { return s->slots; }
+ram_frames *expert_store_slots(const expert_store *s) { return s->slots; }
 
 uint8_t *expert_store_slot(const expert_store *s, int slot, int layer, int expert, expert_slab slab)
 {
-    return s->arena + expert_slots_at(s->slots, slot, layer, expert, slab);
+    return s->arena + ram_frames_at(s->slots, slot, layer, expert, slab);
 }
 
 bool expert_store_refresh(expert_store *s, int layer)
 {
     expert_slabs at;
-    if (!expert_slots_changed(s->slots, layer)) return false;
+    if (!ram_frames_changed(s->slots, layer)) return false;
     for (int e = 0; e < s->banks->n_expert; e++) {
-        const bool here = expert_slots_find(s->slots, layer, e) >= 0;
+        const bool here = ram_frames_find(s->slots, layer, e) >= 0;
         if (here) expert_store_find(s, layer, e, &at);
         store_publish(s, layer, e, here ? &at : NULL);
     }

@@ -42,14 +42,14 @@ static int add_list(uint64_t *uses, bool *any, const json_t *layer, const char *
     return 0;
 }
 
-static int count_list(expert_profile *p, bool *any, uint64_t *uses, const json_t *layer,
+static int count_list(usage_profile *p, bool *any, uint64_t *uses, const json_t *layer,
                       const char *name, expert_where where, int l, err_ctx *err)
 {
-    const int n_expert = expert_profile_experts(p);
+    const int n_expert = usage_profile_experts(p);
     memset(uses, 0, (size_t)n_expert * sizeof *uses);
     const int rc = add_list(uses, any, layer, name, l, n_expert, err);
     for (int e = 0; rc == 0 && e < n_expert; e++)
-        if (uses[e] > 0) expert_profile_count(p, l, e, where, uses[e]);
+        if (uses[e] > 0) usage_profile_count(p, l, e, where, uses[e]);
     return rc;
 }
 
@@ -65,7 +65,7 @@ static int get_number(double *out, const json_t *layer, const char *name, int l,
     return 0;
 }
 
-static int read_figures(expert_profile *p, const json_t *layer, int l, err_ctx *err)
+static int read_figures(usage_profile *p, const json_t *layer, int l, err_ctx *err)
 {
     enum { CALLS, PER_CALL, TOTAL, JOIN, COLD, HOT, N };
     static const char *const names[N] = {
@@ -79,16 +79,16 @@ static int read_figures(expert_profile *p, const json_t *layer, int l, err_ctx *
     const double calls = v[CALLS] > 0 ? v[CALLS] : 1;    /* what counts is each call's share */
     const double cold = !isnan(v[PER_CALL]) ? v[PER_CALL] * calls : fmax(0, v[TOTAL]);
     const double wait_us = !isnan(v[JOIN]) ? v[JOIN] : fmax(0, v[COLD] - v[HOT]);
-    expert_profile_add_layer(p, l, &(layer_uses){ .calls = calls, .cold_slots = cold,
+    usage_profile_add_layer(p, l, &(layer_uses){ .calls = calls, .cold_slots = cold,
                                                   .join_s = wait_us * 1e-6 * calls });
     return 0;
 }
 
-static int read_layer(expert_profile *p, uint64_t *uses, const json_t *layer, size_t i,
+static int read_layer(usage_profile *p, uint64_t *uses, const json_t *layer, size_t i,
                       err_ctx *err)
 {
     const json_t *which = json_object_get(layer, "layer");
-    const int n_layer = expert_profile_layers(p);
+    const int n_layer = usage_profile_layers(p);
     bool any = false;
     int rc;
     if (!json_is_object(layer)) return err_set(err, ERR_FORMAT, "layers: %zu is no object", i);
@@ -103,30 +103,30 @@ static int read_layer(expert_profile *p, uint64_t *uses, const json_t *layer, si
         (rc = count_list(p, &any, uses, layer, "cold_experts", EXPERT_COLD, l, err)) < 0)
         return rc;
     if (!any) return count_list(p, &any, uses, layer, "experts", EXPERT_EITHER, l, err);
-    memset(uses, 0, (size_t)expert_profile_experts(p) * sizeof *uses);     /* looked at all the
+    memset(uses, 0, (size_t)usage_profile_experts(p) * sizeof *uses);      /* looked at all the
                                                                             * same */
-    return add_list(uses, &any, layer, "experts", l, expert_profile_experts(p), err);
+    return add_list(uses, &any, layer, "experts", l, usage_profile_experts(p), err);
 }
 
-int layer_perf_read(expert_profile **out, const json_t *root, int n_layer, int n_expert,
+int layer_perf_read(usage_profile **out, const json_t *root, int n_layer, int n_expert,
                     err_ctx *err)
 {
     const json_t *layers = json_object_get(root, "layers");
     const char *name = json_string_value(json_object_get(root, "schema"));
-    expert_profile *p;
+    usage_profile *p;
     *out = NULL;
     if (!name || (strcmp(name, layer_perf_schema) != 0 && strcmp(name, other_schema) != 0))
         return err_set(err, ERR_FORMAT, "schema is neither %s nor %s", other_schema,
                        layer_perf_schema);
     if (!json_is_array(layers)) return err_set(err, ERR_FORMAT, "layers is missing, or no list");
-    int rc = expert_profile_create(&p, n_layer, n_expert, err);
+    int rc = usage_profile_create(&p, n_layer, n_expert, err);
     if (rc < 0) return rc;
     uint64_t *uses = mem_array((size_t)n_expert, sizeof *uses);
     if (!uses) rc = err_set(err, ERR_NOMEM, "%d experts", n_expert);
     for (size_t i = 0; rc == 0 && i < json_array_size(layers); i++)
         rc = read_layer(p, uses, json_array_get(layers, i), i, err);
     mem_free(uses);
-    if (rc < 0) expert_profile_free(p);
+    if (rc < 0) usage_profile_free(p);
     else *out = p;
     return rc;
 }

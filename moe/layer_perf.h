@@ -12,13 +12,13 @@
 #ifndef MOE_LAYER_PERF_H
 #define MOE_LAYER_PERF_H
 
-#include "moe/expert_profile.h"
+#include "moe/usage_profile.h"
 
 extern const char *const layer_perf_schema;      /* of what this program writes */
 
 /* Of a model with this shape. < 0 with *out NULL and one line that names the thing. Where one list
  * has an expert twice, and where the layers have a layer twice, the counts are added up. */
-int layer_perf_read(expert_profile **out, const struct json_t *root, int n_layer, int n_expert,
+int layer_perf_read(usage_profile **out, const struct json_t *root, int n_layer, int n_expert,
                     err_ctx *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* postfetch.h - options of post-fetch: down matrices that cross the bus while the CPU computes
- * gate and up. What it is and does: host_experts.h. */
+ * gate and up. What it is and does: expert_server.h. */
 #ifndef MOE_POSTFETCH_H
 #define MOE_POSTFETCH_H
 
@@ -15,7 +15,7 @@ typedef struct postfetch_options {
     int max_transfers;                   /* slabs fetched in a layer; 0: as many as pay */
     uint64_t pad_bytes;                  /* VRAM for them; 0: what the plan says */
     bool no_guesses;                     /* nothing is fetched before it is chosen */
-    bool guess_always;                   /* never tried without */
+    bool prediction_always;              /* never tried without */
     bool frozen;                         /* decide once, from the plan; never measure again */
     bool debug;                          /* a line about every trial, and about every layer
                                           * that has slabs fetched */

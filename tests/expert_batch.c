@@ -28,9 +28,9 @@ static void set_tensor(tensor *t, quant_type type, int cols, int rows, int slabs
     t->data = data;
 }
 
-twin_banks *twin_banks_make(const expert_case *c, test_rng *rng)
+reference_banks *reference_banks_make(const expert_case *c, test_rng *rng)
 {
-    twin_banks *b = host_room(1, sizeof *b);
+    reference_banks *b = host_room(1, sizeof *b);
     b->cpu = (expert_bank){ .n_expert = c->n_expert, .n_embd = (uint64_t)c->n_embd,
                             .n_ff = (uint64_t)c->n_ff };
     for (int s = 0; s < SLAB_COUNT; s++) {
@@ -145,14 +145,15 @@ static int32_t *choose(int n, int k, int n_expert, bool alike, test_rng *rng)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-static twin shared_twin(quant_type type, int rows, int cols, test_rng *rng)
+static reference shared_reference(quant_type type, int rows, int cols, test_rng *rng)
 {
-    twin t = twin_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, false, rng);
+    reference t = reference_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, false, rng);
     t.cpu.scale = t.gpu.scale = 3.0f * unit_scale(t.cpu.data, type, cols);
     return t;
 }
 
-expert_batch expert_batch_make(const expert_case *c, const twin_banks *bank, int n, test_rng *rng)
+expert_batch expert_batch_make(const expert_case *c, const reference_banks *bank, int n,
+                               test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, slots = (size_t)(n * c->k);
     const size_t n_logit = (size_t)(n * c->n_expert);
@@ -192,9 +193,9 @@ expert_batch expert_batch_make(const expert_case *c, const twin_banks *bank, int
         b.args.gates = vram_floats(b.gates, slots);
     }
     if (c->shared_ff) {
-        b.shared.gate = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng);
-        b.shared.up = shared_twin(c->shared_up, c->shared_ff, c->n_embd, rng);
-        b.shared.down = shared_twin(c->shared_down, c->n_embd, c->shared_ff, rng);
+        b.shared.gate = shared_reference(c->shared_up, c->shared_ff, c->n_embd, rng);
+        b.shared.up = shared_reference(c->shared_up, c->shared_ff, c->n_embd, rng);
+        b.shared.down = shared_reference(c->shared_down, c->n_embd, c->shared_ff, rng);
         b.args.shared_gate = b.shared.gate.gpu;
         b.args.shared_up = b.shared.up.gpu;
         b.args.shared_down = b.shared.down.gpu;

@@ -2,7 +2,7 @@
  * on both sides, and what the CPU makes of them.
  *
  *   expert_case_begin(&c, n);
- *   expert_batch b = expert_batch_make(&c, twin_banks_make(&c, &rng), n, &rng);
+ *   expert_batch b = expert_batch_make(&c, reference_banks_make(&c, &rng), n, &rng);
  *   gpu_experts(device(), &b.in, &b.args);
  *   expert_batch_expect(&b, &c, contract_ops());
  *   expect_bits("experts", host_copy(b.args.y, all), b.want_y, all);
@@ -36,25 +36,25 @@ bool expert_case_usual(const expert_case *c);            /* its rule: softmax, w
 /* For expect_close, of the experts' vectors and of the stream, with any number of tokens. */
 double expert_case_bound(const expert_case *c);
 
-typedef struct twin_banks {              /* one layer's experts on both sides */
+typedef struct reference_banks {         /* one layer's experts on both sides */
     tensor weight[SLAB_COUNT], bias[SLAB_COUNT], scale[SLAB_COUNT];
     expert_bank cpu;
     gpu_bank gpu[SLAB_COUNT];
-} twin_banks;
+} reference_banks;
 
 /* With a scale for every expert, so that its activations are where the nonlinearity is. */
-twin_banks *twin_banks_make(const expert_case *c, test_rng *rng);
+reference_banks *reference_banks_make(const expert_case *c, test_rng *rng);
 gpu_bank bank_on_gpu(const expert_bank *b, expert_slab s);
 
 typedef struct shared_expert {
-    twin gate, up, down;
+    reference gate, up, down;
 } shared_expert;
 
 typedef struct expert_batch {            /* n tokens of a case, on both sides */
     int n;
     float *x, *residual, *gates, *sigma, *logits;
     int32_t *ids;
-    const twin_banks *bank;
+    const reference_banks *bank;
     shared_expert shared;
     gpu_input in;
     gpu_expert_args args;
@@ -62,7 +62,8 @@ typedef struct expert_batch {            /* n tokens of a case, on both sides */
 } expert_batch;
 
 /* Random tokens, and VRAM for all that gpu_experts reads and writes. */
-expert_batch expert_batch_make(const expert_case *c, const twin_banks *bank, int n, test_rng *rng);
+expert_batch expert_batch_make(const expert_case *c, const reference_banks *bank, int n,
+                               test_rng *rng);
 /* want_y and want, from x, residual, ids, gates and sigma. */
 void expert_batch_expect(expert_batch *b, const expert_case *c, const ops *o);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/text/chat/chat_grammar.h"
-#include "tests/chat_maker.h"
+#include "tests/make_chat.h"
 #include "tests/test.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -90,8 +90,8 @@ static void answer(const chat *c, encoder *e, const chat_request *req, str_view 
     ids_free(&ids);
 }
 
-static void talk(const chat *c, encoder *e, int flags, const json_t *tools, str_view args,
-                 str_view text)
+static void format(const chat *c, encoder *e, int flags, const json_t *tools, str_view args,
+                   str_view text)
 {
     const chat_call call = { str_from("f"), args };
     const chat_message messages[] = {
@@ -139,8 +139,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (!tmpl || make_chat(&other, v, tmpl, &err) < 0) other = NULL;
         mem_free(tmpl);
     }
-    talk(other ? other : which < N_SMALL ? chats[kind] : with[which - N_SMALL], vocab[v].e, data[1],
-         tools, args, text);
+    format(other             ? other
+           : which < N_SMALL ? chats[kind]
+                             : with[which - N_SMALL],
+           vocab[v].e, data[1], tools, args, text);
     chat_free(other);
     json_decref(tools);
     return 0;

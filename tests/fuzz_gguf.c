@@ -12,12 +12,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static volatile uint64_t sink;           /* keeps reads from being optimised away */
+static volatile uint64_t output_file;    /* keeps reads from being optimised away */
 
 static void touch(const void *bytes, uint64_t n)
 {
     const uint8_t *p = bytes;
-    if (n) sink += p[0] + p[n - 1];
+    if (n) output_file += p[0] + p[n - 1];
 }
 
 static void walk_metadata(const gguf *g)
@@ -30,7 +30,7 @@ static void walk_metadata(const gguf *g)
         int64_t v;
         touch(ESC(text, kv->key), 1);
         while (gguf_strings_next(&it, &s)) touch(s.ptr, s.len);
-        if (kv->count && gguf_kv_int(&v, kv, kv->count - 1)) sink += (uint64_t)v;
+        if (kv->count && gguf_kv_int(&v, kv, kv->count - 1)) output_file += (uint64_t)v;
     }
 }
 
@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     walk_tensors(g);
     if (model_bind(&m, g, &err) == 0) {
         model_count_bytes(&bytes, m);
-        sink += bytes.params;
+        output_file += bytes.params;
     }
     model_free(m);
     try_text(g, data, size);

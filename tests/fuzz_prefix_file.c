@@ -16,7 +16,7 @@
 #include "engine/session/prefix_file.h"
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
-#include "tests/model_maker.h"
+#include "tests/make_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -42,14 +42,14 @@ static struct {
     file good[N_FILE];                   /* from the first position on */
     uint64_t held[N_FILE + 1];           /* what the session holds after each */
     uint64_t key;
-} rig;
+} fixture;
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static void put(const file *f)
 {
     char path[PATH_CAP + PREFIX_NAME];
-    snprintf(path, sizeof path, "%s/%s", rig.folder, f->name);
+    snprintf(path, sizeof path, "%s/%s", fixture.folder, f->name);
     FILE *to = fopen(path, "wb");
     if (!to || fwrite(f->bytes, 1, f->n, to) != f->n || fclose(to) != 0) abort();
 }
@@ -57,7 +57,7 @@ static void put(const file *f)
 static bool get(file *f, const char *name)
 {
     char path[PATH_CAP + 256];
-    snprintf(path, sizeof path, "%s/%s", rig.folder, name);
+    snprintf(path, sizeof path, "%s/%s", fixture.folder, name);
     snprintf(f->name, sizeof f->name, "%.63s", name);
     FILE *from = fopen(path, "rb");
     if (!from) return false;
@@ -70,11 +70,11 @@ static bool get(file *f, const char *name)
 static void each_file(void (*fn)(const char *name))
 {
     char path[PATH_CAP + 256];
-    DIR *d = opendir(rig.folder);
+    DIR *d = opendir(fixture.folder);
     for (const struct dirent *e; d && (e = readdir(d));) {
         if (e->d_name[0] == '.') continue;
         if (fn) fn(e->d_name);
-        snprintf(path, sizeof path, "%s/%s", rig.folder, e->d_name);
+        snprintf(path, sizeof path, "%s/%s", fixture.folder, e->d_name);
         if (!fn) unlink(path);
     }
     if (d) closedir(d);
@@ -86,17 +86,17 @@ static void remember(const char *name)
     if (!get(&f, name)) abort();
     const uint32_t to = load_u32(f.bytes + AT_TO);
     if (to < LINK || to > N || to % LINK) abort();
-    rig.good[to / LINK - 1] = f;
+    fixture.good[to / LINK - 1] = f;
 }
 
 static void clean_up(void)
 {
     each_file(NULL);
-    rmdir(rig.folder);
-    session_free(rig.s);
-    engine_close(rig.e);
-    model_free(rig.m);
-    maker_close(&rig.made);
+    rmdir(fixture.folder);
+    session_free(fixture.s);
+    engine_close(fixture.e);
+    model_free(fixture.m);
+    maker_close(&fixture.made);
 }
 
 /* ---- the session ----------------------------------------------------------------------------- */
@@ -115,19 +115,19 @@ static uint64_t look(session *s)
 
 static prefix_cache *open_cache(void)
 {
-    const prefix_cache_options o = { .ram_bytes = 1 << 20, .folder = rig.folder,
+    const prefix_cache_options o = { .ram_bytes = 1 << 20, .folder = fixture.folder,
                                      .drive_bytes = 1 << 20 };
     prefix_cache *c;
     err_ctx err;
-    if (prefix_cache_create(&c, rig.s, &o, &err) < 0) abort();
+    if (prefix_cache_create(&c, fixture.s, &o, &err) < 0) abort();
     return c;
 }
 
 /* A drive takes its time to write: memory is ten times faster. */
 static bool make_folder(const char *in)
 {
-    snprintf(rig.folder, sizeof rig.folder, "%.400s/moe-fuzz-XXXXXX", in);
-    return mkdtemp(rig.folder) != NULL;
+    snprintf(fixture.folder, sizeof fixture.folder, "%.400s/moe-fuzz-XXXXXX", in);
+    return mkdtemp(fixture.folder) != NULL;
 }
 
 static void set_up(void)
@@ -143,26 +143,27 @@ static void set_up(void)
     mk.n_v_head = 2;
     mk.rope_dim = 8;
     if (!make_folder("/dev/shm") && !make_folder(tmp && *tmp ? tmp : "/tmp")) abort();
-    if (maker_open(&rig.made, &mk, &err) < 0 ||
-        model_bind(&rig.m, rig.made.g, &err) < 0 || engine_open(&rig.e, rig.m, &eo, &err) < 0 ||
-        session_create(&rig.s, rig.e, &so, &err) < 0) {
+    if (maker_open(&fixture.made, &mk, &err) < 0 ||
+        model_bind(&fixture.m, fixture.made.g, &err) < 0 ||
+        engine_open(&fixture.e, fixture.m, &eo, &err) < 0 ||
+        session_create(&fixture.s, fixture.e, &so, &err) < 0) {
         fprintf(stderr, "%s\n", err.msg);
         abort();
     }
     atexit(clean_up);
     prefix_cache *c = open_cache();
-    for (int i = 0; i <= N; i++) rig.ids[i] = (i * 7 + 3) % rig.m->hp.n_vocab;
+    for (int i = 0; i <= N; i++) fixture.ids[i] = (i * 7 + 3) % fixture.m->hp.n_vocab;
     for (int i = 0; i < N_FILE; i++) {
-        if (session_eval(rig.s, rig.ids + i * LINK, LINK, NULL, 0, NULL, NULL, &err) < 0 ||
-            prefix_cache_keep(c, rig.s, &err) < 0)
+        if (session_eval(fixture.s, fixture.ids + i * LINK, LINK, NULL, 0, NULL, NULL, &err) < 0 ||
+            prefix_cache_keep(c, fixture.s, &err) < 0)
             abort();
-        rig.held[i + 1] = look(rig.s);
+        fixture.held[i + 1] = look(fixture.s);
     }
     if (prefix_cache_flush(c, &err) < 0) abort();
     prefix_cache_free(c);
     each_file(remember);
     each_file(NULL);
-    rig.key = load_u64(rig.good[0].bytes + AT_KEY);
+    fixture.key = load_u64(fixture.good[0].bytes + AT_KEY);
 }
 
 /* ---- the input ------------------------------------------------------------------------------- */
@@ -199,7 +200,7 @@ static void forge(file *f)
     const uint64_t stamp = state_checksum(state_checksum(0, f->bytes, AT_STAMP),
                                           f->bytes + HEAD_BYTES, ids);
     store_u64(f->bytes + AT_STAMP, stamp);
-    prefix_file_name(f->name, &(prefix_file){ .key = rig.key, .stamp = stamp });
+    prefix_file_name(f->name, &(prefix_file){ .key = fixture.key, .stamp = stamp });
 }
 
 /* Opens the folder, goes on from what is there, and keeps that. most: nothing after it is good. */
@@ -207,13 +208,13 @@ static void use(int most, bool forged)
 {
     prefix_cache *c = open_cache();
     err_ctx err;
-    session_rewind(rig.s, 0);
-    const int got = prefix_cache_load(c, rig.s, rig.ids, N, &err);
-    if (got < 0 || got > N || session_pos(rig.s) != got) abort();
+    session_rewind(fixture.s, 0);
+    const int got = prefix_cache_load(c, fixture.s, fixture.ids, N, &err);
+    if (got < 0 || got > N || session_pos(fixture.s) != got) abort();
     if (!forged && (got > most || got % LINK)) abort();
-    if (!forged && got > 0 && look(rig.s) != rig.held[got / LINK]) abort();
-    if (session_eval(rig.s, rig.ids + got, 1, NULL, 0, NULL, NULL, &err) == 0)
-        (void)prefix_cache_keep(c, rig.s, &err);
+    if (!forged && got > 0 && look(fixture.s) != fixture.held[got / LINK]) abort();
+    if (session_eval(fixture.s, fixture.ids + got, 1, NULL, 0, NULL, NULL, &err) == 0)
+        (void)prefix_cache_keep(c, fixture.s, &err);
     if (prefix_cache_flush(c, &err) < 0) abort();
     prefix_cache_free(c);
 }
@@ -221,15 +222,16 @@ static void use(int most, bool forged)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static file f;
-    if (!rig.s) set_up();
+    if (!fixture.s) set_up();
     if (size < 1) return 0;
     const int which = data[0] % N_FILE;
     const bool forged = data[0] & 64;
-    f = rig.good[which];
+    f = fixture.good[which];
     edit(&f, data + 1, size - 1);
-    const bool same = f.n == rig.good[which].n && !memcmp(f.bytes, rig.good[which].bytes, f.n);
+    const bool same =
+        f.n == fixture.good[which].n && !memcmp(f.bytes, fixture.good[which].bytes, f.n);
     if (forged) forge(&f);
-    for (int i = 0; i < N_FILE; i++) put(i == which ? &f : &rig.good[i]);
+    for (int i = 0; i < N_FILE; i++) put(i == which ? &f : &fixture.good[i]);
     use(same ? N : which * LINK, forged);
     each_file(NULL);
     return 0;

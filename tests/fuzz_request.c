@@ -18,13 +18,13 @@ static struct format {
     gguf *file;
     tokenizer *tok;
     encoder *enc;
-    chat *talk;
+    chat *format;
 } formats[N_FORMAT];
 
 static void close_formats(void)
 {
     for (int i = 0; i < N_FORMAT; i++) {
-        chat_free(formats[i].talk);
+        chat_free(formats[i].format);
         encoder_free(formats[i].enc);
         tokenizer_free(formats[i].tok);
         gguf_close(formats[i].file);
@@ -41,7 +41,7 @@ static void open_formats(void)
         if (gguf_open(&f->file, paths[i], &err) < 0 ||
             tokenizer_create(&f->tok, f->file, &err) < 0 ||
             encoder_create(&f->enc, f->tok, &err) < 0 ||
-            chat_create(&f->talk, f->file, f->tok, &err) < 0)
+            chat_create(&f->format, f->file, f->tok, &err) < 0)
             abort();
     }
     atexit(close_formats);
@@ -65,7 +65,7 @@ static void try_prompts(const api_request *r)
         const int rc = r->raw && r->prompt
                        ? encoder_encode(f->enc, &ids, (str_view){ r->prompt, r->n_prompt }, false,
                                         &err)
-                       : chat_render(&ids, f->talk, f->enc, &r->chat, &err);
+                       : chat_render(&ids, f->format, f->enc, &r->chat, &err);
         for (size_t k = 0; rc == 0 && k < ids.n; k++)
             if (ids.ids[k] < 0 || ids.ids[k] >= tokenizer_n_token(f->tok)) abort();
         ids_free(&ids);
@@ -138,7 +138,7 @@ static void try_error(const api_error *error, api_kind kind)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (!formats[0].talk) open_formats();
+    if (!formats[0].format) open_formats();
     for (int way = 0; way < N_WAY; way++) {
         const api_kind kind = way == API_COUNT ? API_MESSAGES : (api_kind)way;
         api_request *r = NULL;

@@ -8,7 +8,7 @@
 
 #include "engine/text/tokenizer/tokenizer.h"
 #include "loader/gguf_write.h"
-#include "tests/model_maker.h"
+#include "tests/make_model.h"
 #include "tests/small_shapes.h"
 #include "tests/test.h"
 

@@ -361,15 +361,15 @@ void expert_shape(int *n_embd, int *n_ff, quant_type type, int i)
     *n_ff = shape[1];
 }
 
-twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scale, bool bias,
-               test_rng *rng)
+reference reference_make(quant_type type, int rows, int cols, weight_kind kind, float scale,
+                         bool bias, test_rng *rng)
 {
     const uint64_t row_bytes = quant_row_bytes(quant_traits_of(type), (uint64_t)cols);
     const size_t bytes = (size_t)row_bytes * ((size_t)rows + 1);
     uint8_t *data = host_room(bytes, 1);
     for (size_t r = 0; r <= (size_t)rows; r++)
         weight_row_make(data + r * row_bytes, type, cols, kind, rng);
-    twin t = {
+    reference t = {
         .cpu = { .type = type, .rows = rows, .cols = cols, .data = data + row_bytes,
                  .row_bytes = row_bytes, .scale = scale },
         .gpu = { .type = (int)type, .rows = rows, .cols = cols, .row_bytes = row_bytes,

@@ -16,7 +16,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/host/ops.h"
-#include "tests/weight_maker.h"
+#include "tests/make_weights.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -75,12 +75,12 @@ double lows_bound(quant_type type, int n);
 
 /* One matrix on both sides. In VRAM another row precedes it, so that its start is aligned only
  * as its rows are. */
-typedef struct twin {
+typedef struct reference {
     matrix cpu;
     gpu_matrix gpu;
-} twin;
-twin twin_make(quant_type type, int rows, int cols, weight_kind kind, float scale, bool bias,
-               test_rng *rng);
+} reference;
+reference reference_make(quant_type type, int rows, int cols, weight_kind kind, float scale,
+                         bool bias, test_rng *rng);
 
 /* The scale with which a row like this maps values of about 1 to values of about 1. */
 float unit_scale(const uint8_t *row, quant_type type, int cols);

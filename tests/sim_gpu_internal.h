@@ -3,14 +3,14 @@
  *   sim_gpu.c          the card: its memory, page-locked RAM, what lies where
  *   sim_gpu_stream.c   streams: threads with a queue; operations, recordings, waiting, copies
  *   sim_gpu_stage.c    stages and links
- *   sim_gpu_mover.c    experts that change places; marks
+ *   sim_gpu_copy_queue.c    experts that change places; marks
  *   sim_gpu_products.c inputs and products
  *   sim_gpu_mixers.c   attention and the delta rule
  *   sim_gpu_token.c    the two ends of a token: embedding, rotation, router, pick, sampling
  *   sim_gpu_network.c  a network for all tokens
  *   sim_gpu_experts.c  experts that are in VRAM
- *   sim_gpu_split.c    a layer's experts in two places
- *   sim_gpu_beside.c   ... for more than GPU_FEW tokens
+ *   sim_gpu_experts_with_host.c    a layer's experts in two places
+ *   sim_gpu_experts_partial.c   ... for more than GPU_FEW tokens
  *   sim_gpu_prefer.c   a choice of them that looks at what is in VRAM
  *
  * An operation is put together on the caller's thread: what it reads and writes is claimed, and its

@@ -157,7 +157,7 @@ int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)
     return gpu_wait(g, err);
 }
 
-int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
+int gpu_throttle_begin(gpu *g, double share, gpu_throttled *out, err_ctx *err)
 {
     gpu_info info;
     const int rc = gpu_describe(&info, 0, err);
@@ -166,11 +166,11 @@ int gpu_hold_begin(gpu *g, double share, gpu_held *out, err_ctx *err)
     if (share < 1 && n == info.n_sm)
         return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
                        "none is left to take bandwidth", n);
-    *out = (gpu_held){ n, info.n_sm, share * said.vram_read, said.vram_read };
+    *out = (gpu_throttled){ n, info.n_sm, share * said.vram_read, said.vram_read };
     return gpu_wait(g, err);
 }
 
-int gpu_hold_end(gpu *g, err_ctx *err) { return gpu_wait(g, err); }
+int gpu_throttle_end(gpu *g, err_ctx *err) { return gpu_wait(g, err); }
 
 int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err)
 {

@@ -500,7 +500,8 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
     sim_call c = sim_begin(g, "copy");
     if (bytes > 0 && (!sim_in_one_piece(to, bytes) || !sim_in_one_piece(from, bytes)))
         sim_fail(g, "copy: %llu bytes are not in one piece", (unsigned long long)bytes);
-    if (!g->recording && !sim_failed(g) && !sim_in_vram(from, bytes)) a.hash = hash_of(from, a.bytes);
+    if (!g->recording && !sim_failed(g) && !sim_in_vram(from, bytes))
+        a.hash = hash_of(from, a.bytes);
     sim_reads_any(&c, "source", from, bytes);
     sim_writes_any(&c, "target", to, bytes);
     sim_end(&c, run_copy, &a, sizeof a);
@@ -576,7 +577,7 @@ static void run_list(gpu *g, void *args)
     free_list(l);
 }
 
-void gpu_play(gpu *g, gpu_recording *r)
+void gpu_replay(gpu *g, gpu_recording *r)
 {
     if (sim_failed(g)) return;
     if (!r->ops) sim_fail(g, "nothing is on the recording");

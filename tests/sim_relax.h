@@ -1,4 +1,4 @@
-/* sim_relax.h - included before engine/gpu/host_experts.c where the GPU is simulated: the host
+/* sim_relax.h - included before engine/gpu/expert_server.c where the GPU is simulated: the host
  * waits for it without taking a core from it. A real GPU is polled, microseconds count there; the
  * threads of a simulated one need every core that there is. */
 #ifndef TESTS_SIM_RELAX_H

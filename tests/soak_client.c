@@ -86,11 +86,11 @@ static int port;
 static int connect_tcp(void)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-    const struct timeval patience = { .tv_sec = LIMIT_S };
+    const struct timeval wait_limit = { .tv_sec = LIMIT_S };
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (fd < 0) return -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait_limit, sizeof wait_limit);
     if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
     close(fd);
     return -1;

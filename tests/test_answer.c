@@ -14,7 +14,7 @@
 
 enum { CTX = 192, PROMPT = 12 };
 
-typedef struct rig {
+typedef struct fixture {
     gguf *g;
     model *m;
     tokenizer *t;
@@ -22,9 +22,9 @@ typedef struct rig {
     chat *c;
     engine *e;
     bool recurrent;                      /* can go back only to a snapshot */
-} rig;
+} fixture;
 
-static bool rig_open(rig *r, const char *path)
+static bool fixture_open(fixture *r, const char *path)
 {
     err_ctx err = { 0 };
     const engine_options eo = { .threads = test_n_thread(1) };
@@ -38,7 +38,7 @@ static bool rig_open(rig *r, const char *path)
     return true;
 }
 
-static void rig_close(rig *r)
+static void fixture_close(fixture *r)
 {
     engine_close(r->e);
     chat_free(r->c);
@@ -48,7 +48,7 @@ static void rig_close(rig *r)
     gguf_close(r->g);
 }
 
-static session *rig_session(const rig *r, int ctx)
+static session *fixture_session(const fixture *r, int ctx)
 {
     const session_options so = { .ctx = ctx, .chunk = 16, .kv = KV_F16, .n_snapshot = 3 };
     session *s;
@@ -116,7 +116,7 @@ static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
     return !u->quit_watch || ++u->n_watch < u->quit_watch;
 }
 
-static int go(run *u, const rig *r, session *s, const int32_t *ids, int n, err_ctx *err)
+static int go(run *u, const fixture *r, session *s, const int32_t *ids, int n, err_ctx *err)
 {
     const answer_hooks hooks = { u, on_text, on_token, on_prompt, NULL };
     const sampler_options so = {
@@ -125,7 +125,7 @@ static int go(run *u, const rig *r, session *s, const int32_t *ids, int n, err_c
         .penalty_window = -1, .biases = u->biases, .n_bias = u->n_bias,
     };
     answer_options ao = {
-        .tok = r->t, .talk = u->raw ? NULL : r->c, .max_tokens = u->max_tokens,
+        .tok = r->t, .format = u->raw ? NULL : r->c, .max_tokens = u->max_tokens,
         .n_stable = u->n_stable, .show_special = u->show_special,
     };
     int n_stop = 0;
@@ -144,10 +144,10 @@ static int go(run *u, const rig *r, session *s, const int32_t *ids, int n, err_c
 }
 
 /* A run that must work, in a session of its own if s is NULL. */
-static void must(run *u, const rig *r, session *s, const id_list *ids, const char *why)
+static void must(run *u, const fixture *r, session *s, const id_list *ids, const char *why)
 {
     err_ctx err = { 0 };
-    session *own = s ? NULL : rig_session(r, CTX);
+    session *own = s ? NULL : fixture_session(r, CTX);
     const int rc = go(u, r, s ? s : own, ids->ids, (int)ids->n, &err);
     CHECK_MSG(rc == 0, "%s: %s", why, err.msg);
     CHECK_MSG(u->stats.n_prompt == (int)ids->n, "%s: n_prompt %d", why, u->stats.n_prompt);
@@ -155,14 +155,14 @@ static void must(run *u, const rig *r, session *s, const id_list *ids, const cha
     session_free(own);
 }
 
-static void encode(id_list *out, const rig *r, const char *text)
+static void encode(id_list *out, const fixture *r, const char *text)
 {
     err_ctx err = { 0 };
     out->n = 0;
     CHECK_MSG(encoder_encode(r->enc, out, str_from(text), true, &err) == 0, "%s", err.msg);
 }
 
-static void render(id_list *out, const rig *r, const char *text)
+static void render(id_list *out, const fixture *r, const char *text)
 {
     const chat_message m = { .role = CHAT_USER, .content = str_from(text) };
     const chat_request q = { .messages = &m, .n_message = 1 };
@@ -174,7 +174,7 @@ static void render(id_list *out, const rig *r, const char *text)
 /* ---- how an answer ends --------------------------------------------------------------------- */
 
 /* Keeps the model from ending its turn, so that lengths are known. */
-static int no_stops(logit_bias *out, const rig *r)
+static int no_stops(logit_bias *out, const fixture *r)
 {
     int ids[16];
     const int n = tokenizer_stops(r->t, ids, 16);
@@ -182,7 +182,7 @@ static int no_stops(logit_bias *out, const rig *r)
     return n;
 }
 
-static void test_ends(const rig *r)
+static void test_ends(const fixture *r)
 {
     static const struct {
         int max_tokens, ctx_left, quit_text, quit_token, quit_watch;
@@ -211,7 +211,7 @@ static void test_ends(const rig *r)
                   .quit_text = rows[i].quit_text, .quit_token = rows[i].quit_token,
                   .quit_watch = rows[i].quit_watch, .biases = bans, .n_bias = n_ban,
                   .guard = true };
-        session *s = rig_session(r, (int)ids.n + rows[i].ctx_left);
+        session *s = fixture_session(r, (int)ids.n + rows[i].ctx_left);
         must(&u, r, s, &ids, rows[i].why);
         CHECK_MSG(u.stats.end == rows[i].end, "%s: %s", rows[i].why, answer_end_name(u.stats.end));
         CHECK_MSG(rows[i].n_answer < 0 || u.stats.n_answer == rows[i].n_answer, "%s: %d tokens",
@@ -229,7 +229,7 @@ static void test_ends(const rig *r)
     ids_free(&ids);
 }
 
-static void test_stop_token(const rig *r)
+static void test_stop_token(const fixture *r)
 {
     const logit_bias want = { tokenizer_eos(r->t), 1000 };
     id_list ids = { 0 };
@@ -254,7 +254,7 @@ static size_t whole(const char *text, size_t at)
     return at;
 }
 
-static void test_stop_strings(const rig *r)
+static void test_stop_strings(const fixture *r)
 {
     logit_bias bans[16];
     const run plain = { .max_tokens = 24, .temperature = 0.7, .seed = 5, .raw = true,
@@ -326,7 +326,7 @@ done:
 
 /* A letter of three bytes whose tokens are one byte each is shown at once, and what never became
  * one is shown as U+FFFD. */
-static void test_bytes(const rig *r)
+static void test_bytes(const fixture *r)
 {
     id_list ids = { 0 }, letter = { 0 };
     encode(&letter, r, "\xe2\x82\xac");
@@ -343,7 +343,7 @@ static void test_bytes(const rig *r)
     ids_free(&letter);
 }
 
-static void test_special(const rig *r)
+static void test_special(const fixture *r)
 {
     const char *name = r->recurrent ? "<|im_start|>" : "<|start|>";
     const logit_bias want = { tokenizer_special(r->t, name), 1000 };
@@ -362,11 +362,11 @@ static void test_special(const rig *r)
 }
 
 /* Harmony's channels: reasoning is not the answer, and stop strings do not look there. */
-static void test_reasoning(const rig *r)
+static void test_reasoning(const fixture *r)
 {
     id_list ids = { 0 };
     run u = { .max_tokens = 30, .temperature = 0.6, .seed = 2 };
-    session *s = rig_session(r, CTX);
+    session *s = fixture_session(r, CTX);
     encode(&ids, r, "<|start|>user<|message|>Hello.<|end|><|start|>assistant");
     must(&u, r, s, &ids, "reasoning");
     CHECK_MSG(u.n_reasoning > 4 && u.n_text > 4, "reasoning '%s', answer '%s'", u.reasoning,
@@ -384,11 +384,11 @@ static void test_reasoning(const rig *r)
 
 /* ---- what the sampler is told --------------------------------------------------------------- */
 
-static void test_penalties(const rig *r)
+static void test_penalties(const fixture *r)
 {
     id_list ids = { 0 };
     err_ctx err = { 0 };
-    session *s = rig_session(r, CTX);
+    session *s = fixture_session(r, CTX);
     float *logits = mem_array((size_t)r->m->hp.n_vocab, sizeof *logits);
     int a, b = 300;
 
@@ -402,7 +402,7 @@ static void test_penalties(const rig *r)
     for (int on = 0; on < 2; on++) {
         run u = { .max_tokens = 2, .raw = true, .biases = lead, .n_bias = 2,
                   .presence_penalty = on ? 2 : 0 };
-        session *own = rig_session(r, CTX);
+        session *own = fixture_session(r, CTX);
         must(&u, r, own, &ids, "presence penalty");
         CHECK_MSG(session_ids(own)[ids.n] == (on ? b : a), "penalty %d: sampled %d of %d, %d", on,
                   (int)session_ids(own)[ids.n], a, b);
@@ -411,7 +411,7 @@ static void test_penalties(const rig *r)
     /* what was sampled counts, too: one of two favourites cannot win for ever */
     const logit_bias two[2] = { { a, 1000 }, { b, 1000 } };
     run u = { .max_tokens = 24, .raw = true, .biases = two, .n_bias = 2, .frequency_penalty = 2 };
-    session *own = rig_session(r, CTX);
+    session *own = fixture_session(r, CTX);
     int n_a = 0, n_b = 0;
     must(&u, r, own, &ids, "frequency penalty");
     for (int i = (int)ids.n; i < session_pos(own); i++) {
@@ -427,7 +427,7 @@ static void test_penalties(const rig *r)
 
 /* ---- what is not computed again ------------------------------------------------------------- */
 
-static void test_reuse(const rig *r)
+static void test_reuse(const fixture *r)
 {
     enum { STABLE = 9 };
     logit_bias bans[16];
@@ -435,7 +435,7 @@ static void test_reuse(const rig *r)
     const run plain = { .max_tokens = 6, .temperature = 0.7, .seed = 4, .raw = true,
                         .biases = bans, .n_bias = n_ban };
     id_list ids = { 0 }, next = { 0 };
-    session *s = rig_session(r, CTX);
+    session *s = fixture_session(r, CTX);
     run fresh = plain, again = plain, third = plain;
     int n;
 
@@ -492,10 +492,10 @@ static void test_reuse(const rig *r)
 
 /* ---- what cannot be ------------------------------------------------------------------------- */
 
-static void test_refusals(const rig *r)
+static void test_refusals(const fixture *r)
 {
     int32_t prompt[PROMPT + 1];
-    session *s = rig_session(r, PROMPT);
+    session *s = fixture_session(r, PROMPT);
     err_ctx err;
     static const struct { int n; int bad_at; const char *message, *why; } rows[] = {
         { 0, -1, "empty", "no token" },
@@ -519,9 +519,9 @@ static void test_refusals(const rig *r)
 }
 
 /* Each allocation of an answer fails once; the session works afterwards. */
-static void test_no_memory(const rig *r)
+static void test_no_memory(const fixture *r)
 {
-    session *s = rig_session(r, 32);
+    session *s = fixture_session(r, 32);
     const int32_t prompt[3] = { 300, 301, 302 };
     for (int raw = 0; raw < 2; raw++) {
         bool done = false;
@@ -544,13 +544,13 @@ static void test_no_memory(const rig *r)
 int main(int argc, char **argv)
 {
     static const char *const models[] = { "qwen3next", "gptoss" };
-    rig demo = { 0 };
+    fixture demo = { 0 };
     test_begin("answer", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         char path[512];
-        rig r = { 0 };
+        fixture r = { 0 };
         test_path(path, sizeof path, "%s/models/tiny-%s-f32.gguf", test_unpacked(), models[i]);
-        if (rig_open(&r, path)) {
+        if (fixture_open(&r, path)) {
             test_stop_token(&r);
             test_special(&r);
             test_reuse(&r);
@@ -564,10 +564,10 @@ int main(int argc, char **argv)
                 test_refusals(&r);
             }
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
-    if (rig_open(&demo, "tests/models/demo-gptoss-MXFP4.gguf")) test_reasoning(&demo);
-    rig_close(&demo);
+    if (fixture_open(&demo, "tests/models/demo-gptoss-MXFP4.gguf")) test_reasoning(&demo);
+    fixture_close(&demo);
     for (int e = ANSWER_STOP; e <= ANSWER_INTERRUPTED; e++)
         CHECK_MSG(strlen(answer_end_name((answer_end)e)) > 2, "end %d has no name", e);
     return test_end();

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "cuda/gpu.h"
-#include "engine/gpu/host_experts.h"
-#include "engine/instruments.h"
+#include "engine/gpu/expert_server.h"
+#include "engine/engine_stats.h"
 #include "moe/router.h"
-#include "tests/places.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -126,14 +126,14 @@ static place place_of(const way *w)
                     .changing = true, .stage_parts = 2, .stream_from = 9 };
 }
 
-typedef struct rig { engine *e; session *s; } rig;
+typedef struct fixture { engine *e; session *s; } fixture;
 
 static session_options options_of(const way *w)
 {
     return (session_options){ .ctx = 128, .chunk = 64, .kv = KV_F16, .skip_missing = w->skip };
 }
 
-static bool rig_open(rig *r, const model *m, const way *w, const place *p)
+static bool fixture_open(fixture *r, const model *m, const way *w, const place *p)
 {
     /* one thread: then the CPU calls its router token after token */
     const engine_options eo = { .threads = 1 };
@@ -143,30 +143,30 @@ static bool rig_open(rig *r, const model *m, const way *w, const place *p)
            CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", w->why, err.msg);
 }
 
-static void rig_close(rig *r)
+static void fixture_close(fixture *r)
 {
     session_free(r->s);
     engine_close(r->e);
-    *r = (rig){ NULL, NULL };
+    *r = (fixture){ NULL, NULL };
 }
 
 static bool follow(trail *t, const model *m, const way *w)
 {
     const place p = place_of(w);
-    rig r = { NULL, NULL };
-    host_experts_stats c = { 0 };
+    fixture r = { NULL, NULL };
+    expert_server_stats c = { 0 };
     store_stats unused;
     memset(t, 0, sizeof *t);
-    bool ok = rig_open(&r, m, w, &p) && CHECK(engine_caches(r.e)) && feed(t, r.s, r.e, m, NULL);
+    bool ok = fixture_open(&r, m, w, &p) && CHECK(engine_caches(r.e)) && feed(t, r.s, r.e, m, NULL);
     if (ok) {
         session_counts(r.s, &c, &unused);
-        const residency_stats moved = session_places(r.s);
+        const frame_table_stats moved = session_vram_moves(r.s);
         CHECK_MSG(moved.misses > 0 && moved.uploads > 0, "%s: %d missed, %d uploads", w->why,
                   (int)moved.misses, (int)moved.uploads);
     }
     t->questions = (int)c.questions;
     t->quiet = (int)c.quiet;
-    rig_close(&r);
+    fixture_close(&r);
     return ok;
 }
 
@@ -174,11 +174,11 @@ static bool follow(trail *t, const model *m, const way *w)
  * have been asked, or -1. */
 static int follow_naively(trail *t, const model *m, const way *w)
 {
-    rig r = { NULL, NULL };
+    fixture r = { NULL, NULL };
     naive.asks = 0;
-    const bool ok = rig_open(&r, m, w, &places[0]) && CHECK(!engine_caches(r.e)) &&
+    const bool ok = fixture_open(&r, m, w, &places[0]) && CHECK(!engine_caches(r.e)) &&
                     feed(t, r.s, r.e, m, w);
-    rig_close(&r);
+    fixture_close(&r);
     return ok ? naive.asks : -1;
 }
 
@@ -193,11 +193,11 @@ static bool same(const trail *a, const trail *b)
 static void check_cpu(const trail *plain, const model *m)
 {
     static trail t;
-    rig r = { NULL, NULL };
+    fixture r = { NULL, NULL };
     memset(&t, 0, sizeof t);
-    if (rig_open(&r, m, &ways[1], &places[0]) && feed(&t, r.s, r.e, m, NULL) && sim_gpu())
+    if (fixture_open(&r, m, &ways[1], &places[0]) && feed(&t, r.s, r.e, m, NULL) && sim_gpu())
         CHECK_MSG(same(&t, plain), "on the CPU the option has an effect");
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void test_file(const model *m)
@@ -237,11 +237,11 @@ static void test_saved(const model *m)
     const int fd = mkstemp(test_temp(path, sizeof path));
     const place p = place_of(&own);
     const int32_t ids[3] = { 5, 6, 7 };
-    rig r = { NULL, NULL };
+    fixture r = { NULL, NULL };
     session *other[2] = { NULL };
     size_t n_extra;
     err_ctx err = { 0 };
-    if (gpu_count() > 0 && CHECK(fd >= 0) && rig_open(&r, m, &ways[0], &p) &&
+    if (gpu_count() > 0 && CHECK(fd >= 0) && fixture_open(&r, m, &ways[0], &p) &&
         CHECK(session_eval(r.s, ids, 3, NULL, 0, NULL, NULL, &err) == 0 &&
               session_save(r.s, path, (str_view){ "", 0 }, &err) == 0)) {
         const way *of[2] = { &ways[0], &own };
@@ -255,7 +255,7 @@ static void test_saved(const model *m)
         }
     }
     for (int i = 0; i < 2; i++) session_free(other[i]);
-    rig_close(&r);
+    fixture_close(&r);
     if (fd >= 0) close(fd);
     unlink(path);
 }

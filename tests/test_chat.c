@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/chat_maker.h"
+#include "tests/make_chat.h"
 #include "tests/test.h"
 
 /* ---- recognition ---------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ static void test_recognition(void)
     "# Tools\n\n## functions\n\nnamespace functions {\n\n" types "} // namespace functions"
 #define H_CUE "<|start|>assistant"
 
-static const struct { int kind; const char *talk, *tools, *want, *why; } renderings[] = {
+static const struct { int kind; const char *format, *tools, *want, *why; } renderings[] = {
     /* ChatML, JSON tools */
     { JSON, "U Hi", NULL, TURN("user", "Hi") CUE, "no default system prompt" },
     { JSON, "D S^U ^S T^.", NULL, TURN("system", "S") TURN("user", "") TURN("system", "T"),
@@ -212,7 +212,7 @@ static void test_rendering(void)
         request r;
         id_list got = { 0 }, again = { 0 };
 
-        read_request(&r, renderings[i].talk, renderings[i].tools);
+        read_request(&r, renderings[i].format, renderings[i].tools);
         ids_push(&got, 7, NULL);         /* rendering appends */
         if (CHECK_MSG(chat_render(&got, chats[kind], vocab[v].e, &r.chat, &err) == 0, "%s: %s", why,
                       err.msg)) {
@@ -234,7 +234,7 @@ static void test_rendering(void)
 
 static void test_refusals(void)
 {
-    static const struct { int kind; const char *talk, *tools, *part, *why; } rows[] = {
+    static const struct { int kind; const char *format, *tools, *part, *why; } rows[] = {
         { JSON, "", NULL, "none", "no messages" },
         { JSON, "U x", "{}", "not an array", "tools of another type" },
         { JSON, "U x", "[3]", "tools[0]", "a tool that is a number" },
@@ -256,7 +256,7 @@ static void test_refusals(void)
         err_ctx err = { 0 };
         id_list got = { 0 };
         request r;
-        read_request(&r, rows[i].talk, rows[i].tools);
+        read_request(&r, rows[i].format, rows[i].tools);
         CHECK_MSG(chat_render(&got, chats[kind], vocab[v].e, &r.chat, &err) < 0, "%s: accepted",
                   rows[i].why);
         CHECK_MSG(strstr(err.msg, rows[i].part) != NULL, "%s: message \"%s\" lacks \"%s\"",
@@ -283,13 +283,13 @@ static void test_refusals(void)
 static void control_ids(id_list *out, int kind, const char *text)
 {
     const int v = kinds[kind].vocab;
-    char talk[1024], tools[1024];
+    char format[1024], tools[1024];
     request r;
     id_list all = { 0 };
     err_ctx err = { 0 };
 
 #define T "%1$s"
-    snprintf(talk, sizeof talk, "@ " T "^S " T "^D " T "^U " T "^A " T "^R " T
+    snprintf(format, sizeof format, "@ " T "^S " T "^D " T "^U " T "^A " T "^R " T
              "^C f {`" T "`: `" T "`}^T " T "^A " T "^R " T "^U " T "^A " T "^R " T
              "^C f {`" T "`: [`" T "`]}^T " T, text);
     snprintf(tools, sizeof tools, "[{`type`: `function`, `function`: {`name`: `f`, `description`: "
@@ -297,7 +297,7 @@ static void control_ids(id_list *out, int kind, const char *text)
              "`: {`type`: `string`, `description`: `" T "`, `default`: `" T "`, `enum`: [`" T
              "`], `title`: `" T "`}}}}}]", text);
 #undef T
-    read_request(&r, talk, tools);
+    read_request(&r, format, tools);
     CHECK_MSG(chat_render(&all, chats[kind], vocab[v].e, &r.chat, &err) == 0, "%s: %s", text,
               err.msg);
     for (size_t i = 0; i < all.n; i++)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/text/textbuf_json.h"
-#include "tests/chat_maker.h"
+#include "tests/make_chat.h"
 #include "tests/test.h"
 
 static const struct { const char *name; int vocab; const char *tmpl, *format; } families[] = {
@@ -275,7 +275,7 @@ static void test_cut_templates(void)
 
 static void test_refusals(void)
 {
-    static const struct { int kind; const char *talk, *tools, *part, *why; } rows[] = {
+    static const struct { int kind; const char *format, *tools, *part, *why; } rows[] = {
         { QWEN35, "U x^S y", NULL, "messages[1]", "system comes first" },
         { GLM, "A ^C f [1]", NULL, "messages[0]: the arguments of f", "an array" },
         { GEMMA, "A ^C f {", NULL, "not a JSON object", "broken JSON" },
@@ -289,7 +289,7 @@ static void test_refusals(void)
         err_ctx err = { 0 };
         id_list got = { 0 };
         request r;
-        read_request(&r, rows[i].talk, rows[i].tools);
+        read_request(&r, rows[i].format, rows[i].tools);
         const int kind = rows[i].kind;
         CHECK_MSG(chat_render(&got, chats[kind], vocab[kinds[kind].vocab].e, &r.chat, &err) < 0,
                   "%s: accepted", rows[i].why);
@@ -314,18 +314,21 @@ static int ignore_event(void *ctx, const chat_event *ev)
  * the tag that ends it leads there. */
 static void test_form(void)
 {
-    static const struct { int kind; const char *talk, *think, *think_end, *turn_end; bool inside; }
-    rows[] = {
-        { QWEN35, "U x", NULL, "</think>", "<|im_end|>", true },
-        { QWEN35, "-^U x", NULL, NULL, NULL, false },
-        { GLM, "U x", "<think>", "</think>", "<|user|>", false },
-        { GLM_HARD, "U x", "<think>", "</think>", "<|observation|>", false },
-        { GLM, "-^U x", NULL, NULL, NULL, false },
-        { GLM47, "U x", NULL, "</think>", "<|user|>", true },
-        { GEMMA, "U x", NULL, NULL, NULL, false },
-        { GEMMA, "+^U x", "<|channel>", "<channel|>", "<turn|>", false },
-        { GEMMA, "+^U x", "<|channel>", "<channel|>", "<|tool_response>", false },
-        { MISTRAL, "U x", NULL, NULL, NULL, false },
+    static const struct {
+        int kind;
+        const char *format, *think, *think_end, *turn_end;
+        bool inside;
+    } rows[] = {
+        {QWEN35, "U x", NULL, "</think>", "<|im_end|>", true},
+        {QWEN35, "-^U x", NULL, NULL, NULL, false},
+        {GLM, "U x", "<think>", "</think>", "<|user|>", false},
+        {GLM_HARD, "U x", "<think>", "</think>", "<|observation|>", false},
+        {GLM, "-^U x", NULL, NULL, NULL, false},
+        {GLM47, "U x", NULL, "</think>", "<|user|>", true},
+        {GEMMA, "U x", NULL, NULL, NULL, false},
+        {GEMMA, "+^U x", "<|channel>", "<channel|>", "<turn|>", false},
+        {GEMMA, "+^U x", "<|channel>", "<channel|>", "<|tool_response>", false},
+        {MISTRAL, "U x", NULL, NULL, NULL, false},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const tokenizer *t = vocab[kinds[rows[i].kind].vocab].t;
@@ -334,7 +337,7 @@ static void test_form(void)
         uint64_t *bits = test_alloc((size_t)n / 64 + 1, sizeof *bits);
         chat_parser *p;
         request r;
-        read_request(&r, rows[i].talk, NULL);
+        read_request(&r, rows[i].format, NULL);
         memset(bits, 0, ((size_t)n / 64 + 1) * sizeof *bits);
         CHECK(chat_parser_create(&p, chats[rows[i].kind], &r.chat, NULL) == 0);
         CHECK_MSG(chat_parser_in_answer(p) != rows[i].inside, "row %zu: where it begins", i);

@@ -7,8 +7,8 @@
 
 #include "engine/text/chat/chat_grammar.h"
 #include "engine/text/grammar/grammar_mask.h"
-#include "tests/chat_maker.h"
-#include "tests/schema_maker.h"
+#include "tests/make_chat.h"
+#include "tests/make_schema.h"
 
 enum { MAX_STEPS = 3000 };
 
@@ -64,7 +64,7 @@ static void heard_free(heard *h)
     for (int i = 0; i < h->n_call; i++) json_decref(h->calls[i]);
 }
 
-typedef struct talk {
+typedef struct format {
     const chat *c;
     int v;                               /* vocabulary */
     int n_vocab;
@@ -72,10 +72,10 @@ typedef struct talk {
     grammar_mask *mask;
     uint64_t *bits;
     bool in_form;
-} talk;
+} format;
 
 /* What may come next; false: anything. As the loop of answer.c does it. */
-static bool next_bits(talk *t)
+static bool next_bits(format *t)
 {
     const size_t words = ((size_t)t->n_vocab + 63) / 64;
     const bool was_in = t->in_form;
@@ -97,16 +97,16 @@ static bool next_bits(talk *t)
     return true;
 }
 
-static bool may(const talk *t, int id)
+static bool may(const format *t, int id)
 {
     return id >= 0 && (t->bits[id / 64] >> id % 64 & 1);
 }
 
 /* One of those that may come. Ends come sooner than by chance, or nothing would ever end. */
-static int draw(const talk *t, test_rng *rng, bool any, const char *tail)
+static int draw(const format *t, test_rng *rng, bool any, const char *tail)
 {
-    const chat_format format = chat_format_of(t->c);
-    const bool glm = format == CHAT_GLM, gemma = format == CHAT_GEMMA;
+    const chat_format kind = chat_format_of(t->c);
+    const bool glm = kind == CHAT_GLM, gemma = kind == CHAT_GEMMA;
     const char *const closing[] = { gemma ? "<|\"|>" : glm ? "</arg_value>" : "</parameter>",
                                     gemma ? "<channel|>" : "</think>",
                                     gemma ? "<|tool_call>" : "<tool_call>" };
@@ -141,7 +141,7 @@ static bool answer(heard *h, int kind, const chat_request *req, const grammar *g
     test_rng rng = { seed };
     err_ctx err = { 0 };
     char tail[32] = "";
-    talk t = { .c = small[kind], .v = small_vocab(kind) };
+    format t = { .c = small[kind], .v = small_vocab(kind) };
     bool ended = false;
     t.n_vocab = tokenizer_n_token(vocab[t.v].t);
     t.bits = test_alloc((size_t)t.n_vocab / 64 + 1, sizeof *t.bits);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/chat_maker.h"
+#include "tests/make_chat.h"
 #include "tests/test.h"
 
 /* ---- parsing -------------------------------------------------------------------------------- */
@@ -362,7 +362,7 @@ static const struct { int kind; const char *tools, *text, *want, *why; } answers
 };
 
 /* What was asked for decides how the answer begins. */
-static const struct { int kind; const char *talk, *text, *want, *why; } beginnings[] = {
+static const struct { int kind; const char *format, *text, *want, *why; } beginnings[] = {
     { HYBRID, "-^U x", "\n\nA <think>", "A{A <think>}", "the cue closed the block" },
     { HYBRID, "+^U x", "<think>r</think>A", "R{r}A{A}", "it did not" },
     { THINK, "-^U x", "r</think>A", "R{r}A{A}", "a template without the switch" },
@@ -387,7 +387,7 @@ static void test_parsing(void)
     }
     for (size_t i = 0; i < ARRAY_LEN(beginnings); i++) {
         request r;
-        read_request(&r, beginnings[i].talk, NULL);
+        read_request(&r, beginnings[i].format, NULL);
         check_parse(beginnings[i].kind, &r.chat, beginnings[i].text, beginnings[i].want,
                     beginnings[i].why);
         request_free(&r);
@@ -466,16 +466,16 @@ static void test_round_trip(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const int kind = rows[i].kind, v = kinds[kind].vocab;
-        char talk[512];
+        char format[512];
         request cue, turn;
         id_list a = { 0 }, b = { 0 };
         static log l;
         err_ctx err = { 0 };
 
         const char *tools = kind == MISTRAL || kind == OLMOE ? NULL : XML_TOOLS;
-        snprintf(talk, sizeof talk, "+^U Q^%s^.", rows[i].message);
+        snprintf(format, sizeof format, "+^U Q^%s^.", rows[i].message);
         read_request(&cue, "+^U Q", tools);
-        read_request(&turn, talk, tools);
+        read_request(&turn, format, tools);
         CHECK(chat_render(&a, chats[kind], vocab[v].e, &cue.chat, &err) == 0);
         CHECK(chat_render(&b, chats[kind], vocab[v].e, &turn.chat, &err) == 0);
         if (CHECK_MSG(b.n > a.n && memcmp(a.ids, b.ids, a.n * sizeof *a.ids) == 0,

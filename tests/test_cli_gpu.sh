@@ -7,7 +7,7 @@
 # Prompts have up to eight tokens and draws are greedy: then the same tokens are promised for every
 # budget on one processor (docs/numerics.md). Budgets are asked of moe-run plan.
 #
-# Each point of tiers/fault.h is armed by a test:
+# Each point of tiers/fault_injection.h is armed by a test:
 #   read-error, read-short, read-end, direct, io-uring   test_reader.c, test_cli_run.sh; here with a GPU
 #   page-lock   here, and test_expert_store.c with a GPU
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)

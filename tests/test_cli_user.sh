@@ -124,7 +124,7 @@ expect 0 "(not installed)" "$tmp/prefix/bin/moe-run" models
 
 # ---- a narrow terminal: words whole, the speed below them while they come, nothing left of it
 if [ "$python" ] && "$python" -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
-    screen="$python tests/screen.py"
+    screen="$python tests/terminal_emulator.py"
     long="-s 1 --logit-bias 4095=-inf,4093=-inf -p Hello. --isa scalar -t 1"
     # an answer that goes on until its speed has come: if it does not, there is no Ctrl-C
     $screen --until "$(printf 'tokens\033')" 10 50 $run $long -n 4000 >"$tmp/screen" 2>"$tmp/err"

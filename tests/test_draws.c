@@ -8,7 +8,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/forward_tiered.h"
-#include "tests/places.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 

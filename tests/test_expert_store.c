@@ -8,9 +8,9 @@
 
 #include "cuda/gpu.h"
 #include "tests/sim_gpu.h"
-#include "tests/store_maker.h"
+#include "tests/make_store.h"
 #include "tests/test.h"
-#include "tiers/fault.h"
+#include "tiers/fault_injection.h"
 
 enum { MAX_EXPERT = 256 };
 
@@ -578,7 +578,7 @@ static int wrong_moved(const made_model *f, const expert_store *s, int l)
     int bad = wrong_slabs(f, s, l);
     const uint64_t *table = expert_store_table(s, l);
     for (int i = 0; i < f->m->hp.n_expert * SLAB_COUNT; i++) {
-        const int e = i / SLAB_COUNT, slot = expert_slots_find(expert_store_slots(s), l, e);
+        const int e = i / SLAB_COUNT, slot = ram_frames_find(expert_store_slots(s), l, e);
         const expert_slab slab = (expert_slab)(i % SLAB_COUNT);
         const uint8_t *want = slot >= 0 ? expert_store_slot(s, slot, l, e, slab)
                             : expert_slab_data(f->m->layers[l].experts, slab, e);
@@ -592,17 +592,17 @@ static int wrong_moved(const made_model *f, const expert_store *s, int l)
 /* One comes to RAM, and one of the same layer leaves. */
 static bool move_two(const made_model *f, expert_store *s, int l, int in, int out)
 {
-    expert_slots *slots = expert_store_slots(s);
+    ram_frames *slots = expert_store_slots(s);
     const expert_bank *b = f->m->layers[l].experts;
-    if (expert_slots_find(slots, l, in) >= 0 || expert_slots_find(slots, l, out) < 0) return false;
-    const int slot = expert_slots_take(slots, l);
+    if (ram_frames_find(slots, l, in) >= 0 || ram_frames_find(slots, l, out) < 0) return false;
+    const int slot = ram_frames_take(slots, l);
     if (!CHECK(slot >= 0)) return false;
     for (int k = 0; k < SLAB_COUNT; k++)
         memcpy(expert_store_slot(s, slot, l, in, (expert_slab)k),
                expert_slab_data(b, (expert_slab)k, in),
                (size_t)expert_slab_bytes(b, (expert_slab)k));
-    expert_slots_put(slots, slot, l, in);
-    expert_slots_leave(slots, l, out);
+    ram_frames_put(slots, slot, l, in);
+    ram_frames_leave(slots, l, out);
     CHECK(expert_store_refresh(s, l) && !expert_store_refresh(s, l));
     return true;
 }
@@ -650,9 +650,9 @@ static void test_slots(const made_model *f, const char *name)
         for (int l = 0; l < 4; l++)
             CHECK_MSG(wrong_moved(f, s, l) == 0, "%s, reader %zu, layer %d: %d slabs differ", name,
                       i, l, wrong_moved(f, s, l));
-        CHECK(expert_slots_left(expert_store_slots(s), 0) == EXPERT_SPARES);
+        CHECK(ram_frames_left(expert_store_slots(s), 0) == FREE_RAM_FRAMES);
         check_moves(f, s);
-        CHECK(expert_slots_left(expert_store_slots(s), 0) == EXPERT_SPARES);
+        CHECK(ram_frames_left(expert_store_slots(s), 0) == FREE_RAM_FRAMES);
         expert_store_free(s);
     }
     if (device) CHECK(gpu_wait(device, NULL) == 0);

@@ -11,10 +11,10 @@
 
 #include "engine/host/experts_cpu.h"
 #include "tests/ffn_golden.h"
-#include "tests/store_maker.h"
+#include "tests/make_store.h"
 #include "tests/test.h"
-#include "tests/weight_maker.h"
-#include "tiers/fault.h"
+#include "tests/make_weights.h"
+#include "tiers/fault_injection.h"
 
 static int differing(const float *a, const float *b, int n)
 {

@@ -1,6 +1,6 @@
 /* test_families.c - tiny models of each family, in every placement, against logits that others
  * computed. What no family differs in: test_forward.c. */
-#include "tests/places.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -100,8 +100,9 @@ static double worst_row(const float *got, const float *want, int n_row, int n)
     return most;
 }
 
-/* Many tokens of a prompt are multiplied as sums of two 16-bit floats on a GPU, about 1e-5 off. One
- * such float alone would be 3e-3 off, and 3e-2 where an expert changes places with the next best. */
+/* Many tokens of a prompt are multiplied as sums of two 16-bit floats on a GPU, about 1e-5 off.
+ * One such float alone would be 3e-3 off, and 3e-2 where an expert changes places with the next
+ * best. */
 static void see_sequences(const family *f, session *s, const place *p, int piece)
 {
     const bool coarse = p->gpu && piece > GPU_FEW;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/models/rope.h"
-#include "tests/model_maker.h"
+#include "tests/make_model.h"
 
 static gguf *open_tiny(const char *name)
 {

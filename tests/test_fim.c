@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "engine/text/chat/fim.h"
-#include "tests/chat_maker.h"
+#include "tests/make_chat.h"
 #include "tests/test.h"
 
 static void check_wrap(const char *before, const char *after, const char *right)
@@ -23,8 +23,9 @@ int main(int argc, char **argv)
     test_begin("fim", argc, argv);
     if (chats_open()) {
         CHECK(fim_is_known(vocab[QWEN].t) && !fim_is_known(vocab[GPTOSS].t));
-        check_wrap("def f(x):\n    return ", "\n\nprint(f(1))",
-                   "<|fim_prefix|>def f(x):\n    return <|fim_suffix|>\n\nprint(f(1))<|fim_middle|>");
+        check_wrap(
+            "def f(x):\n    return ", "\n\nprint(f(1))",
+            "<|fim_prefix|>def f(x):\n    return <|fim_suffix|>\n\nprint(f(1))<|fim_middle|>");
         check_wrap("", "b", "<|fim_prefix|><|fim_suffix|>b<|fim_middle|>");
         id_list ids = { 0 };
         err_ctx err = { 0 };

@@ -4,7 +4,7 @@
  *
  * The tiny models have random F32 weights: they judge F32 arithmetic. The demo models learned
  * something: they judge quantised arithmetic, which random networks blow up. */
-#include "tests/places.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -123,12 +123,12 @@ static void subject_close(subject *s)
 
 /* ---- an engine with one session -------------------------------------------------------------- */
 
-typedef struct rig {
+typedef struct fixture {
     const subject *sub;
     engine *e;
     session *s;
-    float *rows;                         /* [rig_rows, n_vocab] */
-} rig;
+    float *rows;                         /* [fixture_rows, n_vocab] */
+} fixture;
 
 /* One thread: these models are too small for more to help on a busy machine. */
 static engine_options plain;             /* set once, by main */
@@ -137,10 +137,10 @@ static bool on_gpu;                      /* it is one on the GPU */
 
 enum { RIG_ROWS = 300, RIG_CTX = 1100, CUT_TOKENS = 130 };
 
-static bool rig_open(rig *r, const subject *sub, engine_options eo, session_options so)
+static bool fixture_open(fixture *r, const subject *sub, engine_options eo, session_options so)
 {
     err_ctx err = { 0 };
-    *r = (rig){ .sub = sub };
+    *r = (fixture){ .sub = sub };
     if (so.ctx == 0) so.ctx = RIG_CTX;
     r->rows = mem_array(RIG_ROWS, (size_t)sub->n_vocab * sizeof *r->rows);
     return CHECK(r->rows) &&
@@ -149,29 +149,29 @@ static bool rig_open(rig *r, const subject *sub, engine_options eo, session_opti
            CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", sub->name, err.msg);
 }
 
-static void rig_close(rig *r)
+static void fixture_close(fixture *r)
 {
     session_free(r->s);
     engine_close(r->e);
     mem_free(r->rows);
 }
 
-static float *rig_row(const rig *r, int row)
+static float *fixture_row(const fixture *r, int row)
 {
     return r->rows + (size_t)row * (size_t)r->sub->n_vocab;
 }
 
 /* Feeds n ids; the last n_row rows go to r->rows from row at on. */
-static bool feed(rig *r, const int32_t *ids, int n, int at, int n_row)
+static bool feed(fixture *r, const int32_t *ids, int n, int at, int n_row)
 {
     err_ctx err = { 0 };
-    const int rc = session_eval(r->s, ids, n, rig_row(r, at), n_row, NULL, NULL, &err);
+    const int rc = session_eval(r->s, ids, n, fixture_row(r, at), n_row, NULL, NULL, &err);
     return CHECK_MSG(rc == 0, "%s: %d tokens at %d: %s", r->sub->name, n, session_pos(r->s),
                      err.msg);
 }
 
 /* From the start, in pieces of at most `piece` tokens; the last n_row rows. */
-static bool feed_in_pieces(rig *r, const int32_t *ids, int n, int piece, int n_row)
+static bool feed_in_pieces(fixture *r, const int32_t *ids, int n, int piece, int n_row)
 {
     const int first = n - n_row;
     session_rewind(r->s, 0);
@@ -235,8 +235,8 @@ static void test_tiny(void)
         { RIG_ROWS, "whole sequence" }, { 1, "token by token" },
     };
     for (int i = TINY_QWEN; i <= TINY_GPTOSS; i++) {
-        rig r;
-        if (rig_open(&r, &subjects[i], plain, (session_options){ .kv = KV_F32 }))
+        fixture r;
+        if (fixture_open(&r, &subjects[i], plain, (session_options){ .kv = KV_F32 }))
             for (size_t k = 0; k < ARRAY_LEN(rows); k++)
                 for (int q = 0; q < r.sub->n_seq; q++) {
                     const golden_seq *g = &r.sub->seq[q];
@@ -247,7 +247,7 @@ static void test_tiny(void)
                     CHECK_MSG(e < 2e-5, "%s, %d tokens, %s: error %.2e", r.sub->name, g->n,
                               rows[k].why, e);
                 }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -261,7 +261,7 @@ typedef struct demo_row {
 } demo_row;
 
 /* Also row by row, by the median: two nearly tied experts can move single rows much further. */
-static void see_demo(rig *r, const demo_row *d)
+static void see_demo(fixture *r, const demo_row *d)
 {
     double rows[MAX_SEQ * 16], kl = 0;
     const size_t vocab = (size_t)r->sub->n_vocab;
@@ -275,8 +275,8 @@ static void see_demo(rig *r, const demo_row *d)
         CHECK_MSG(e < d->l2, "%s, %d tokens, %s: error %.2e", r->sub->name, g->n, d->why, e);
         for (int row = 0; row < g->rows; row++) {
             const float *want = g->want + (size_t)row * vocab;
-            rows[n++] = relative_l2(rig_row(r, row), want, vocab);
-            kl += divergence(rig_row(r, row), want, r->sub->n_vocab);
+            rows[n++] = relative_l2(fixture_row(r, row), want, vocab);
+            kl += divergence(fixture_row(r, row), want, r->sub->n_vocab);
         }
     }
     if (!CHECK(n > 0)) return;
@@ -287,7 +287,7 @@ static void see_demo(rig *r, const demo_row *d)
     CHECK_MSG(kl / n < bound, "%s, %s: mean divergence %.2e", r->sub->name, d->why, kl / n);
 }
 
-static void see_nll(rig *r, const char *why)
+static void see_nll(fixture *r, const char *why)
 {
     const golden_seq *g = &r->sub->text;
     double sum = 0;
@@ -297,8 +297,8 @@ static void see_nll(rig *r, const char *why)
         const int n = g->n - t < RIG_ROWS ? g->n - t : RIG_ROWS;
         if (!feed(r, g->ids + t, n, 0, n)) return;
         for (int i = 0; i < n && t + i + 1 < g->n; i++)
-            sum += log_sum_exp(rig_row(r, i), r->sub->n_vocab) -
-                   rig_row(r, i)[g->ids[t + i + 1]];
+            sum += log_sum_exp(fixture_row(r, i), r->sub->n_vocab) -
+                   fixture_row(r, i)[g->ids[t + i + 1]];
     }
     CHECK_MSG(fabs(sum / (g->n - 1) - r->sub->nll) < 0.002, "%s, %s: nll %.5f, expected %.5f",
               r->sub->name, why, sum / (g->n - 1), r->sub->nll);
@@ -316,14 +316,14 @@ static void test_demo(void)
         for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
             const engine_options eo = { .exact = rows[k].exact, .yarn_rounded = true,
                                         .threads = sim_gpu() ? plain.threads : 0 };
-            rig r;
+            fixture r;
             if (on_gpu && rows[k].exact) continue;
             if (rows[k].exact && !test_is_long() && (k + (size_t)i) % 2) continue;
-            if (rig_open(&r, &subjects[i], eo, (session_options){ .kv = KV_F32 })) {
+            if (fixture_open(&r, &subjects[i], eo, (session_options){ .kv = KV_F32 })) {
                 see_demo(&r, &rows[k]);
                 if (k == 0 && !slow && (i == DEMO_QWEN || test_is_long())) see_nll(&r, rows[k].why);
             }
-            rig_close(&r);
+            fixture_close(&r);
         }
 }
 
@@ -342,11 +342,11 @@ static float *run_whole(const subject *sub, const golden_seq *g)
 {
     const size_t n = (size_t)CUT_TOKENS * (size_t)sub->n_vocab;
     float *whole = mem_array(n, sizeof *whole);
-    rig r;
-    const bool ok = rig_open(&r, sub, plain, (session_options){ .kv = KV_F32 }) &&
+    fixture r;
+    const bool ok = fixture_open(&r, sub, plain, (session_options){ .kv = KV_F32 }) &&
                     CHECK(g && whole) && feed(&r, g->ids, g->n, 0, g->n);
     if (ok) memcpy(whole, r.rows, n * sizeof *whole);
-    rig_close(&r);
+    fixture_close(&r);
     if (ok) return whole;
     mem_free(whole);
     return NULL;
@@ -356,8 +356,8 @@ static float *run_whole(const subject *sub, const golden_seq *g)
 static void see_cuts(const subject *sub, const golden_seq *g, const float *whole)
 {
     static const int firsts[] = { 1, 2, 3, 62, 63, 64, 65, 66, 127, 128, 129 };
-    rig r;
-    if (rig_open(&r, sub, plain, (session_options){ .kv = KV_F32 }))
+    fixture r;
+    if (fixture_open(&r, sub, plain, (session_options){ .kv = KV_F32 }))
         for (size_t k = 0; k < ARRAY_LEN(firsts); k += slow ? 5 : (size_t)test_rounds(1, 2)) {
             const int first = firsts[k], rest = g->n - first;
             session_rewind(r.s, 0);
@@ -366,7 +366,7 @@ static void see_cuts(const subject *sub, const golden_seq *g, const float *whole
             const double e = relative_l2(r.rows, whole, (size_t)g->n * (size_t)sub->n_vocab);
             CHECK_MSG(e < 1e-5, "%s: cut after %d: error %.2e", sub->name, first, e);
         }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Chunks of a session: the same as calls with that many tokens, to the bit, whatever rows are asked
@@ -380,8 +380,8 @@ static void see_chunks(const subject *sub, const golden_seq *g, const float *who
 
     for (size_t k = 0; k < ARRAY_LEN(chunks) && CHECK(once);
          k += slow ? 5 : (size_t)test_rounds(1, 5)) {
-        rig r;
-        if (rig_open(&r, sub, plain, (session_options){ .kv = KV_F32, .chunk = chunks[k] }) &&
+        fixture r;
+        if (fixture_open(&r, sub, plain, (session_options){ .kv = KV_F32, .chunk = chunks[k] }) &&
             feed(&r, g->ids, g->n, 0, g->n)) {
             const double e = relative_l2(r.rows, whole, n);
             CHECK_MSG(e < 1e-5, "%s: chunks of %d: error %.2e", sub->name, chunks[k], e);
@@ -389,12 +389,12 @@ static void see_chunks(const subject *sub, const golden_seq *g, const float *who
             if (feed_in_pieces(&r, g->ids, g->n, chunks[k], g->n))
                 CHECK_MSG(same_bits(r.rows, once, n), "%s: calls with %d", sub->name, chunks[k]);
             session_rewind(r.s, 0);
-            rig_row(&r, LAST)[0] = 0;
+            fixture_row(&r, LAST)[0] = 0;
             if (chunks[k] == 64 && feed(&r, g->ids, g->n, 0, LAST))
                 CHECK_MSG(same_bits(r.rows, once + n - LAST * vocab, LAST * vocab) &&
-                          rig_row(&r, LAST)[0] == 0, "%s: last %d rows", sub->name, LAST);
+                          fixture_row(&r, LAST)[0] == 0, "%s: last %d rows", sub->name, LAST);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
     mem_free(once);
 }
@@ -412,7 +412,7 @@ static void test_cuts(void)
 
 /* A prompt and a few tokens one by one; 1 + RUN_DECODE rows. */
 enum { RUN_DECODE = 4 };
-static bool run_short(rig *r)
+static bool run_short(fixture *r)
 {
     const golden_seq *g = &r->sub->seq[r->sub->n_seq - 1];
     const int prefill = r->sub->n_vocab > 1000 ? 12 : 70;    /* demo models cost more */
@@ -428,14 +428,14 @@ static void test_threads(void)
         const size_t n = (1 + RUN_DECODE) * (size_t)subjects[i].n_vocab;
         float *one = mem_array(n, sizeof *one);
         for (int threads = 1; threads <= 3 && CHECK(one); threads++) {
-            rig r;
-            if (rig_open(&r, &subjects[i], (engine_options){ .threads = threads },
-                         (session_options){ .kv = KV_F32 }) && run_short(&r)) {
+            fixture r;
+            if (fixture_open(&r, &subjects[i], (engine_options){ .threads = threads },
+                             (session_options){ .kv = KV_F32 }) && run_short(&r)) {
                 CHECK(engine_threads(r.e) == threads);
                 if (threads == 1) memcpy(one, r.rows, n * sizeof *one);
                 else CHECK_MSG(same_bits(r.rows, one, n), "%s: %d threads", r.sub->name, threads);
             }
-            rig_close(&r);
+            fixture_close(&r);
         }
         mem_free(one);
     }
@@ -453,15 +453,15 @@ static void test_kv_types(void)
         float *full = mem_array(n, sizeof *full);
         for (size_t k = 0; k < ARRAY_LEN(rows) && CHECK(full); k++) {
             const session_options so = { .kv = rows[k].kv, .chunk = 10 };
-            rig r;
-            if (rig_open(&r, &subjects[i], (engine_options){ .threads = 1, .exact = true }, so) &&
+            fixture r;
+            if (fixture_open(&r, &subjects[i], (engine_options){.threads = 1, .exact = true}, so) &&
                 run_short(&r)) {
                 if (k == 0) memcpy(full, r.rows, n * sizeof *full);
                 const double e = relative_l2(r.rows, full, n);
                 CHECK_MSG(e >= rows[k].least && e <= rows[k].most, "%s, %s cache: %.2e",
                           r.sub->name, kv_type_name(rows[k].kv), e);
             }
-            rig_close(&r);
+            fixture_close(&r);
         }
         mem_free(full);
     }
@@ -470,7 +470,7 @@ static void test_kv_types(void)
 /* ---- going back ------------------------------------------------------------------------------ */
 
 /* Takes in ids[from .. n) and compares the last row with that of the same prompt in one call. */
-static void see_continued(rig *r, const golden_seq *g, int from, const float *want, bool bits,
+static void see_continued(fixture *r, const golden_seq *g, int from, const float *want, bool bits,
                           const char *why)
 {
     const size_t n = (size_t)r->sub->n_vocab;
@@ -491,9 +491,9 @@ static void test_rewind(void)
         /* rings of 40 rows: by the end the snapshot's window is overwritten */
         const session_options so = { .kv = KV_F32, .chunk = 8, .n_snapshot = 2 };
         float *want = mem_array((size_t)subjects[i].n_vocab, sizeof *want);
-        rig r;
+        fixture r;
 
-        if (rig_open(&r, &subjects[i], plain, so) && CHECK(g && want) &&
+        if (fixture_open(&r, &subjects[i], plain, so) && CHECK(g && want) &&
             feed(&r, g->ids, KEEP, 0, 0)) {
             session_snapshot(r.s);
             if (feed(&r, g->ids + KEEP, g->n - KEEP, 0, 1))
@@ -515,7 +515,7 @@ static void test_rewind(void)
             CHECK(session_rewind(r.s, 0) == 0 && session_pos(r.s) == 0);
             if (feed(&r, g->ids, KEEP, 0, 0)) see_continued(&r, g, KEEP, want, true, "from 0");
         }
-        rig_close(&r);
+        fixture_close(&r);
         mem_free(want);
     }
 }
@@ -530,7 +530,7 @@ static void test_other_weights(void)
     err_ctx err = { 0 };
     char *extra = NULL;
     size_t bytes, n_extra;
-    rig a = { 0 }, b = { 0 };
+    fixture a = { 0 }, b = { 0 };
 
     test_path(name, sizeof name, "%s/models/%s-f32.gguf", test_unpacked(), sub->name);
     uint8_t *file = test_read_file(name, &bytes);
@@ -538,8 +538,8 @@ static void test_other_weights(void)
         CHECK(model_bind(&other.m, other.g, &err) == 0)) {
         const uint8_t *norm = other.m->layers[1].attn_norm.t->data;
         file[norm - file] ^= 1;
-        if (rig_open(&a, sub, plain, (session_options){ .kv = KV_F32 }) &&
-            rig_open(&b, &other, plain, (session_options){ .kv = KV_F32 }) &&
+        if (fixture_open(&a, sub, plain, (session_options){ .kv = KV_F32 }) &&
+            fixture_open(&b, &other, plain, (session_options){ .kv = KV_F32 }) &&
             feed(&a, sub->seq[2].ids, 5, 0, 0) &&
             CHECK(session_save(a.s, path, (str_view){ "", 0 }, &err) == 0)) {
             CHECK(session_load(b.s, path, &extra, &n_extra, &err) < 0 && session_pos(b.s) == 0);
@@ -547,8 +547,8 @@ static void test_other_weights(void)
         }
     }
     mem_free(extra);
-    rig_close(&a);
-    rig_close(&b);
+    fixture_close(&a);
+    fixture_close(&b);
     subject_close(&other);
     mem_free(file);
     if (fd >= 0) close(fd);
@@ -577,7 +577,7 @@ static bool open_with_used(subject *to, const char *path, const subject *sub, in
 }
 
 /* Saves what a has, which b does not take. */
-static void see_not_taken(rig *a, rig *b)
+static void see_not_taken(fixture *a, fixture *b)
 {
     char path[512], *extra = NULL;
     const int fd = mkstemp(test_temp(path, sizeof path));
@@ -610,13 +610,13 @@ static void test_experts_used(void)
             const size_t n = (size_t)n_row * (size_t)sub->n_vocab;
             const session_options so = { .kv = KV_F32 };
             subject key, other = { .name = sub->name, .g = sub->g, .n_vocab = sub->n_vocab };
-            rig own = { 0 }, a = { 0 }, b = { 0 };
+            fixture own = { 0 }, a = { 0 }, b = { 0 };
             err_ctx err = { 0 };
             if (open_with_used(&key, path, sub, numbers[k]) &&
                 CHECK(model_bind(&other.m, other.g, &err) == 0) &&
                 CHECK(model_use_experts(other.m, numbers[k], &err) == 0) &&
-                rig_open(&own, sub, plain, so) && rig_open(&a, &other, plain, so) &&
-                rig_open(&b, &key, plain, so)) {
+                fixture_open(&own, sub, plain, so) && fixture_open(&a, &other, plain, so) &&
+                fixture_open(&b, &key, plain, so)) {
                 const bool same = numbers[k] == sub->m->own_experts_used;
                 if (!same && feed(&a, g->ids, 3, 0, 0)) see_not_taken(&a, &own);
                 session_rewind(a.s, 0);
@@ -628,9 +628,9 @@ static void test_experts_used(void)
                               sub->name, numbers[k]);
                 }
             }
-            rig_close(&own);
-            rig_close(&a);
-            rig_close(&b);
+            fixture_close(&own);
+            fixture_close(&a);
+            fixture_close(&b);
             model_free(other.m);
             subject_close(&key);
         }
@@ -638,7 +638,7 @@ static void test_experts_used(void)
 }
 
 /* A session of another model refuses the file and stays as it was. */
-static void see_refused(rig *r, const char *path)
+static void see_refused(fixture *r, const char *path)
 {
     const golden_seq *g = &r->sub->seq[2];
     err_ctx err = { 0 };
@@ -651,10 +651,10 @@ static void see_refused(rig *r, const char *path)
     CHECK_MSG(session_load(r->s, path, &extra, &n_extra, &err) < 0 && !extra && err.msg[0],
               "%s took the file of another model", r->sub->name);
     CHECK(session_pos(r->s) == 4 && feed(r, g->ids + 4, 1, 0, 1));
-    CHECK(same_bits(r->rows, rig_row(r, 1), (size_t)r->sub->n_vocab));
+    CHECK(same_bits(r->rows, fixture_row(r, 1), (size_t)r->sub->n_vocab));
 }
 
-static void see_file(rig *a, rig *b, rig *other, const golden_seq *g, const char *path)
+static void see_file(fixture *a, fixture *b, fixture *other, const golden_seq *g, const char *path)
 {
     enum { KEEP = 100 };
     const str_view note = { "my\0own", 6 };
@@ -669,7 +669,7 @@ static void see_file(rig *a, rig *b, rig *other, const golden_seq *g, const char
     if (CHECK_MSG(session_load(b->s, path, &extra, &n_extra, &err) == 0, "%s", err.msg)) {
         CHECK(n_extra == note.len && memcmp(extra, note.ptr, note.len) == 0);
         CHECK(session_pos(b->s) == KEEP);
-        see_continued(b, g, KEEP, rig_row(a, 0), true, "saved and loaded");
+        see_continued(b, g, KEEP, fixture_row(a, 0), true, "saved and loaded");
     }
     mem_free(extra);
     see_refused(other, path);
@@ -684,14 +684,14 @@ static void test_save_load(void)
     close(fd);
     for (int i = TINY_QWEN; i <= TINY_GPTOSS; i++) {
         const golden_seq *g = long_prompt(&subjects[i]);
-        rig a, b, other;
-        bool ok = rig_open(&a, &subjects[i], plain, so);
-        ok &= rig_open(&b, &subjects[i], plain, so);
-        ok &= rig_open(&other, &subjects[TINY_QWEN + TINY_GPTOSS - i], plain, so);
+        fixture a, b, other;
+        bool ok = fixture_open(&a, &subjects[i], plain, so);
+        ok &= fixture_open(&b, &subjects[i], plain, so);
+        ok &= fixture_open(&other, &subjects[TINY_QWEN + TINY_GPTOSS - i], plain, so);
         if (ok && CHECK(g)) see_file(&a, &b, &other, g, path);
-        rig_close(&a);
-        rig_close(&b);
-        rig_close(&other);
+        fixture_close(&a);
+        fixture_close(&b);
+        fixture_close(&other);
     }
     unlink(path);
 }
@@ -704,8 +704,8 @@ static void test_no_allocation(void)
         const golden_seq *g = &subjects[i].seq[subjects[i].n_seq - 1];
         const session_options so = { .kv = i % 2 ? KV_Q8_0 : KV_F16, .chunk = 8, .n_snapshot = 1 };
         err_ctx err = { 0 };
-        rig r;
-        if (rig_open(&r, &subjects[i], plain, so)) {
+        fixture r;
+        if (fixture_open(&r, &subjects[i], plain, so)) {
             const long before = mem_count();
             int rc;
             mem_guard(true);
@@ -719,7 +719,7 @@ static void test_no_allocation(void)
             CHECK_MSG(rc == 0 && session_pos(r.s) == 24 && mem_count() == before,
                       "%s: %ld allocations, %s", r.sub->name, mem_count() - before, err.msg);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -747,11 +747,11 @@ static void test_watch(void)
         watcher all = { .stop_at = 1e9, .n_tokens = CUT_TOKENS, .orderly = true }, some = all;
         err_ctx err = { 0 };
         float *want;
-        rig r;
+        fixture r;
 
         some.stop_at = 40;
-        if (rig_open(&r, &subjects[i], plain, so) && CHECK(g)) {
-            want = rig_row(&r, 1);
+        if (fixture_open(&r, &subjects[i], plain, so) && CHECK(g)) {
+            want = fixture_row(&r, 1);
             CHECK(session_eval(r.s, g->ids, g->n, want, 1, watch, &all, &err) == 0);
             CHECK_MSG(all.orderly && all.last == g->n &&
                       all.calls >= (g->n + CHUNK - 1) / CHUNK *
@@ -764,7 +764,7 @@ static void test_watch(void)
                       "%s: stopped after %d tokens", r.sub->name, done);
             see_continued(&r, g, done, want, true, "going on after a stop");
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -782,10 +782,10 @@ static void test_refusals(void)
         const golden_seq *g = long_prompt(&subjects[i]);
         const session_options so = { .kv = KV_F32, .chunk = 4, .ctx = CTX };
         int32_t ids[CUT_TOKENS];
-        rig r, same;
-        const bool ok = rig_open(&r, &subjects[i], plain, so);
+        fixture r, same;
+        const bool ok = fixture_open(&r, &subjects[i], plain, so);
 
-        if (rig_open(&same, &subjects[i], plain, so) && ok && CHECK(g) &&
+        if (fixture_open(&same, &subjects[i], plain, so) && ok && CHECK(g) &&
             feed(&r, g->ids, HAVE, 0, 0) && feed(&same, g->ids, HAVE, 0, 0)) {
             for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
                 err_ctx err = { 0 };
@@ -801,8 +801,8 @@ static void test_refusals(void)
             CHECK_MSG(same_bits(r.rows, same.rows, (size_t)r.sub->n_vocab), "%s: changed by what "
                       "was refused", r.sub->name);
         }
-        rig_close(&r);
-        rig_close(&same);
+        fixture_close(&r);
+        fixture_close(&same);
     }
 }
 
@@ -912,7 +912,7 @@ int main(int argc, char **argv)
         for (int i = sim_gpu() ? N_CPU_PLACES : 1; i < N_PLACES; i += step) {
             /* Opening a session takes a driver longer than everything else, and there are many:
              * every third place of a real GPU has to do, and of a simulated one, if there is no
-             * time. test_places.c compares all of them. */
+             * time. test_vram_cache.c compares all of them. */
             const bool real = places[i].gpu && !sim_gpu();
             const int nth = real ? 9 : sim_gpu_step(test_rounds(3, 20), 20);
             const bool all = places[i].gpu ? (i - N_CPU_PLACES) % nth == 0

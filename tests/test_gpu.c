@@ -83,7 +83,7 @@ static void test_memory(test_rng *rng)
 static void check_embedding(quant_type type, int cols, float scale, test_rng *rng)
 {
     enum { ROWS = 50, TOKENS = 11 };
-    const twin table = twin_make(type, ROWS, cols, WEIGHTS_PLAUSIBLE, scale, false, rng);
+    const reference table = reference_make(type, ROWS, cols, WEIGHTS_PLAUSIBLE, scale, false, rng);
     const size_t n = TOKENS * (size_t)cols;
     float *want = host_room(n, sizeof *want), *x = vram_room(n * sizeof *x);
     int32_t ids[TOKENS] = { ROWS - 1, 0, 7, 7 };
@@ -227,7 +227,7 @@ static void test_largest(test_rng *rng)
 /* ---- recordings and profiles ----------------------------------------------------------------- */
 
 typedef struct chain {                   /* y = W x, x += W y, and the cursor moves on */
-    twin w;
+    reference w;
     float *x, *y;
     gpu_cursor *at;
 } chain;
@@ -236,7 +236,7 @@ static chain chain_make(quant_type type, const float *x, test_rng rng)
 {
     enum { N = 256 };
     const gpu_cursor start = { 5, 9 };
-    return (chain){ .w = twin_make(type, N, N, WEIGHTS_PLAUSIBLE, 0.1f, true, &rng),
+    return (chain){ .w = reference_make(type, N, N, WEIGHTS_PLAUSIBLE, 0.1f, true, &rng),
                     .x = vram_floats(x, N), .y = vram_room(N * sizeof *x),
                     .at = vram_copy(&start, sizeof start) };
 }
@@ -267,18 +267,19 @@ static void check_recording(quant_type type, const test_rng *rng)
 {
     test_rng own = *rng;
     float *x = host_floats(256, 1.0f, &own);
-    const chain by_hand = chain_make(type, x, own), played = chain_make(type, x, own);
+    const chain by_hand = chain_make(type, x, own), replay_table = chain_make(type, x, own);
     gpu_recording *r = NULL;
     gpu_cursor at = { 0 };
     err_ctx err = { 0 };
-    if (!expect(record_chain(&r, &played, &err) == 0, "%s", err.msg)) return;
-    expect_bits("recorded, not played", host_copy(played.x, 256), x, 256);
+    if (!expect(record_chain(&r, &replay_table, &err) == 0, "%s", err.msg)) return;
+    expect_bits("recorded, not played", host_copy(replay_table.x, 256), x, 256);
     for (int i = 0; i < 3; i++) {
         run_chain(&by_hand);
-        gpu_play(device(), r);
+        gpu_replay(device(), r);
     }
-    expect_bits("played three times", host_copy(played.x, 256), host_copy(by_hand.x, 256), 256);
-    vram_read(&at, played.at, sizeof at);
+    expect_bits("played three times", host_copy(replay_table.x, 256), host_copy(by_hand.x, 256),
+                256);
+    vram_read(&at, replay_table.at, sizeof at);
     expect(at.pos == 14 && at.token == 9, "the cursor is at %d, token %d", at.pos, at.token);
     gpu_recording_free(r);
 }
@@ -294,7 +295,7 @@ static void check_profile(const test_rng *rng)
     if (rc == 0) rc = record_chain(&r, &c, &err);
     expect(rc == 0, "%s", err.msg);
     for (int i = 0; i < 2 && rc == 0; i++) {
-        gpu_play(device(), r);
+        gpu_replay(device(), r);
         const int n = gpu_profile_read(spans, ARRAY_LEN(spans), device(), &err);
         if (!expect(n == 3, "play %d: %d spans: %s", i, n, n < 0 ? err.msg : "")) break;
         for (int k = 0; k < n; k++)

@@ -13,7 +13,7 @@ extern "C" {
 #include "engine/cpu/contract_blocks.h"
 #include "engine/cpu/kernels.h"
 #include "tests/test.h"
-#include "tests/weight_maker.h"
+#include "tests/make_weights.h"
 }
 #undef restrict
 

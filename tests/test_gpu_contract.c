@@ -29,7 +29,7 @@ typedef struct contract_case {
 typedef struct layer {
     matrix slab[MAX_EXPERT][SLABS];
     gpu_bank bank[SLABS];
-    twin shared[SLABS];
+    reference shared[SLABS];
 } layer;
 
 /* ---- a layer --------------------------------------------------------------------------------- */
@@ -63,9 +63,9 @@ static void make_slabs(layer *l, const contract_case *c, int s, test_rng *rng)
     if (bias) l->bank[s].bias = vram_floats(bias, n_expert * (size_t)rows);
 }
 
-static twin shared_matrix(quant_type type, int rows, int cols, bool bias, test_rng *rng)
+static reference shared_matrix(quant_type type, int rows, int cols, bool bias, test_rng *rng)
 {
-    twin t = twin_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, bias, rng);
+    reference t = reference_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, bias, rng);
     t.cpu.scale = t.gpu.scale = 3.0f * unit_scale(t.cpu.data, type, cols);
     return t;
 }

@@ -13,7 +13,7 @@
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-static void check_batch(const expert_case *c, const twin_banks *bank, int n, test_rng *rng)
+static void check_batch(const expert_case *c, const reference_banks *bank, int n, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
     const bool few = n <= GPU_FEW;
@@ -45,7 +45,7 @@ static void check_batch(const expert_case *c, const twin_banks *bank, int n, tes
 static void check_case(const expert_case *c, int n, test_rng *rng)
 {
     expert_case_begin(c, n);
-    check_batch(c, twin_banks_make(c, rng), n, rng);
+    check_batch(c, reference_banks_make(c, rng), n, rng);
     case_end();
 }
 
@@ -235,7 +235,7 @@ static void test_many(void)
 /* ---- ranges and sums ------------------------------------------------------------------------- */
 
 /* Experts of the range and no others. */
-static gpu_bank part_of(const twin_banks *b, expert_slab s, int first, int count)
+static gpu_bank part_of(const reference_banks *b, expert_slab s, int first, int count)
 {
     gpu_bank part = b->gpu[s];
     part.data = vram_copy(expert_slab_data(&b->cpu, s, first), (size_t)count * part.slab_bytes);
@@ -256,7 +256,7 @@ static void rewind_batch(expert_batch *b, const expert_case *c)
 static void check_ranges(const expert_case *c, int n, int size, bool with_y, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
-    const twin_banks *bank = twin_banks_make(c, rng);
+    const reference_banks *bank = reference_banks_make(c, rng);
     expert_batch b = expert_batch_make(c, bank, n, rng);
     gpu_experts(device(), &b.in, &b.args);
     const float *y = host_copy(b.args.y, all), *x = host_copy(b.args.x, width);
@@ -282,7 +282,7 @@ static void check_ranges(const expert_case *c, int n, int size, bool with_y, tes
 static void check_sums(const expert_case *c, int n, test_rng *rng)
 {
     const size_t n_embd = (size_t)c->n_embd, width = (size_t)n * n_embd, k = (size_t)c->k;
-    expert_batch b = expert_batch_make(c, twin_banks_make(c, rng), n, rng);
+    expert_batch b = expert_batch_make(c, reference_banks_make(c, rng), n, rng);
     gpu_experts(device(), &b.in, &b.args);
     const float *y = host_copy(b.args.y, width * k), *x = host_copy(b.args.x, width);
     float *sums = host_room(width, sizeof *sums);
@@ -359,7 +359,7 @@ static int32_t *random_order(int n, test_rng *rng)
 /* The bank's slabs in any order, gate, up and down among each other, with gaps between them. All of
  * it is NaNs but for those slabs; at [n_expert, 3] gets their addresses, *nowhere that of a slab of
  * NaNs. */
-static void scatter(uint64_t *at, uint64_t *nowhere, const twin_banks *b, test_rng *rng)
+static void scatter(uint64_t *at, uint64_t *nowhere, const reference_banks *b, test_rng *rng)
 {
     const int n_slab = SLAB_COUNT * b->cpu.n_expert;
     const int32_t *place = random_order(n_slab, rng);
@@ -390,7 +390,7 @@ static void check_scattered(const expert_case *c, int n, int size, test_rng *rng
 {
     const size_t width = (size_t)n * (size_t)c->n_embd, all = width * (size_t)c->k;
     const size_t n_expert = (size_t)c->n_expert, n_at = SLAB_COUNT * n_expert;
-    const twin_banks *bank = twin_banks_make(c, rng);
+    const reference_banks *bank = reference_banks_make(c, rng);
     expert_batch b = expert_batch_make(c, bank, n, rng);
     uint64_t *at = host_room(n_at, sizeof *at), *now = host_room(n_at, sizeof *now), nowhere;
     int32_t *order = random_order(c->n_expert, rng), *rank = host_room(n_expert, sizeof *rank);
@@ -436,7 +436,7 @@ static void check_joined(const expert_case *c, int n, int here, bool with_y, tes
     const size_t n_embd = (size_t)c->n_embd, width = (size_t)n * n_embd, k = (size_t)c->k;
     const size_t n_expert = (size_t)c->n_expert, n_at = SLAB_COUNT * n_expert;
     const int n_slot = n * c->k, half = (here + 1) / 2;
-    const twin_banks *bank = twin_banks_make(c, rng);
+    const reference_banks *bank = reference_banks_make(c, rng);
     expert_batch b = expert_batch_make(c, bank, n, rng);
     uint64_t *at = host_room(n_at, sizeof *at), nowhere;
     int32_t *order = random_order(c->n_expert, rng), *rank = host_room(n_expert, sizeof *rank);

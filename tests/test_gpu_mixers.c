@@ -572,7 +572,7 @@ static void run_step(const step *p)
 }
 
 /* Tokens 70 .. 81, by a recording or by hand. Returns the outputs; NULL: there was no recording. */
-static float *run_tokens(const attend_case *c, bool played, test_rng rng)
+static float *run_tokens(const attend_case *c, bool replay_table, test_rng rng)
 {
     enum { BEFORE = 70, TOKENS = 12 };
     step p = { .s = session_make(c, 100, 1, &rng) };
@@ -590,7 +590,7 @@ static float *run_tokens(const attend_case *c, bool played, test_rng rng)
     put_cursor(s, BEFORE);
     s->a.n = 1;
     s->a.last = 100;
-    if (played) {
+    if (replay_table) {
         int rc = gpu_recording_create(&r, &err);
         if (rc == 0) rc = gpu_record_begin(device(), &err);
         if (rc == 0) {
@@ -602,7 +602,7 @@ static float *run_tokens(const attend_case *c, bool played, test_rng rng)
     for (int t = 0; t < TOKENS; t++) {
         const tokens b = tokens_make(s, BEFORE + t, 1, &rng);
         put_tokens(s, &b);
-        if (played) gpu_play(device(), r);
+        if (replay_table) gpu_replay(device(), r);
         else run_step(&p);
         vram_read(out + (size_t)t * width, s->a.out, width * sizeof *out);
     }
@@ -615,8 +615,9 @@ static float *run_tokens(const attend_case *c, bool played, test_rng rng)
 
 static void check_recorded(const attend_case *c, const test_rng *rng)
 {
-    const float *by_hand = run_tokens(c, false, *rng), *played = run_tokens(c, true, *rng);
-    if (played) expect_bits("played", played, by_hand, 12 * (size_t)(c->n_head * c->dim));
+    const float *by_hand = run_tokens(c, false, *rng), *replay_table = run_tokens(c, true, *rng);
+    if (replay_table)
+        expect_bits("played", replay_table, by_hand, 12 * (size_t)(c->n_head * c->dim));
 }
 
 static void test_recorded(void)

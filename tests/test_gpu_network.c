@@ -19,21 +19,21 @@ typedef struct network_case {
 } network_case;
 
 typedef struct network {
-    twin gate, up, down;
+    reference gate, up, down;
 } network;
 
-static twin network_twin(quant_type type, int rows, int cols, bool bias, test_rng *rng)
+static reference network_reference(quant_type type, int rows, int cols, bool bias, test_rng *rng)
 {
-    twin t = twin_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, bias, rng);
+    reference t = reference_make(type, rows, cols, WEIGHTS_PLAUSIBLE, 1.0f, bias, rng);
     t.cpu.scale = t.gpu.scale = 3.0f * unit_scale(t.cpu.data, type, cols);
     return t;
 }
 
 static network network_make(const network_case *c, test_rng *rng)
 {
-    return (network){ network_twin(c->up, c->n_ff, c->n_embd, c->bias, rng),
-                      network_twin(c->up, c->n_ff, c->n_embd, c->bias, rng),
-                      network_twin(c->down, c->n_embd, c->n_ff, c->bias, rng) };
+    return (network){ network_reference(c->up, c->n_ff, c->n_embd, c->bias, rng),
+                      network_reference(c->up, c->n_ff, c->n_embd, c->bias, rng),
+                      network_reference(c->down, c->n_embd, c->n_ff, c->bias, rng) };
 }
 
 /* ---- the CPU's side -------------------------------------------------------------------------- */
@@ -237,8 +237,8 @@ static void check_router_forms(const form_case *c, test_rng *rng)
                c->n_expert, c->cols, c->n, c->n_also, c->left ? " and its own" : "");
     const network_case shape = { .up = QT_F32, .down = QT_F32, .n_embd = c->cols, .n_ff = 64 };
     const network w = network_make(&shape, rng);
-    const twin router = twin_make(c->router, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, 1.0f, true,
-                                  rng);
+    const reference router =
+        reference_make(c->router, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, 1.0f, true, rng);
     const float *x = vram_floats(host_floats(width, 3.0f, rng), width);
     gpu_input in = form_input(x, c, c->left, rng), plain = in, also[2];
     gpu_route_args a = { .router = router.gpu, .k = 2,

@@ -27,7 +27,7 @@ typedef struct item {                    /* one product of a list */
 } item;
 
 typedef struct output {
-    twin w;
+    reference w;
     int stride;
     float *y;                            /* [n, stride] in VRAM */
     float *want;                         /* the same on the CPU; NaNs in the gaps */
@@ -35,7 +35,7 @@ typedef struct output {
 
 static output output_make(const item *p, int cols, int n, weight_kind kind, test_rng *rng)
 {
-    output o = { .w = twin_make(p->type, p->rows, cols, kind, p->scale, p->bias, rng),
+    output o = { .w = reference_make(p->type, p->rows, cols, kind, p->scale, p->bias, rng),
                  .stride = p->rows + n % 4 };
     const size_t all = (size_t)n * (size_t)o.stride;
     o.want = host_room(all, sizeof *o.want);

@@ -28,8 +28,8 @@ static bool is_close_call(const float *logits, int n, int k, bool tie)
     router_select(order, unused, logits, n, first, NULL);
     for (int r = 0; r + 1 < first; r++) {
         const double a = logits[order[r]], b = logits[order[r + 1]];
-        const bool twins = tie && order[r] == 2 && order[r + 1] == 5;
-        if (!twins && a - b < 1e-5 * fmax(fabs(a), fabs(b)) + 1e-6) return true;
+        const bool references = tie && order[r] == 2 && order[r + 1] == 5;
+        if (!references && a - b < 1e-5 * fmax(fabs(a), fabs(b)) + 1e-6) return true;
     }
     return false;
 }
@@ -69,8 +69,9 @@ static void check_route(const route_case *c, test_rng *rng)
     float *normed = host_room(width, sizeof *normed), *logits = host_room(n_logit, sizeof *logits);
     float *sigma = host_room((size_t)c->n, sizeof *sigma);
     const float scale = router_scale(c->cols);
-    twin router = twin_make(c->type, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, scale, c->bias, rng);
-    twin shared = twin_make(c->type, 1, c->cols, WEIGHTS_PLAUSIBLE, scale, false, rng);
+    reference router =
+        reference_make(c->type, c->n_expert, c->cols, WEIGHTS_PLAUSIBLE, scale, c->bias, rng);
+    reference shared = reference_make(c->type, 1, c->cols, WEIGHTS_PLAUSIBLE, scale, false, rng);
 
     if (c->tie) {                        /* experts 2 and 5 are equal, and often chosen */
         uint8_t *row = (uint8_t *)router.cpu.data + 2 * router.cpu.row_bytes;
@@ -163,11 +164,12 @@ static void check_layer(const expert_case *c, int n, test_rng *rng)
     const size_t n_logit = (size_t)(n * c->n_expert);
     const size_t width = (size_t)n * (size_t)c->n_embd, n_embd = (size_t)c->n_embd;
     const size_t slots = (size_t)(n * c->k);
-    expert_batch b = expert_batch_make(c, twin_banks_make(c, rng), n, rng);
+    expert_batch b = expert_batch_make(c, reference_banks_make(c, rng), n, rng);
     float *gain = host_floats(n_embd, 1.5f, rng);
     const float scale = router_scale(c->n_embd);
-    twin router = twin_make(QT_F32, c->n_expert, c->n_embd, WEIGHTS_PLAUSIBLE, scale, true, rng);
-    twin shared = twin_make(QT_F32, 1, c->n_embd, WEIGHTS_PLAUSIBLE, scale, false, rng);
+    reference router =
+        reference_make(QT_F32, c->n_expert, c->n_embd, WEIGHTS_PLAUSIBLE, scale, true, rng);
+    reference shared = reference_make(QT_F32, 1, c->n_embd, WEIGHTS_PLAUSIBLE, scale, false, rng);
     const gpu_route_args route = {
         .router = router.gpu, .shared_gate = c->shared_ff ? shared.gpu : (gpu_matrix){ 0 },
         .k = c->k, .logits = vram_room(n_logit * sizeof(float)),

@@ -69,7 +69,8 @@ static void check_route(const rule_case *c, int n_expert, int k, int n, test_rng
     enum { COLS = 64 };
     const size_t n_logit = (size_t)(n * n_expert), slots = (size_t)(n * k);
     const rule_pair rule = rule_make(c, n_expert, rng);
-    const twin router = twin_make(QT_F32, n_expert, COLS, WEIGHTS_PLAUSIBLE, 0.5f, true, rng);
+    const reference router =
+        reference_make(QT_F32, n_expert, COLS, WEIGHTS_PLAUSIBLE, 0.5f, true, rng);
     gpu_input in = { .kind = GPU_PLAIN, .n = n, .cols = COLS,
                      .x = vram_floats(host_floats((size_t)n * COLS, 1.0f, rng), (size_t)n * COLS),
                      .rows = vram_room((size_t)n * COLS * sizeof(float)),

@@ -243,7 +243,7 @@ static void check_moves(int rounds, test_rng *rng)
             memcpy(want + moves[i].to, image + moves[i].from, (size_t)bytes);
         }
         if (round == 0) gpu_moves(device(), jobs, n);
-        else gpu_play(device(), r);
+        else gpu_replay(device(), r);
         gpu_moves(device(), jobs, 0);
         vram_read(got, to, MOVES_BYTES);
         expect_bytes("moved", got, want, MOVES_BYTES);
@@ -256,16 +256,17 @@ end:
 enum { MOVER_BYTES = 3 << 20, MOVER_ROUNDS = 6 };
 
 /* 0 after a failure that was counted. */
-static int await_mark(gpu_mover *m, int i)
+static int await_mark(gpu_copy_queue *m, int i)
 {
     err_ctx err = { 0 };
     int rc = 0;
-    while (rc == 0) rc = gpu_mover_passed(device(), m, i, &err);
+    while (rc == 0) rc = gpu_copy_queue_passed(device(), m, i, &err);
     return expect(rc == 1, "%s", err.msg);
 }
 
 /* Copies beside a stream that is busy: what has passed its mark is there for the next operation,
- * and the source may be filled again, as by a copy back, which the host reads. Marks of the stream say the same of its own copies. */
+ * and the source may be filled again, as by a copy back, which the host reads. Marks of the
+ * stream say the same of its own copies. */
 static void check_mover(void)
 {
     uint8_t *from = locked_room(2 * MOVER_BYTES);
@@ -273,41 +274,41 @@ static void check_mover(void)
     uint8_t *got = vram_room((size_t)MOVER_BYTES * MOVER_ROUNDS);
     uint8_t *back = host_room(MOVER_BYTES, MOVER_ROUNDS);
     uint8_t *want = host_room(MOVER_BYTES, MOVER_ROUNDS);
-    gpu_mover *m = NULL;
-    gpu_marks *read = NULL;
+    gpu_copy_queue *m = NULL;
+    gpu_events *read = NULL;
     err_ctx err = { 0 };
-    if (!from || !expect(gpu_mover_create(&m, device(), 2, &err) == 0 &&
-                         gpu_marks_create(&read, device(), 2, &err) == 0, "%s", err.msg))
+    if (!from || !expect(gpu_copy_queue_create(&m, device(), 2, &err) == 0 &&
+                         gpu_events_create(&read, device(), 2, &err) == 0, "%s", err.msg))
         goto end;
-    expect(gpu_mover_passed(device(), m, 1, &err) == 1, "a mark that was never set");
-    expect(gpu_marks_wait(device(), read, 1, &err) == 0, "%s", err.msg);
+    expect(gpu_copy_queue_passed(device(), m, 1, &err) == 1, "a mark that was never set");
+    expect(gpu_events_wait(device(), read, 1, &err) == 0, "%s", err.msg);
     for (int round = 0; round < MOVER_ROUNDS; round++) {
         const size_t at = (size_t)MOVER_BYTES * (size_t)round;
         uint8_t *own = from + round % 2 * MOVER_BYTES, *place = vram + round % 2 * MOVER_BYTES;
         fill_round(want + at, MOVER_BYTES, round);
         /* nobody reads the place any more */
-        expect(gpu_marks_wait(device(), read, round % 2, &err) == 0, "%s", err.msg);
+        expect(gpu_events_wait(device(), read, round % 2, &err) == 0, "%s", err.msg);
         memcpy(own, want + at, MOVER_BYTES);
         for (int l = 0; l < 8; l++) gpu_copy(device(), idle + idle_bytes(), idle, idle_bytes());
-        gpu_mover_copy(device(), m, place, own, 1);
-        gpu_mover_copy(device(), m, place + 1, own + 1, MOVER_BYTES - 1);
-        gpu_mover_copy(device(), m, place, own, 0);
-        gpu_mover_mark(device(), m, round % 2);
+        gpu_copy_queue_copy(device(), m, place, own, 1);
+        gpu_copy_queue_copy(device(), m, place + 1, own + 1, MOVER_BYTES - 1);
+        gpu_copy_queue_copy(device(), m, place, own, 0);
+        gpu_copy_queue_record(device(), m, round % 2);
         if (!await_mark(m, round % 2)) goto end;
         memset(own, 0xFF, MOVER_BYTES);
         gpu_copy(device(), got + at, place, MOVER_BYTES);
-        gpu_marks_set(device(), read, round % 2);
-        gpu_mover_save(device(), m, own, place, 1);
-        gpu_mover_save(device(), m, own + 1, place + 1, MOVER_BYTES - 1);
-        gpu_mover_mark(device(), m, round % 2);
+        gpu_events_record(device(), read, round % 2);
+        gpu_copy_queue_save(device(), m, own, place, 1);
+        gpu_copy_queue_save(device(), m, own + 1, place + 1, MOVER_BYTES - 1);
+        gpu_copy_queue_record(device(), m, round % 2);
         if (!await_mark(m, round % 2)) goto end;
         expect_bytes("saved", own, want + at, MOVER_BYTES);
     }
     vram_read(back, got, (size_t)MOVER_BYTES * MOVER_ROUNDS);
     expect_bytes("rounds", back, want, (size_t)MOVER_BYTES * MOVER_ROUNDS);
 end:
-    gpu_marks_free(read);
-    gpu_mover_free(device(), m);
+    gpu_events_free(read);
+    gpu_copy_queue_free(device(), m);
     gpu_free_host(device(), from);
 }
 
@@ -318,7 +319,7 @@ static void check_pieces(void)
     uint8_t *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint8_t *vram = vram_room(2 * half), *back = host_room(2 * half, 1);
     uint8_t *want = host_room(2 * half, 1);
-    gpu_mover *m = NULL;
+    gpu_copy_queue *m = NULL;
     gpu_stage *s = NULL;
     err_ctx err = { 0 };
     if (!expect(all != MAP_FAILED, "no address space")) return;
@@ -330,15 +331,15 @@ static void check_pieces(void)
     locked = expect(locked && gpu_lock(device(), from, half, &err) == 0, "%s", err.msg);
     if (locked && expect(gpu_lock(device(), end, half, &err) == 0, "%s", err.msg)) {
         memcpy(want, from, 2 * half);
-        if (expect(gpu_mover_create(&m, device(), 1, &err) == 0, "%s", err.msg)) {
-            gpu_mover_copy(device(), m, vram, from, 2 * half);
-            gpu_mover_mark(device(), m, 0);
+        if (expect(gpu_copy_queue_create(&m, device(), 1, &err) == 0, "%s", err.msg)) {
+            gpu_copy_queue_copy(device(), m, vram, from, 2 * half);
+            gpu_copy_queue_record(device(), m, 0);
             await_mark(m, 0);
             vram_read(back, vram, 2 * half);
             expect_bytes("moved", back, want, 2 * half);
             memset(from, 0, 2 * half);
-            gpu_mover_save(device(), m, from, vram, 2 * half);
-            gpu_mover_mark(device(), m, 0);
+            gpu_copy_queue_save(device(), m, from, vram, 2 * half);
+            gpu_copy_queue_record(device(), m, 0);
             await_mark(m, 0);
             expect_bytes("saved", from, want, 2 * half);
         }
@@ -349,7 +350,7 @@ static void check_pieces(void)
             expect_bytes("staged", back, want, 2 * half);
         }
         gpu_stage_free(device(), s);
-        gpu_mover_free(device(), m);
+        gpu_copy_queue_free(device(), m);
         gpu_unlock(device(), end);
     }
     if (locked) gpu_unlock(device(), from);
@@ -375,15 +376,15 @@ static void test_movers(void)
 
     case_begin("no memory");
     for (long n = 1; n <= 3; n++) {
-        gpu_mover *m = (gpu_mover *)&m;
+        gpu_copy_queue *m = (gpu_copy_queue *)&m;
         err_ctx err = { 0 };
         mem_fail_after(n);
-        const int rc = gpu_mover_create(&m, device(), 2, &err);
+        const int rc = gpu_copy_queue_create(&m, device(), 2, &err);
         mem_fail_after(0);
         expect(rc == ERR_NOMEM && !m, "allocation %ld: %d", n, rc);
     }
-    gpu_mover_free(device(), NULL);
-    gpu_marks_free(NULL);
+    gpu_copy_queue_free(device(), NULL);
+    gpu_events_free(NULL);
     expect(gpu_wait(device(), NULL) == 0, "a refusal lasts");
     case_end();
 }

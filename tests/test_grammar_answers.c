@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/session/answer.h"
-#include "tests/schema_maker.h"
+#include "tests/make_schema.h"
 
 enum { CTX = 4096 };
 
@@ -15,7 +15,7 @@ static const char *const models[] = {
     "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
 };
 
-typedef struct rig {
+typedef struct fixture {
     gguf *g;
     model *m;
     tokenizer *t;
@@ -24,14 +24,14 @@ typedef struct rig {
     engine *e;
     session *s;
     token_trie *v;
-} rig;
+} fixture;
 
-static bool rig_open(rig *r, const char *path)
+static bool fixture_open(fixture *r, const char *path)
 {
     err_ctx err = { 0 };
     const engine_options eo = { .threads = test_n_thread(2) };
     const session_options so = { .ctx = CTX, .chunk = 64, .kv = KV_F16, .n_snapshot = 1 };
-    *r = (rig){ 0 };
+    *r = (fixture){ 0 };
     return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && model_bind(&r->m, r->g, &err) == 0 &&
                      tokenizer_create(&r->t, r->g, &err) == 0 &&
                      encoder_create(&r->enc, r->t, &err) == 0 &&
@@ -41,7 +41,7 @@ static bool rig_open(rig *r, const char *path)
                      token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
 }
 
-static void rig_close(rig *r)
+static void fixture_close(fixture *r)
 {
     token_trie_free(r->v);
     session_free(r->s);
@@ -80,7 +80,7 @@ static void check_free(sampler *smp, int n_vocab)
 }
 
 /* One answer of that form; raw: without the chat format. */
-static answer_end ask(said *out, const rig *r, const grammar *g, uint64_t seed, int max_tokens,
+static answer_end ask(said *out, const fixture *r, const grammar *g, uint64_t seed, int max_tokens,
                       bool raw)
 {
     const chat_message message = { .role = CHAT_USER, .content = str_from("Tell me a story.") };
@@ -101,7 +101,7 @@ static answer_end ask(said *out, const rig *r, const grammar *g, uint64_t seed, 
     if (rc == 0)
         rc = raw ? encoder_encode(r->enc, &ids, str_from("The list is "), false, &err)
                  : chat_render(&ids, r->c, r->enc, &req, &err);
-    const answer_options ao = { .tok = r->t, .talk = raw ? NULL : r->c, .req = raw ? NULL : &req,
+    const answer_options ao = { .tok = r->t, .format = raw ? NULL : r->c, .req = raw ? NULL : &req,
                                 .form = m, .max_tokens = max_tokens };
     if (rc == 0) rc = answer_run(&stats, r->s, smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
     if (CHECK_MSG(rc == 0, "seed %d: %s", (int)seed, err.msg)) check_free(smp, n_vocab);
@@ -131,7 +131,7 @@ static int schemas_wanted(void)
     return want ? atoi(want) : 0;
 }
 
-static void test_schemas(const rig *r, const char *name)
+static void test_schemas(const fixture *r, const char *name)
 {
     const bool many = schemas_wanted() > 0;
     const int n = many ? schemas_wanted() : test_rounds(12, 4), every = min_int(n, 5);
@@ -174,7 +174,7 @@ static void test_schemas(const rig *r, const char *name)
 }
 
 /* A form that leaves no choice, with the chat format and without. */
-static void test_forced(const rig *r, const char *name)
+static void test_forced(const fixture *r, const char *name)
 {
     err_ctx err = { 0 };
     grammar *g;
@@ -194,7 +194,7 @@ static void test_forced(const rig *r, const char *name)
 }
 
 /* Reasoning of the harmony format is still there, and never the answer's form. */
-static void test_reasons(const rig *r)
+static void test_reasons(const fixture *r)
 {
     err_ctx err = { 0 };
     grammar *g;
@@ -245,13 +245,13 @@ int main(int argc, char **argv)
     test_begin("grammar_answers", argc, argv);
     test_allow();
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
-        rig r;
-        if (rig_open(&r, models[i])) {
+        fixture r;
+        if (fixture_open(&r, models[i])) {
             test_schemas(&r, models[i]);
             test_forced(&r, models[i]);
             if (chat_format_of(r.c) == CHAT_HARMONY) test_reasons(&r);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
     return test_end();
 }

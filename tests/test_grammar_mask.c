@@ -22,18 +22,18 @@ static const struct { const char *text; bool gbnf; } forms[] = {
     { "root ::= \"\xC3\xA9\"{1,9} | \"\xF0\x9F\x98\x80\" . [^\\n]*", 1 },
 };
 
-typedef struct rig { gguf *g; tokenizer *t; token_trie *v; } rig;
+typedef struct fixture { gguf *g; tokenizer *t; token_trie *v; } fixture;
 
-static bool rig_open(rig *r, const char *path)
+static bool fixture_open(fixture *r, const char *path)
 {
     err_ctx err = { 0 };
-    *r = (rig){ 0 };
+    *r = (fixture){ 0 };
     return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && tokenizer_create(&r->t, r->g,
         &err) == 0 &&
                      token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
 }
 
-static void rig_close(rig *r)
+static void fixture_close(fixture *r)
 {
     token_trie_free(r->v);
     tokenizer_free(r->t);
@@ -61,7 +61,7 @@ static grammar_state after(grammar_run *r, grammar_state at, str_view bytes)
 
 /* Every token at this place; `own` is a run that only this test uses. Returns a random one that may
  * come, or -1. */
-static int check_place(const rig *r, const uint64_t *bits, grammar_run *own, grammar_state at,
+static int check_place(const fixture *r, const uint64_t *bits, grammar_run *own, grammar_state at,
                        int n_vocab, test_rng *rng, const char *form)
 {
     int wrong = -1, n_may = 0, pick = -1;
@@ -83,7 +83,7 @@ static int check_place(const rig *r, const uint64_t *bits, grammar_run *own, gra
     return pick;
 }
 
-static void walk_form(const rig *r, const char *text, bool gbnf, uint64_t seed, int n_step)
+static void walk_form(const fixture *r, const char *text, bool gbnf, uint64_t seed, int n_step)
 {
     const int n_vocab = tokenizer_n_token(r->t) + 70;    /* more logits than tokens */
     grammar *g = form_of(text, gbnf);
@@ -117,7 +117,7 @@ done:
 }
 
 /* The same text again needs no new mask; a token that does not fit changes nothing. */
-static void test_again(const rig *r)
+static void test_again(const fixture *r)
 {
     grammar *g = form_of("{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":5000}}",
                          0);
@@ -152,7 +152,7 @@ static void test_again(const rig *r)
 }
 
 /* A text with more places than the tables hold. */
-static void test_long(const rig *r)
+static void test_long(const fixture *r)
 {
     grammar *g = form_of("root ::= \"[\" [a-z]{1,60000} \"]\"", 1);
     grammar_mask *m = NULL;
@@ -183,15 +183,15 @@ int main(int argc, char **argv)
 {
     test_begin("grammar_mask", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
-        rig r;
-        if (rig_open(&r, models[i])) {
+        fixture r;
+        if (fixture_open(&r, models[i])) {
             for (size_t k = 0; k < ARRAY_LEN(forms); k++)
                 for (uint64_t seed = 1; seed <= 3; seed++)
                     walk_form(&r, forms[k].text, forms[k].gbnf, seed + i, 25);
             test_again(&r);
             test_long(&r);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
     return test_end();
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/text/grammar/grammar.h"
-#include "tests/schema_maker.h"
+#include "tests/make_schema.h"
 
 static grammar_run *run_of(grammar **g, const json_t *schema, bool strict, err_ctx *err)
 {

@@ -4,7 +4,7 @@
  * or NaN now and then), of plausible scales and of extreme ones; activations with zero, tiny, huge,
  * tied and poisoned blocks; ragged shapes; few tokens and many, by all kernels of a type. Arrays
  * end where kernels.h says, so that a sanitizer sees reads past the end. */
-#include "tests/weight_maker.h"
+#include "tests/make_weights.h"
 
 #include <math.h>
 #include <string.h>

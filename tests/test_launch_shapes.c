@@ -43,10 +43,10 @@ static void check_width(const chip *c, const char *name, int type, int cols)
     check(c, name, "gate and up", type, cols, most, up_bytes(c, type, most, cols) + STATIC_BYTES);
     if (!floats && up_takes_fewer(c, type, cols, 3 * c->n_sm))
         check(c, name, "gate and up", type, cols, 3, up_bytes(c, type, 3, cols) + STATIC_BYTES);
-    const beside_shape s = beside_shape_of(c, type, cols);
+    const partial_shape s = partial_shape_of(c, type, cols);
     check(c, name, "experts of a batch", type, cols, s.each, s.bytes + STATIC_BYTES);
     check(c, name, "router", type, cols, 1, route_row_bytes(cols) + ROUTE_STATIC_BYTES);
-    check(c, name, "prediction", type, cols, 1, guess_bytes(cols) + STATIC_BYTES);
+    check(c, name, "prediction", type, cols, 1, prediction_bytes(cols) + STATIC_BYTES);
     for (int n = 1; n <= GPU_FEW; n++) {
         const int each = dense_tokens(c, type, cols, n), tokens = n > 1 ? GPU_FEW : 1;
         if (floats) {
@@ -88,7 +88,8 @@ int main(int argc, char **argv)
         const char *name = chips[i].name;
         for (size_t t = 0; t < ARRAY_LEN(types); t++) {
             CHECK(shape_is_float(types[t]) || group_bytes_of(types[t]) > 0);
-            for (size_t w = 0; w < ARRAY_LEN(widths); w++) check_width(c, name, types[t], widths[w]);
+            for (size_t w = 0; w < ARRAY_LEN(widths); w++)
+                check_width(c, name, types[t], widths[w]);
             for (size_t e = 0; e < ARRAY_LEN(experts); e++)
                 check_down(c, name, types[t], experts[e].k, experts[e].n_ff, 5120);
         }

@@ -10,9 +10,9 @@
 
 #define HEAD "{\"schema\":\"llama.cpp.moe_layer_perf.v1\",\"layers\":["
 
-static expert_profile *load(const char *text, err_ctx *err)
+static usage_profile *load(const char *text, err_ctx *err)
 {
-    expert_profile *p = NULL;
+    usage_profile *p = NULL;
     json_t *root = json_loads(text, 0, NULL);
     if (!CHECK_MSG(root != NULL, "the test's own text: %s", text)) return NULL;
     const int rc = layer_perf_read(&p, root, 2, 3, err);
@@ -38,15 +38,15 @@ static void test_counts(void)
         char text[400];
         err_ctx err = { 0 };
         snprintf(text, sizeof text, HEAD "{\"layer\":1,%s}]}", rows[i].text);
-        expert_profile *p = load(text, &err);
+        usage_profile *p = load(text, &err);
         if (!CHECK_MSG(p != NULL, "%s: %s", rows[i].why, err.msg)) continue;
-        const expert_uses *u = expert_profile_uses(p, 1);
+        const expert_uses *u = usage_profile_uses(p, 1);
         for (int e = 0; e < 3; e++)
             CHECK_MSG(u[e].hot == rows[i].want[e].hot && u[e].cold == rows[i].want[e].cold &&
                       u[e].raw == rows[i].want[e].raw, "%s, expert %d: %g hot, %g cold, %g",
                       rows[i].why, e, u[e].hot, u[e].cold, u[e].raw);
-        CHECK(expert_profile_layer(p, 0)->calls == 0);
-        expert_profile_free(p);
+        CHECK(usage_profile_layer(p, 0)->calls == 0);
+        usage_profile_free(p);
     }
 }
 
@@ -69,13 +69,13 @@ static void test_figures(void)
         char text[400];
         err_ctx err = { 0 };
         snprintf(text, sizeof text, HEAD "{\"layer\":0,%s}]}", rows[i].text);
-        expert_profile *p = load(text, &err);
+        usage_profile *p = load(text, &err);
         if (!CHECK_MSG(p != NULL, "%s: %s", rows[i].why, err.msg)) continue;
-        const layer_uses *u = expert_profile_layer(p, 0), *w = &rows[i].want;
+        const layer_uses *u = usage_profile_layer(p, 0), *w = &rows[i].want;
         CHECK_MSG(u->calls == w->calls && u->cold_slots == w->cold_slots &&
                   fabs(u->join_s - w->join_s) < 1e-12 && u->cold_s == 0 && u->hot_s == 0,
                   "%s: %g calls, %g slots, %g s", rows[i].why, u->calls, u->cold_slots, u->join_s);
-        expert_profile_free(p);
+        usage_profile_free(p);
     }
 }
 
@@ -98,9 +98,9 @@ static void test_refused(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         err_ctx err = { 0 };
-        expert_profile *p = load(rows[i].text, &err);
+        usage_profile *p = load(rows[i].text, &err);
         CHECK_MSG(!p && strstr(err.msg, rows[i].says), "%s: '%s'", rows[i].text, err.msg);
-        expert_profile_free(p);
+        usage_profile_free(p);
     }
 }
 

@@ -1,11 +1,11 @@
 /* test_measure.c - figures are measured, or known to be missing; their size does not matter. */
 #include "engine/plan/measure.h"
 
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 #include "engine/plan/measure_layers.h"
 #include "tests/sim_gpu.h"
-#include "tiers/drive.h"
-#include "tiers/fault.h"
+#include "tiers/drive_access.h"
+#include "tiers/fault_injection.h"
 
 static const char file[] = "tests/models/demo-qwen3next-Q4_K_M.gguf";
 #define ROOM ((uint64_t)64 << 20)

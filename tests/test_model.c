@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/models/model.h"
-#include "tests/model_maker.h"
+#include "tests/make_model.h"
 
 /* ---- files that others made ------------------------------------------------------------------ */
 
@@ -582,7 +582,7 @@ static void see_fused_qkv(const model *m, const char *why)
     SEE(is_named(y->attn.qkv_bias.t, "blk.3.attn_qkv.bias") && !y->attn.q_bias.t);
 }
 
-static void test_places(void)
+static void test_vram_cache(void)
 {
     static const struct {
         model_arch arch;
@@ -726,7 +726,7 @@ int main(int argc, char **argv)
     test_qwen3next_generations();
     test_gptoss_real();
     test_variants();
-    test_places();
+    test_vram_cache();
     test_defaults();
     test_out_of_memory();
     model_free(NULL);

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
-#include "engine/gpu/host_experts.h"
-#include "engine/instruments.h"
-#include "tests/places.h"
+#include "engine/gpu/expert_server.h"
+#include "engine/engine_stats.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
-#include "tiers/fault.h"
+#include "tiers/fault_injection.h"
 
 enum { N_TOKEN = 12, N_PROMPT = 5, MOST_LAYERS = 64 };
 
@@ -47,14 +47,14 @@ static void test_bounds(void)
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
-typedef struct rig {
+typedef struct fixture {
     engine *e;
     session *s;
     float *logits;
     int32_t next;
-} rig;
+} fixture;
 
-static bool feed(rig *r, const int32_t *ids, int n, const place *p)
+static bool feed(fixture *r, const int32_t *ids, int n, const place *p)
 {
     err_ctx err = { 0 };
     if (!CHECK_MSG(session_eval(r->s, ids, n, r->logits, 1, NULL, NULL, &err) == 0, "%s: %s",
@@ -64,7 +64,7 @@ static bool feed(rig *r, const int32_t *ids, int n, const place *p)
     return true;
 }
 
-static bool feed_tokens(rig *r, int n, const place *p)
+static bool feed_tokens(fixture *r, int n, const place *p)
 {
     bool ok = true;
     for (int i = 0; i < n && ok; i++) {
@@ -74,13 +74,13 @@ static bool feed_tokens(rig *r, int n, const place *p)
     return ok;
 }
 
-static bool open_rig(rig *r, const model *m, const place *p, perf_level level)
+static bool open_fixture(fixture *r, const model *m, const place *p, perf_level level)
 {
     static const int32_t prompt[N_PROMPT] = { 11, 102, 7, 93, 60 };
     const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F16 };
     err_ctx err = { 0 };
-    *r = (rig){ .logits = mem_array((size_t)m->hp.n_vocab, sizeof(float)) };
+    *r = (fixture){ .logits = mem_array((size_t)m->hp.n_vocab, sizeof(float)) };
     if (!CHECK(r->logits && engine_open(&r->e, m, &eo, &err) == 0) || !place_engine(r->e, m, p) ||
         !CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", p->name, err.msg))
         return false;
@@ -88,7 +88,7 @@ static bool open_rig(rig *r, const model *m, const place *p, perf_level level)
     return feed(r, prompt, N_PROMPT, p);
 }
 
-static void close_rig(rig *r)
+static void close_fixture(fixture *r)
 {
     session_free(r->s);
     engine_close(r->e);
@@ -145,7 +145,7 @@ static void check_places(const engine *e, const model *m, const place *p)
     int n_vram = 0, n_wrong = 0;
     bool banks_there = false;
     for (int l = 0; l < engine_gpu_layers(e); l++) banks_there |= has_experts(m, l);
-    engine_whereabouts(e, where);
+    engine_expert_tiers(e, where);
     for (int i = 0; i < n; i++) {
         const bool none = where[i] == EXPERT_NONE;
         n_vram += where[i] == EXPERT_IN_VRAM;
@@ -199,8 +199,8 @@ static void check_layers(const session *s, const perf_counts *c, const model *m,
 
 static void test_sums(const model *m, const place *p)
 {
-    rig r;
-    if (open_rig(&r, m, p, PERF_FULL) && feed_tokens(&r, N_TOKEN, p)) {
+    fixture r;
+    if (open_fixture(&r, m, p, PERF_FULL) && feed_tokens(&r, N_TOKEN, p)) {
         const perf_counts c = session_perf(r.s);
         check_slots(&c, m, p);
         check_bytes(&c, m, p);
@@ -212,7 +212,7 @@ static void test_sums(const model *m, const place *p)
         const perf_counts zero = { .n_layer = m->hp.n_layer, .n_used = m->hp.n_expert_used };
         CHECK_MSG(!memcmp(&none, &zero, sizeof zero), "%s: counts after a reset", p->name);
     }
-    close_rig(&r);
+    close_fixture(&r);
 }
 
 /* ---- levels, fallbacks, log ------------------------------------------------------------------ */
@@ -225,14 +225,14 @@ static void test_off(const model *m)
     const place p = { .name = "a cache, nothing counted", .gpu = true, .planned = true,
                       .hot_of_8 = 4, .changing = true, .stage_parts = 1, .stream_from = 64 };
     perf_layer layers[MOST_LAYERS];
-    rig r;
-    if (open_rig(&r, m, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {
+    fixture r;
+    if (open_fixture(&r, m, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {
         const perf_counts c = session_perf(r.s);
         CHECK(c.ask_s == 0 && c.cold_s == 0 && c.overlap_least_s == 0 && c.overlap_most_s == 0);
         CHECK(session_perf_layers(r.s, layers, MOST_LAYERS) == 0);
         check_slots(&c, m, &p);          /* these cost nothing */
     }
-    close_rig(&r);
+    close_fixture(&r);
 }
 
 /* The store's table is page-locked, its slabs are not. */
@@ -240,15 +240,15 @@ static void test_not_locked(const model *m)
 {
     const place p = { .name = "RAM that cannot be page-locked", .gpu = true, .planned = true,
                       .hot_of_8 = 4, .stream_from = 1 << 20 };
-    rig r;
+    fixture r;
     fault_arm(FAULT_PAGE_LOCK, 1, FAULT_ALWAYS);
-    if (open_rig(&r, m, &p, PERF_UPDATE) && feed_tokens(&r, N_TOKEN, &p)) {
+    if (open_fixture(&r, m, &p, PERF_UPDATE) && feed_tokens(&r, N_TOKEN, &p)) {
         const perf_counts c = session_perf(r.s);
         CHECK_MSG(c.cold > 0 && c.not_locked == c.cold && c.fetch_bytes == 0,
                   "%d of %d cold ones not page-locked", (int)c.not_locked, (int)c.cold);
     }
     fault_disarm_all();
-    close_rig(&r);
+    close_fixture(&r);
 }
 
 /* What the log said. */
@@ -298,12 +298,12 @@ static void hear(void *ctx, const char *line)
 static void test_log(const model *m)
 {
     perf_counts c = { 0 };
-    host_experts_stats host = { 0 };
+    expert_server_stats host = { 0 };
     store_stats store;
-    rig r;
+    fixture r;
     memset(&told, 0, sizeof told);
     log_set_sink(hear, NULL);
-    if (open_rig(&r, m, &asked, PERF_UPDATE) && feed_tokens(&r, 2, &asked)) {
+    if (open_fixture(&r, m, &asked, PERF_UPDATE) && feed_tokens(&r, 2, &asked)) {
         const long before = mem_count();
         if (sim_gpu()) mem_guard(true);
         feed_tokens(&r, N_TOKEN - 2, &asked);
@@ -312,7 +312,7 @@ static void test_log(const model *m)
         c = session_perf(r.s);
         session_counts(r.s, &host, &store);
     }
-    close_rig(&r);
+    close_fixture(&r);
     log_set_sink(NULL, NULL);
     CHECK_MSG(told.n_line > 0 && told.n_bad == 0 && told.bytes == c.fetch_bytes &&
               told.n_slab == (int)(c.down_fetched + 3 * c.all_fetched),

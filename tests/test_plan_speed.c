@@ -259,7 +259,7 @@ static void test_stream_from(void)
 /* Whoever asks for a way gets it wherever it can be gone, but not against fixed. */
 static void test_wanted_way(void)
 {
-    static const struct { prompt_way way; bool disk, fixed; int split, stream; } rows[] = {
+    static const struct { prompt_strategy way; bool disk, fixed; int split, stream; } rows[] = {
         { PROMPT_CORES, false, false, INT_MAX, INT_MAX },
         { PROMPT_CORES, true, false, INT_MAX, INT_MAX },
         { PROMPT_BUS, false, false, INT_MAX, 9 },
@@ -279,7 +279,7 @@ static void test_wanted_way(void)
         if (!made_plan(&p, &c, "a way")) continue;
         CHECK_MSG(p.split_from == rows[i].split && p.stream_from == rows[i].stream,
                   "row %d: split from %d, streamed from %d", (int)i, p.split_from, p.stream_from);
-        const prompt_way at_9 = rows[i].split == 9 ? PROMPT_SPLIT : rows[i].stream == 9 ?
+        const prompt_strategy at_9 = rows[i].split == 9 ? PROMPT_SPLIT : rows[i].stream == 9 ?
                                 PROMPT_BUS : PROMPT_CORES;
         CHECK(plan_prompt_way(&p, 9) == at_9);
         CHECK_MSG(p.contract_to == (rows[i].fixed || rows[i].way != PROMPT_BUS ? INT_MAX : 512),

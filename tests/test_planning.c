@@ -4,13 +4,13 @@
 #include <sys/stat.h>
 
 #include "engine/gpu/gpu_steps.h"
-#include "engine/gpu/host_experts.h"
+#include "engine/gpu/expert_server.h"
 #include "engine/host/weights.h"
 #include "engine/plan/planning.h"
 #include "engine/session/state.h"
-#include "moe/bank_stream.h"
+#include "moe/expert_stream.h"
 #include "tests/test.h"
-#include "tiers/memory_room.h"
+#include "tiers/available_memory.h"
 
 #define GB UINT64_C(1000000000)
 #define MB UINT64_C(1000000)
@@ -130,11 +130,11 @@ static void test_sizes(const char *path)
         CHECK(by_layer == s.state[i]);
         CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
         CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] && s.ram_work[i] > 0 &&
-              s.ram_beside[i] == gpu_steps_host_bytes(m, s.chunk[i]) + host_experts_ram_bytes(m) +
+              s.ram_beside[i] == gpu_steps_host_bytes(m, s.chunk[i]) + expert_server_ram_bytes(m) +
                                  (uint64_t)ctx * sizeof(int32_t) + (uint64_t)m->hp.n_vocab * 4);
     }
-    CHECK(s.vram_cold == host_experts_vram_bytes(m) + recurrent_bytes(m) +
-                              bank_stream_bytes(&m->experts));
+    CHECK(s.vram_cold == expert_server_vram_bytes(m) + recurrent_bytes(m) +
+                              expert_stream_bytes(&m->experts));
     o.chunk = 40;
     CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
     CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);

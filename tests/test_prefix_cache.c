@@ -1,7 +1,7 @@
 /* test_prefix_cache.c - states that come back have the bits they left with, and are nobody else's.
  *
- * How that is seen: prefix_rig.h. test_prefix_drive.c is about files. On a GPU, where there is one;
- * real or simulated. */
+ * How that is seen: prefix_fixture.h. test_prefix_drive.c is about files. On a GPU, where there
+ * is one; real or simulated. */
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -9,26 +9,26 @@
 #include <string.h>
 
 #include "engine/session/answer.h"
-#include "tests/prefix_rig.h"
+#include "tests/prefix_fixture.h"
 #include "tests/sim_gpu.h"
 
 /* ---- a few conversations --------------------------------------------------------------------- */
 
 /* What is found where tokens part, and what a session goes through itself. */
-static void test_one(const rig *r, bool any)
+static void test_one(const fixture *r, bool any)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16), *u = rig_session(r, CTX, 64, KV_F16);
-    prefix_cache *c = rig_cache(s, 64u << 20);
+    session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 64, KV_F16);
+    prefix_cache *c = fixture_cache(s, 64u << 20);
     notes *t = mem_zalloc(sizeof *t);
     int32_t ids[300], other[300];
     err_ctx err = { 0 };
 
-    rig_ids(ids, 300, 1, r->m);
+    fixture_ids(ids, 300, 1, r->m);
     CHECK(prefix_cache_find(c, ids, 300) == 0 && prefix_cache_load(c, u, ids, 300, &err) == 0);
     CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_counts(c).n_state == 0);
     for (int i = 0; i < 3; i++) {        /* 40, 80, 120 */
-        rig_eval(s, ids + 40 * i, 40);
-        CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+        fixture_eval(s, ids + 40 * i, 40);
+        CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
     }
     const prefix_cache_stats n = prefix_cache_counts(c);
     const uint64_t rows = state_rows_bytes(r->m, KV_F16, 120);
@@ -53,33 +53,33 @@ static void test_one(const rig *r, bool any)
         CHECK_MSG(prefix_cache_find(c, other, 300) == want, "differs at %d: %d", at,
                   prefix_cache_find(c, other, 300));
     }
-    for (int i = 0; i < 3; i++) rig_load(c, u, ids, 40 * (i + 1), t, "one after the other");
+    for (int i = 0; i < 3; i++) fixture_load(c, u, ids, 40 * (i + 1), t, "one after the other");
     CHECK(prefix_cache_held(c, u, 300) == 120 && prefix_cache_held(c, u, 119) == 80);
     CHECK(session_rewind(u, 0) == 0 && prefix_cache_held(c, u, 300) == 0);
 
     /* it goes on from where it was, and adds to the same rows */
     if (any && CHECK(session_rewind(s, 100) == 100)) notes_add(t, s);
-    rig_load(c, u, ids, 100, t, "in the middle");
-    rig_ids(other, 300, 2, r->m);
+    fixture_load(c, u, ids, 100, t, "in the middle");
+    fixture_ids(other, 300, 2, r->m);
     memcpy(other, ids, (size_t)session_pos(u) * sizeof *ids);
-    rig_eval(u, other + session_pos(u), 150 - session_pos(u));
-    CHECK(rig_keep(c, u, t, &err) == 0 && prefix_cache_held(c, u, 149) == 80);
-    rig_load(c, s, other, 300, t, "a branch");
+    fixture_eval(u, other + session_pos(u), 150 - session_pos(u));
+    CHECK(fixture_keep(c, u, t, &err) == 0 && prefix_cache_held(c, u, 149) == 80);
+    fixture_load(c, s, other, 300, t, "a branch");
     CHECK(session_pos(s) == 150);
-    rig_load(c, s, ids, 300, t, "the older one");
+    fixture_load(c, s, ids, 300, t, "the older one");
 
     /* the same tokens from another session are not stored twice */
     const int n_state = prefix_cache_counts(c).n_state;
-    rig_fill(u, ids, 120);
-    CHECK(rig_keep(c, u, t, &err) == 0 && prefix_cache_counts(c).n_state == n_state);
+    fixture_fill(u, ids, 120);
+    CHECK(fixture_keep(c, u, t, &err) == 0 && prefix_cache_counts(c).n_state == n_state);
     /* what it computes after them has its own rows */
-    rig_eval(u, ids + 120, 30);
-    CHECK(rig_keep(c, u, t, &err) == 0 && prefix_cache_held(c, u, 149) == 0);
-    rig_load(c, s, ids, 300, t, "rows of its own");
+    fixture_eval(u, ids + 120, 30);
+    CHECK(fixture_keep(c, u, t, &err) == 0 && prefix_cache_held(c, u, 149) == 0);
+    fixture_load(c, s, ids, 300, t, "rows of its own");
     CHECK(session_pos(s) == 150);
 
     /* a shorter context gets what fits */
-    session *small = rig_session(r, 100, 16, KV_F16);
+    session *small = fixture_session(r, 100, 16, KV_F16);
     CHECK(prefix_cache_load(c, small, ids, 300, &err) == (any ? 100 : 80));
     session_free(small);
     prefix_cache_free(c);
@@ -91,23 +91,23 @@ static void test_one(const rig *r, bool any)
 
 /* A session that goes back and computes the same tokens in other pieces has other bits after that:
  * it does not go on from the state that it left. */
-static void test_own_rows(const rig *r)
+static void test_own_rows(const fixture *r)
 {
-    session *s = rig_session(r, CTX, 64, KV_F16), *u = rig_session(r, CTX, 64, KV_F16);
-    prefix_cache *c = rig_cache(s, 64u << 20);
+    session *s = fixture_session(r, CTX, 64, KV_F16), *u = fixture_session(r, CTX, 64, KV_F16);
+    prefix_cache *c = fixture_cache(s, 64u << 20);
     notes *t = mem_zalloc(sizeof *t);
     int32_t ids[150];
     err_ctx err = { 0 };
-    rig_ids(ids, 150, 4, r->m);
+    fixture_ids(ids, 150, 4, r->m);
     for (int i = 0; i < 3; i++) {        /* 40, 80, 120 */
-        rig_eval(s, ids + 40 * i, 40);
+        fixture_eval(s, ids + 40 * i, 40);
         session_snapshot(s);
         CHECK(prefix_cache_keep(c, s, &err) == 0);
     }
     if (CHECK(session_rewind(s, 80) == 80)) {
-        for (int i = 80; i < 150; i += 5) rig_eval(s, ids + i, 5);
-        CHECK(rig_keep(c, s, t, &err) == 0 && prefix_cache_held(c, s, 149) == 80);
-        CHECK(rig_load(c, u, ids, 150, t, "computed again") == 150);
+        for (int i = 80; i < 150; i += 5) fixture_eval(s, ids + i, 5);
+        CHECK(fixture_keep(c, s, t, &err) == 0 && prefix_cache_held(c, s, 149) == 80);
+        CHECK(fixture_load(c, u, ids, 150, t, "computed again") == 150);
     }
     prefix_cache_free(c);
     notes_free(t);
@@ -116,20 +116,20 @@ static void test_own_rows(const rig *r)
 }
 
 /* Sessions that do not belong to it. */
-static void test_strangers(const rig *r, const rig *other)
+static void test_strangers(const fixture *r, const fixture *other)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16);
-    session *kv = rig_session(r, CTX, 32, KV_F32), *m = rig_session(other, CTX, 32, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16);
+    session *kv = fixture_session(r, CTX, 32, KV_F32), *m = fixture_session(other, CTX, 32, KV_F16);
     session *list[] = { kv, m };
-    prefix_cache *c = rig_cache(s, 64u << 20);
+    prefix_cache *c = fixture_cache(s, 64u << 20);
     int32_t ids[50];
     err_ctx err = { 0 };
-    rig_ids(ids, 50, 1, r->m);
+    fixture_ids(ids, 50, 1, r->m);
     for (int i = 0; i < 50; i++) ids[i] %= other->m->hp.n_vocab;
-    rig_fill(s, ids, 50);
+    fixture_fill(s, ids, 50);
     CHECK(prefix_cache_keep(c, s, &err) == 0);
     for (int i = 0; i < 2; i++) {
-        rig_fill(list[i], ids, 20);
+        fixture_fill(list[i], ids, 20);
         const held before = held_by(list[i]);
         CHECK(prefix_cache_keep(c, list[i], &err) == ERR_UNSUPPORTED &&
               strstr(err.msg, "another model"));
@@ -145,59 +145,59 @@ static void test_strangers(const rig *r, const rig *other)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-static void test_least_recent(const rig *r)
+static void test_least_recent(const fixture *r)
 {
     enum { N = 8, LEN = 48 };
-    session *s = rig_session(r, CTX, 32, KV_F16);
-    prefix_cache *c = rig_cache(s, rig_room(r, N, LEN));
+    session *s = fixture_session(r, CTX, 32, KV_F16);
+    prefix_cache *c = fixture_cache(s, fixture_room(r, N, LEN));
     notes *t = mem_zalloc(sizeof *t);
     int32_t ids[N + 2][LEN], longer[CTX];
     err_ctx err = { 0 };
-    for (int i = 0; i < N + 2; i++) rig_ids(ids[i], LEN, 100 + (uint64_t)i, r->m);
+    for (int i = 0; i < N + 2; i++) fixture_ids(ids[i], LEN, 100 + (uint64_t)i, r->m);
     for (int i = 0; i < N; i++) {
-        rig_fill(s, ids[i], LEN);
-        CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+        fixture_fill(s, ids[i], LEN);
+        CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
     }
     for (int i = 0; i < N; i++) CHECK(prefix_cache_find(c, ids[i], LEN) == LEN);
-    rig_load(c, s, ids[0], LEN, t, "the first is used");
+    fixture_load(c, s, ids[0], LEN, t, "the first is used");
     for (int i = N; i < N + 2; i++) {
-        rig_fill(s, ids[i], LEN);
-        CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+        fixture_fill(s, ids[i], LEN);
+        CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
     }
     for (int i = 0; i < N + 2; i++)
         CHECK_MSG((prefix_cache_find(c, ids[i], LEN) == LEN) == (i != 1 && i != 2),
                   "conversation %d", i);
     CHECK(prefix_cache_counts(c).dropped == 2);
-    rig_load(c, s, ids[3], LEN, t, "it is there");
+    fixture_load(c, s, ids[3], LEN, t, "it is there");
 
     /* what cannot fit beside all that it goes on from drives nobody out */
-    rig_ids(longer, CTX, 7, r->m);
+    fixture_ids(longer, CTX, 7, r->m);
     memcpy(longer, ids[3], sizeof ids[3]);
-    rig_eval(s, longer + LEN, CTX - LEN - 1);
+    fixture_eval(s, longer + LEN, CTX - LEN - 1);
     const held before = held_by(s);
-    if (rig_room(r, 1, CTX - LEN) > rig_room(r, N - 1, LEN))
-        CHECK(rig_keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "does not fit"));
+    if (fixture_room(r, 1, CTX - LEN) > fixture_room(r, N - 1, LEN))
+        CHECK(fixture_keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "does not fit"));
     CHECK(held_same(held_by(s), before) && prefix_cache_counts(c).n_state >= 1);
     CHECK(prefix_cache_counts(c).kept > N + 2 || prefix_cache_counts(c).dropped == 2);
     CHECK(prefix_cache_find(c, ids[3], LEN) == LEN);
     prefix_cache_free(c);
 
-    c = rig_cache(s, 0);
+    c = fixture_cache(s, 0);
     CHECK(prefix_cache_keep(c, s, &err) == ERR_NOMEM && prefix_cache_find(c, longer, CTX) == 0);
     prefix_cache_free(c);
     notes_free(t);
     session_free(s);
 }
 
-static void test_no_memory(const rig *r)
+static void test_no_memory(const fixture *r)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16);
     prefix_cache *c = NULL;
     const prefix_cache_options o = { .ram_bytes = 64u << 20 };
     int32_t ids[60];
     err_ctx err = { 0 };
     long n = 0;
-    rig_ids(ids, 60, 3, r->m);
+    fixture_ids(ids, 60, 3, r->m);
     for (int rc = -1; rc < 0 && n < 10;) {
         mem_fail_after(++n);
         rc = prefix_cache_create(&c, s, &o, &err);
@@ -205,7 +205,7 @@ static void test_no_memory(const rig *r)
         CHECK_MSG(rc == 0 ? c != NULL : rc == ERR_NOMEM && !c, "%s", err.msg);
     }
     CHECK(n == 2);
-    rig_fill(s, ids, 60);
+    fixture_fill(s, ids, 60);
     n = 0;
     for (int rc = -1; rc < 0 && n < 20;) {
         mem_fail_after(++n);
@@ -246,9 +246,9 @@ static void take_in(prefix_cache *c, session *s, const int32_t *ids, int n, test
     err_ctx err = { 0 };
     while (session_pos(s) < n) {
         const int pos = session_pos(s), most = min_int(n - pos, 40);
-        if (!rig_eval(s, ids + pos, 1 + (int)test_below(rng, (uint32_t)most))) return;
+        if (!fixture_eval(s, ids + pos, 1 + (int)test_below(rng, (uint32_t)most))) return;
         if (test_below(rng, 4) == 0) continue;
-        const int rc = rig_keep(c, s, t, &err);
+        const int rc = fixture_keep(c, s, t, &err);
         CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "%s", err.msg);
         CHECK_MSG(rc < 0 || prefix_cache_find(c, ids, session_pos(s)) == session_pos(s), "lost");
         CHECK_MSG(prefix_cache_counts(c).ram_bytes <= ram, "too much RAM");
@@ -257,11 +257,11 @@ static void take_in(prefix_cache *c, session *s, const int32_t *ids, int n, test
 
 /* With a folder another program goes on now and then, after this one ended with or without saying
  * goodbye. */
-static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
+static void test_many(const fixture *r, uint64_t seed, uint64_t ram, int rounds)
 {
-    session *s[3] = { rig_session(r, CTX, 16, KV_Q8_0), rig_session(r, CTX, 48, KV_Q8_0),
-                      rig_session(r, CTX + 50, CTX, KV_Q8_0) };
-    prefix_cache *c = rig_cache(s[0], ram);
+    session *s[3] = { fixture_session(r, CTX, 16, KV_Q8_0), fixture_session(r, CTX, 48, KV_Q8_0),
+                      fixture_session(r, CTX + 50, CTX, KV_Q8_0) };
+    prefix_cache *c = fixture_cache(s[0], ram);
     notes *t = mem_zalloc(sizeof *t);
     test_rng rng = { seed };
     int32_t ids[CTX];
@@ -272,13 +272,13 @@ static void test_many(const rig *r, uint64_t seed, uint64_t ram, int rounds)
             err_ctx err = { 0 };
             if (i % 40 == 19) CHECK_MSG(prefix_cache_flush(c, &err) == 0, "%s", err.msg);
             prefix_cache_free(c);
-            c = rig_cache(s[1], ram);
+            c = fixture_cache(s[1], ram);
             CHECK(prefix_cache_counts(c).drive_bytes <= files.bytes);
         }
         const int n = next_request(ids, &rng, t, r->m);
         const uint32_t dice = test_below(&rng, 10);
         if (dice < 6) {
-            if (rig_load(c, k, ids, n, t, "many") > 0) hits++;
+            if (fixture_load(c, k, ids, n, t, "many") > 0) hits++;
             else session_rewind(k, 0);
         } else {                         /* what it holds itself; without the cache's help */
             int same = 0;
@@ -317,7 +317,7 @@ typedef struct outcome {
     held h;
 } outcome;
 
-static void ask(outcome *out, const rig *r, const tokenizer *tok, session *s, prefix_cache *c,
+static void ask(outcome *out, const fixture *r, const tokenizer *tok, session *s, prefix_cache *c,
                 const request *q, int mark_every)
 {
     const sampler_options so = { .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .seed = 3,
@@ -345,13 +345,13 @@ static request after(const int32_t *before, int n_before, int n, uint64_t seed, 
 {
     request q = { .n = n_before + n, .marks = { USER, SYSTEM, n_before + n - CUE, 1000 } };
     if (n_before > 0) memcpy(q.ids, before, (size_t)n_before * sizeof *before);
-    rig_ids(q.ids + n_before, n, seed, m);
+    fixture_ids(q.ids + n_before, n, seed, m);
     return q;
 }
 
 /* Turns of two conversations with a common beginning: in a session that stays in memory, in a new
  * one for each, and, with a folder, in a new program for each. What is computed does not show. */
-static void test_answers(const rig *r, const char *name, int mark_every)
+static void test_answers(const fixture *r, const char *name, int mark_every)
 {
     tokenizer *tok = NULL;
     err_ctx err = { 0 };
@@ -359,12 +359,12 @@ static void test_answers(const rig *r, const char *name, int mark_every)
     request q[7] = { 0 };
     if (!CHECK(tokenizer_create(&tok, r->g, &err) == 0)) return;
     files_remove();
-    session *stays = rig_session(r, CTX, 32, KV_F16);
-    prefix_cache *one = rig_cache(stays, 64u << 20);
+    session *stays = fixture_session(r, CTX, 32, KV_F16);
+    prefix_cache *one = fixture_cache(stays, 64u << 20);
     char kept[256];
     snprintf(kept, sizeof kept, "%s", files.folder);
     files.folder[0] = '\0';
-    prefix_cache *ram = rig_cache(stays, 64u << 20);
+    prefix_cache *ram = fixture_cache(stays, 64u << 20);
     for (int i = 0; i < 7; i++) {
         if (i == 0) q[0] = after(NULL, 0, USER + CUE, 31, r->m);
         else if (i == 1) q[1] = after(first.ids, first.n, 20 + CUE, 32, r->m);  /* the next turn */
@@ -376,14 +376,14 @@ static void test_answers(const rig *r, const char *name, int mark_every)
         const int wants[7] = { 0, first.n, USER, SYSTEM, q[4].n - CUE,
                                mark_every ? (SYSTEM - 1) / mark_every * mark_every : 0, USER };
         const int want = wants[i];
-        session *s = rig_session(r, CTX, 32, KV_F16), *u = rig_session(r, CTX, 32, KV_F16);
+        session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 32, KV_F16);
         ask(&o[0], r, tok, stays, ram, &q[i], mark_every);
         files.folder[0] = '\0';
         ask(&o[1], r, tok, s, one, &q[i], mark_every);
         CHECK(prefix_cache_flush(one, &err) == 0);
         prefix_cache_free(one);
         snprintf(files.folder, sizeof files.folder, "%s", kept);
-        one = rig_cache(s, 64u << 20);
+        one = fixture_cache(s, 64u << 20);
         ask(&o[2], r, tok, u, NULL, &q[i], mark_every);
         CHECK_MSG(o[0].stats.n_reused == want && o[1].stats.n_reused == want, "%s, %d: %d and %d "
                   "reused, want %d", name, i, o[0].stats.n_reused, o[1].stats.n_reused, want);
@@ -409,14 +409,14 @@ static void test_answers(const rig *r, const char *name, int mark_every)
 
 int main(int argc, char **argv)
 {
-    rig r[2], tiny;
+    fixture r[2], tiny;
     char temp[256];
     /* what a state is made of makes little difference to which are kept: if there is no time, one
      * model is enough for that */
     const bool once = !test_is_long();
     const int rounds = SANITIZED ? 40 : test_rounds(150, 25);
     test_begin("prefix_cache", argc, argv);
-    if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL) || !rig_open_demos(r))
+    if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL) || !fixture_open_demos(r))
         return test_end();
     for (int i = 0; i < 2; i++) {
         test_one(&r[i], false);
@@ -425,26 +425,26 @@ int main(int argc, char **argv)
         if (!once || i == 0) test_least_recent(&r[i]);
         test_no_memory(&r[i]);
         test_path(files.folder, sizeof files.folder, "%s/kept", temp);
-        if (!once || i == 0) test_answers(&r[i], rig_demos[i], 0);
+        if (!once || i == 0) test_answers(&r[i], fixture_demos[i], 0);
         files.folder[0] = '\0';
     }
-    for (int i = 0; i < 2; i++) rig_close(&r[i]);
+    for (int i = 0; i < 2; i++) fixture_close(&r[i]);
     for (int i = 0; i < 4; i++) {
-        if (!rig_open_tiny(&tiny, i)) continue;
+        if (!fixture_open_tiny(&tiny, i)) continue;
         if (i == 2) test_one(&tiny, true);
         else if (!once || i == 0 || (i == 3 && !sim_gpu()))
-            test_many(&tiny, 5 + (uint64_t)i, rig_room(&tiny, 6, 200), rounds);
+            test_many(&tiny, 5 + (uint64_t)i, fixture_room(&tiny, 6, 200), rounds);
         test_path(files.folder, sizeof files.folder, "%s/kept", temp);
         if (i < 2) {
             if (!once || i == 0) test_answers(&tiny, "marks", 0);
             if (!once || i == 1) test_answers(&tiny, "more marks", 16);
-            files.bytes = rig_room(&tiny, 20, 200);
+            files.bytes = fixture_room(&tiny, 20, 200);
             if (!once || i == 1)
-                test_many(&tiny, 15 + (uint64_t)i, rig_room(&tiny, 3, 200), rounds);
+                test_many(&tiny, 15 + (uint64_t)i, fixture_room(&tiny, 3, 200), rounds);
             files.bytes = UINT64_MAX / 2;
         }
         files.folder[0] = '\0';
-        rig_close(&tiny);
+        fixture_close(&tiny);
     }
     test_remove(temp);
     return test_end();

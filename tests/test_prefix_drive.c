@@ -1,6 +1,6 @@
-/* test_prefix_drive.c - kept states in files: found again, shared, damaged, forged, on a drive that
- * fails or is slow. How one sees that a state is the right one: prefix_rig.h. On a GPU, where there
- * is one; real or simulated. */
+/* test_prefix_drive.c - kept states in files: found again, shared, damaged, forged, on a drive
+ * that fails or is slow. How one sees that a state is the right one: prefix_fixture.h. On a GPU,
+ * where there is one; real or simulated. */
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
 #include "tests/bad_disk.h"
-#include "tests/prefix_rig.h"
+#include "tests/prefix_fixture.h"
 #include "tests/sim_gpu.h"
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -40,22 +40,22 @@ static const model *chain_model;
 
 static prefix_cache *make_chain(session *s, notes *t, uint64_t ram)
 {
-    prefix_cache *c = rig_cache(s, ram);
+    prefix_cache *c = fixture_cache(s, ram);
     err_ctx err = { 0 };
     session_rewind(s, 0);
     for (int i = 0; i < LINKS; i++) {
-        rig_eval(s, chain + i * LINK, LINK);
-        CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+        fixture_eval(s, chain + i * LINK, LINK);
+        CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
     }
     return c;
 }
 
 /* Out of RAM to the drive and back, in this program and in the next one. */
-static void test_drive(const rig *r)
+static void test_drive_access(const fixture *r)
 {
     enum { N = 6 };
-    const uint64_t ram = rig_room(r, 2, CHAIN) + (LINKS - 1) * rig_room(r, 2, LINK);
-    session *s = rig_session(r, CTX, 32, KV_F16), *u = rig_session(r, CTX, 64, KV_F16);
+    const uint64_t ram = fixture_room(r, 2, CHAIN) + (LINKS - 1) * fixture_room(r, 2, LINK);
+    session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 64, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
     static char names[100][80];
     char path[400];
@@ -64,13 +64,13 @@ static void test_drive(const rig *r)
     err_ctx err = { 0 };
 
     files_remove();
-    prefix_cache *c = rig_cache(s, ram);
+    prefix_cache *c = fixture_cache(s, ram);
     for (int i = 0; i < N; i++) {
-        rig_ids(ids[i], CHAIN, 50 + (uint64_t)i, r->m);
+        fixture_ids(ids[i], CHAIN, 50 + (uint64_t)i, r->m);
         session_rewind(s, 0);
         for (int k = 0; k < LINKS; k++) {
-            rig_eval(s, ids[i] + k * LINK, LINK);
-            CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+            fixture_eval(s, ids[i] + k * LINK, LINK);
+            CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
         }
     }
     prefix_cache_stats n = prefix_cache_counts(c);
@@ -78,7 +78,7 @@ static void test_drive(const rig *r)
               n.n_ram + n.n_drive >= n.n_state && n.ram_bytes <= ram, "%d states, %d in RAM, %d on "
               "the drive", n.n_state, n.n_ram, n.n_drive);
     for (int i = 0; i < N; i++)
-        CHECK(rig_load(c, u, ids[i], CHAIN, t, "spilled") == CHAIN);
+        CHECK(fixture_load(c, u, ids[i], CHAIN, t, "spilled") == CHAIN);
     CHECK(prefix_cache_flush(c, &err) == 0);
     n = prefix_cache_counts(c);
     CHECK(n.n_drive == n.n_state && files_list(names, 100) == n.n_state);
@@ -92,65 +92,66 @@ static void test_drive(const rig *r)
     CHECK(prefix_cache_flush(c, &err) == 0);             /* nothing is written twice */
     prefix_cache_free(c);
 
-    c = rig_cache(u, ram);
+    c = fixture_cache(u, ram);
     n = prefix_cache_counts(c);
     CHECK(n.n_state == N * LINKS && n.n_ram == 0 && n.ram_bytes == 0 && n.drive_bytes == sum);
     for (int i = 0; i < N; i++)
-        CHECK(rig_load(c, u, ids[i], CHAIN - i, t, "the next program") ==
+        CHECK(fixture_load(c, u, ids[i], CHAIN - i, t, "the next program") ==
               (i ? CHAIN - LINK : CHAIN));
     CHECK(prefix_cache_counts(c).n_ram > 0 && prefix_cache_counts(c).ram_bytes <= ram);
     prefix_cache_free(c);
 
     /* what does not fit into RAM goes straight into the session */
-    c = rig_cache(u, 0);
-    CHECK(rig_load(c, u, ids[2], CHAIN, t, "no RAM") == CHAIN && prefix_cache_counts(c).n_ram == 0);
+    c = fixture_cache(u, 0);
+    CHECK(fixture_load(c, u, ids[2], CHAIN, t, "no RAM") == CHAIN &&
+          prefix_cache_counts(c).n_ram == 0);
     prefix_cache_free(c);
 
     files_remove();                      /* nor is it any trouble to keep */
-    rig_ids(chain, CHAIN, 77, r->m);
+    fixture_ids(chain, CHAIN, 77, r->m);
     c = make_chain(s, t, 0);
     n = prefix_cache_counts(c);
     CHECK(n.n_state == LINKS && n.n_ram == 0 && n.ram_bytes == 0 && n.n_drive == LINKS);
     CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, CHAIN) + LINKS *
               (state_mark_bytes(r->m, KV_F16, CHAIN) + 4 * CHAIN + 100), "rows are written once");
-    CHECK(rig_load(c, u, chain, CHAIN, t, "never in RAM") == CHAIN);
+    CHECK(fixture_load(c, u, chain, CHAIN, t, "never in RAM") == CHAIN);
     files.bytes = n.drive_bytes;
     prefix_cache_free(c);
-    c = rig_cache(s, 0);                /* neither here nor there */
+    c = fixture_cache(s, 0);            /* neither here nor there */
     files.bytes = 10;
     prefix_cache_free(c);
-    c = rig_cache(s, 0);
-    CHECK(rig_keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "nor on the drive"));
+    c = fixture_cache(s, 0);
+    CHECK(fixture_keep(c, s, t, &err) == ERR_NOMEM && strstr(err.msg, "nor on the drive"));
     CHECK(prefix_cache_counts(c).n_state == 0 && prefix_cache_counts(c).ram_bytes == 0);
     prefix_cache_free(c);
     files.bytes = UINT64_MAX / 2;
-    c = rig_cache(s, ram);
+    c = fixture_cache(s, ram);
     for (int i = 0; i < N; i++) {
         session_rewind(s, 0);
         for (int k = 0; k < LINKS; k++) {
-            rig_eval(s, ids[i] + k * LINK, LINK);
-            CHECK(rig_keep(c, s, t, &err) == 0);
+            fixture_eval(s, ids[i] + k * LINK, LINK);
+            CHECK(fixture_keep(c, s, t, &err) == 0);
         }
     }
     CHECK(prefix_cache_flush(c, &err) == 0);
     prefix_cache_free(c);
 
     /* those used last stay on a smaller drive: of the first, since it was just used */
-    c = rig_cache(u, ram);
-    CHECK(rig_load(c, u, ids[0], CHAIN, t, "used last") == CHAIN);
+    c = fixture_cache(u, ram);
+    CHECK(fixture_load(c, u, ids[0], CHAIN, t, "used last") == CHAIN);
     prefix_cache_free(c);
     files.bytes = sum / N + 100;
-    c = rig_cache(u, ram);
+    c = fixture_cache(u, ram);
     n = prefix_cache_counts(c);
     CHECK_MSG(n.drive_bytes <= files.bytes && n.n_state == LINKS &&
               prefix_cache_find(c, ids[0], CHAIN) == CHAIN, "%d states, %d tokens", n.n_state,
               prefix_cache_find(c, ids[0], CHAIN));
-    rig_fill(s, ids[3], CHAIN);
-    CHECK(rig_keep(c, s, t, &err) == 0 && prefix_cache_flush(c, &err) == 0);
+    fixture_fill(s, ids[3], CHAIN);
+    CHECK(fixture_keep(c, s, t, &err) == 0 && prefix_cache_flush(c, &err) == 0);
     CHECK(prefix_cache_counts(c).drive_bytes <= files.bytes);
     prefix_cache_free(c);
-    c = rig_cache(u, ram);
-    CHECK(rig_load(c, s, ids[3], CHAIN, t, "in place of the other") == CHAIN);
+    c = fixture_cache(u, ram);
+    CHECK(fixture_load(c, s, ids[3], CHAIN, t, "in place of the other") == CHAIN);
     prefix_cache_free(c);
     files.bytes = UINT64_MAX / 2;
     CHECK_MSG(files.n_note == 0, "%s", files.note);
@@ -167,41 +168,42 @@ static int short_chain(void) { return LINKS * short_link(); }
 static void keep_chain(prefix_cache *c, session *s, notes *t, uint64_t seed)
 {
     err_ctx err = { 0 };
-    rig_ids(chain, short_chain(), seed, chain_model);
+    fixture_ids(chain, short_chain(), seed, chain_model);
     session_rewind(s, 0);
     for (int i = 0; i < LINKS; i++) {
-        rig_eval(s, chain + i * short_link(), short_link());
-        CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+        fixture_eval(s, chain + i * short_link(), short_link());
+        CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
     }
 }
 
 /* Two programs share a folder: the second one reads what the first one wrote, and writes and
  * removes nothing. Files that are gone or damaged are misses. */
-static void test_second_program(const rig *r)
+static void test_second_program(const fixture *r)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16), *u = rig_session(r, CTX, 32, KV_F16);
-    session *f32 = rig_session(r, CTX, 32, KV_F32);
-    const uint64_t ram = rig_room(r, 2 * LINKS, short_chain());
+    session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 32, KV_F16);
+    session *f32 = fixture_session(r, CTX, 32, KV_F32);
+    const uint64_t ram = fixture_room(r, 2 * LINKS, short_chain());
     notes *t = mem_zalloc(sizeof *t);
     static char names[40][80], after[40][80];
     char path[400], last[80] = "";
     err_ctx err = { 0 };
     chain_model = r->m;
     files_remove();
-    prefix_cache *first = rig_cache(s, ram);
+    prefix_cache *first = fixture_cache(s, ram);
     keep_chain(first, s, t, 1);
     CHECK(prefix_cache_flush(first, &err) == 0 && files_list(names, 40) == LINKS);
-    prefix_cache *second = rig_cache(u, ram);
+    prefix_cache *second = fixture_cache(u, ram);
     CHECK_MSG(files.n_note == 1 && strstr(files.note, "another program"), "%s", files.note);
-    CHECK(rig_load(second, u, chain, short_chain(), t, "of the first program") == short_chain());
+    CHECK(fixture_load(second, u, chain, short_chain(), t, "of the first program") ==
+          short_chain());
     CHECK(prefix_cache_counts(second).loaded == 1 && prefix_cache_counts(second).damaged == 0);
 
     keep_chain(second, u, t, 2);         /* in RAM alone */
     CHECK(!prefix_cache_tend(second) && prefix_cache_flush(second, &err) == 0);
-    CHECK(rig_load(second, u, chain, short_chain(), t, "of its own") == short_chain());
+    CHECK(fixture_load(second, u, chain, short_chain(), t, "of its own") == short_chain());
     CHECK(files_list(after, 40) == LINKS && memcmp(names, after, LINKS * sizeof *names) == 0);
-    prefix_cache *other = rig_cache(f32, ram);   /* other sessions have a writer of their own */
-    rig_fill(f32, chain, short_link());
+    prefix_cache *other = fixture_cache(f32, ram);  /* other sessions have a writer of their own */
+    fixture_fill(f32, chain, short_link());
     CHECK(prefix_cache_keep(other, f32, &err) == 0 && prefix_cache_flush(other, &err) == 0);
     CHECK(prefix_cache_counts(other).n_drive == 1 && files_list(after, 40) == LINKS + 1);
     prefix_cache_free(other);
@@ -210,15 +212,15 @@ static void test_second_program(const rig *r)
     const uint64_t most = files.bytes;
     prefix_cache_free(second);
     files.bytes = 1;
-    second = rig_cache(u, 0);
+    second = fixture_cache(u, 0);
     files.bytes = most;
-    rig_ids(chain, short_chain(), 3, r->m);
-    rig_fill(u, chain, short_link());
+    fixture_ids(chain, short_chain(), 3, r->m);
+    fixture_fill(u, chain, short_link());
     CHECK(prefix_cache_keep(second, u, &err) == ERR_NOMEM && files_list(after, 40) == LINKS + 1);
 
     /* one file damaged, then gone */
     size_t n;
-    rig_ids(chain, short_chain(), 1, r->m);
+    fixture_ids(chain, short_chain(), 1, r->m);
     for (int i = 0; i < LINKS; i++) {
         uint8_t *b = test_read_file(test_path(path, sizeof path, "%s/%s", files.folder, names[i]),
                                     &n);
@@ -234,7 +236,7 @@ static void test_second_program(const rig *r)
           held_same(held_by(u), *notes_find(t, chain, less)));
     CHECK(prefix_cache_counts(second).damaged == 1 && files_list(after, 40) == LINKS + 1);
     prefix_cache_free(second);
-    second = rig_cache(u, 0);
+    second = fixture_cache(u, 0);
     CHECK(prefix_cache_find(second, chain, short_chain()) == short_chain());
     unlink(test_path(path, sizeof path, "%s/%s", files.folder, last));
     CHECK(prefix_cache_load(second, u, chain, short_chain(), &err) == less);
@@ -245,11 +247,11 @@ static void test_second_program(const rig *r)
 
     /* the next program writes, also after one that died with the lock */
     const pid_t child = fork();
-    if (child == 0) _exit(rig_cache(s, 0) ? 0 : 1);
+    if (child == 0) _exit(fixture_cache(s, 0) ? 0 : 1);
     int status = 1;
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     files.n_note = 0;
-    first = rig_cache(s, ram);
+    first = fixture_cache(s, ram);
     keep_chain(first, s, t, 4);
     CHECK(prefix_cache_flush(first, &err) == 0 && files_list(after, 40) == 2 * LINKS);
     CHECK_MSG(files.n_note == 0, "%s", files.note);
@@ -271,17 +273,17 @@ prefix_node *__wrap_prefix_tree_next(prefix_node *k, bool into)
 }
 
 /* A full drive with thousands of files: eviction takes the oldest leaf, and a walk for each. */
-static void test_many_files(const rig *r)
+static void test_many_files(const fixture *r)
 {
     enum { CONVERSATIONS = 50, STATES = 80, N = CONVERSATIONS * STATES };
-    session *s = rig_session(r, CTX, 32, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16);
     int32_t ids[STATES];
     err_ctx err = { 0 };
     prefix_node *oldest = NULL, *last = NULL;
     files_remove();
-    prefix_cache *c = rig_cache(s, rig_room(r, 4, LINK));
+    prefix_cache *c = fixture_cache(s, fixture_room(r, 4, LINK));
     for (int i = 0; i < CONVERSATIONS; i++) {
-        rig_ids(ids, STATES, 4000 + (uint64_t)i, r->m);
+        fixture_ids(ids, STATES, 4000 + (uint64_t)i, r->m);
         prefix_node *parent = &c->root;
         for (int to = 1; to <= STATES; to++) {           /* made up: no file is read here */
             const prefix_node shape = prefix_tree_shape(c, to - 1, to);
@@ -299,8 +301,8 @@ static void test_many_files(const rig *r)
         last = parent;
     }
     c->o.drive_bytes = c->n.drive_bytes;
-    rig_ids(chain, LINK, 3999, r->m);
-    rig_fill(s, chain, 1);
+    fixture_ids(chain, LINK, 3999, r->m);
+    fixture_fill(s, chain, 1);
     CHECK(prefix_cache_keep(c, s, &err) == 0);
     n_step = 0;
     CHECK_MSG(prefix_cache_flush(c, &err) == 0, "%s", err.msg);
@@ -320,25 +322,25 @@ static void tend_all(prefix_cache *c)
 }
 
 /* Files are written while the caller goes on, whatever happens to their states meanwhile. */
-static void test_beside(const rig *r)
+static void test_beside(const fixture *r)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16), *u = rig_session(r, CTX, 32, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 32, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
     static char names[60][80];
     err_ctx err = { 0 };
     prefix_cache_stats n;
 
     files_remove();
-    rig_ids(chain, CHAIN + 1, 31, r->m);
+    fixture_ids(chain, CHAIN + 1, 31, r->m);
     prefix_cache *c = make_chain(s, t, 64u << 20);
     CHECK(prefix_cache_tend(c));
-    CHECK(rig_load(c, u, chain, CHAIN, t, "while it is written") == CHAIN);
+    CHECK(fixture_load(c, u, chain, CHAIN, t, "while it is written") == CHAIN);
     tend_all(c);
     n = prefix_cache_counts(c);
     CHECK(n.n_drive == LINKS && n.n_ram == LINKS && files_list(names, 60) == LINKS);
     prefix_cache_free(c);
-    c = rig_cache(u, 64u << 20);
-    CHECK(rig_load(c, u, chain, CHAIN, t, "written beside") == CHAIN);
+    c = fixture_cache(u, 64u << 20);
+    CHECK(fixture_load(c, u, chain, CHAIN, t, "written beside") == CHAIN);
     CHECK(!prefix_cache_tend(c));
     prefix_cache_free(c);
 
@@ -354,7 +356,7 @@ static void test_beside(const rig *r)
         CHECK_MSG(files.n_note == (n.n_drive < LINKS), "call %d: %d notes", fail, files.n_note);
         CHECK(files_list(names, 60) == n.n_drive && n.n_ram == LINKS);
         session_rewind(s, 0);
-        CHECK(rig_eval(s, chain + 1, LINK) && rig_keep(c, s, t, &err) == 0);
+        CHECK(fixture_eval(s, chain + 1, LINK) && fixture_keep(c, s, t, &err) == 0);
         tend_all(c);
         n = prefix_cache_counts(c);
         CHECK_MSG(n.n_drive == LINKS + 1 && files_list(names, 60) == n.n_drive, "call %d", fail);
@@ -364,16 +366,16 @@ static void test_beside(const rig *r)
     /* RAM for one of two: each makes room for the other */
     for (int i = 0; i < test_rounds(20, 10); i++) {
         if (i % 5 == 0) files_remove();
-        c = rig_cache(s, rig_room(r, 1, CHAIN));
+        c = fixture_cache(s, fixture_room(r, 1, CHAIN));
         for (int k = 0; k < 2; k++) {
-            rig_ids(chain, CHAIN, 900 + (uint64_t)((i + k) % 7), r->m);
-            rig_fill(s, chain, CHAIN);
-            CHECK_MSG(rig_keep(c, s, t, &err) == 0, "%s", err.msg);
+            fixture_ids(chain, CHAIN, 900 + (uint64_t)((i + k) % 7), r->m);
+            fixture_fill(s, chain, CHAIN);
+            CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
             prefix_cache_tend(c);
-            CHECK(rig_load(c, u, chain, CHAIN, t, "one of two") == CHAIN);
+            CHECK(fixture_load(c, u, chain, CHAIN, t, "one of two") == CHAIN);
         }
         prefix_cache_free(c);            /* perhaps in the middle */
-        c = rig_cache(u, 0);
+        c = fixture_cache(u, 0);
         n = prefix_cache_counts(c);
         CHECK(n.damaged == 0 && n.n_state == files_list(names, 60) && n.n_state > 0);
         prefix_cache_free(c);
@@ -399,22 +401,22 @@ static void check_untouched(prefix_cache *c, session *s)
     mem_free(before);
 }
 
-static void test_deferred(const rig *r, int ctx)
+static void test_deferred(const fixture *r, int ctx)
 {
     enum { N = 90 };
     static const int at[] = { LINK, 2 * LINK };
-    session *s = rig_session(r, ctx, 32, KV_F16), *u = rig_session(r, CTX, 32, KV_F16);
+    session *s = fixture_session(r, ctx, 32, KV_F16), *u = fixture_session(r, CTX, 32, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
     int32_t ids[N];
     err_ctx err = { 0 };
-    rig_ids(ids, N, 5, r->m);
+    fixture_ids(ids, N, 5, r->m);
     files_remove();
-    prefix_cache *c = rig_cache(s, 0);
+    prefix_cache *c = fixture_cache(s, 0);
     prefix_cache_defer(c, at, 2);
     for (int n = 0; n < N; n += LINK) {
-        rig_eval(u, ids + n, LINK);
+        fixture_eval(u, ids + n, LINK);
         notes_add(t, u);
-        rig_eval(s, ids + n, LINK);
+        fixture_eval(s, ids + n, LINK);
         if (n == 0) check_untouched(c, s);
         CHECK(prefix_cache_keep(c, s, &err) == 0 && prefix_cache_counts(c).n_state == 0);
     }
@@ -426,20 +428,20 @@ static void test_deferred(const rig *r, int ctx)
     CHECK_MSG(n.n_drive == 2 && n.n_ram == 0, "%d states", n.n_drive);
     CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, 2 * LINK) + 2 *
               (state_mark_bytes(r->m, KV_F16, 2 * LINK) + 8 * LINK + 100), "rows are written once");
-    CHECK(rig_load(c, u, ids, N, t, "settled") == 2 * LINK);
-    CHECK(rig_load(c, u, ids, 2 * LINK - 1, t, "settled first") == LINK);
+    CHECK(fixture_load(c, u, ids, N, t, "settled") == 2 * LINK);
+    CHECK(fixture_load(c, u, ids, 2 * LINK - 1, t, "settled first") == LINK);
     CHECK(session_pos(s) == N && held_same(held_by(s), *notes_find(t, ids, N)));
     CHECK(prefix_cache_settle(c, s, 1, 1, &err) == 0);      /* there already, but for the end */
     prefix_cache_free(c);
 
-    c = rig_cache(s, 0);                /* what is too large for memory is left where it is */
+    c = fixture_cache(s, 0);            /* what is too large for memory is left where it is */
     CHECK(prefix_cache_find(c, ids, N) >= 2 * LINK);
     prefix_cache_free(c);
-    prefix_cache_options o = rig_options(0);
+    prefix_cache_options o = fixture_options(0);
     o.most_bytes = 1;
     CHECK(prefix_cache_create(&c, s, &o, &err) == 0);
     CHECK(prefix_cache_load(c, u, ids, N, &err) == 0 && session_pos(u) == 0);
-    rig_fill(u, ids + 1, LINK);
+    fixture_fill(u, ids + 1, LINK);
     CHECK(prefix_cache_keep(c, u, &err) == ERR_NOMEM && files.n_note == 0);
     prefix_cache_free(c);
     notes_free(t);
@@ -448,9 +450,9 @@ static void test_deferred(const rig *r, int ctx)
 }
 
 /* Everything that can be wrong with a file: it is not used, and there is one line about it. */
-static void test_damage(const rig *r)
+static void test_damage(const fixture *r)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16), *u = rig_session(r, CTX, 64, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 64, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
     static char names[20][80];
     char path[400];
@@ -459,7 +461,7 @@ static void test_damage(const rig *r)
     uint8_t *good[LINKS];
 
     files_remove();
-    rig_ids(chain, CHAIN + 1, 9, r->m);
+    fixture_ids(chain, CHAIN + 1, 9, r->m);
     prefix_cache *c = make_chain(s, t, 64u << 20);
     CHECK(prefix_cache_flush(c, &err) == 0 && files_list(names, 20) == LINKS);
     prefix_cache_free(c);
@@ -485,8 +487,8 @@ static void test_damage(const rig *r)
         put_file(names[i], b, n);
         if (kind == 7) unlink(test_path(path, sizeof path, "%s/%s", files.folder, names[i]));
         files.n_note = 0;
-        c = rig_cache(u, 64u << 20);
-        rig_fill(u, chain + 1, 10);
+        c = fixture_cache(u, 64u << 20);
+        fixture_fill(u, chain + 1, 10);
         const int got = prefix_cache_load(c, u, chain, CHAIN, &err);
         const bool ok = got == from && (session_pos(u) == from || from == 0) &&
                         (from == 0 || held_same(held_by(u), *notes_find(t, chain, from)));
@@ -506,10 +508,10 @@ static void test_damage(const rig *r)
 }
 
 /* Files with the right sums that are not for these sessions, and things that are no files. */
-static void test_forged(const rig *r, const rig *other)
+static void test_forged(const fixture *r, const fixture *other)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16);
-    session *kv = rig_session(r, CTX, 32, KV_F32), *m = rig_session(other, CTX, 32, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16);
+    session *kv = fixture_session(r, CTX, 32, KV_F32), *m = fixture_session(other, CTX, 32, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
     static char names[20][80];
     char path[400], name[80];
@@ -517,21 +519,21 @@ static void test_forged(const rig *r, const rig *other)
     size_t n;
 
     files_remove();
-    rig_ids(chain, CHAIN + 1, 9, r->m);
+    fixture_ids(chain, CHAIN + 1, 9, r->m);
     prefix_cache *c = make_chain(s, t, 64u << 20);
     CHECK(prefix_cache_flush(c, &err) == 0);
     prefix_cache_free(c);
     session *strangers[] = { kv, m };
     for (int i = 0; i < 2; i++) {        /* they are left alone, without a word */
-        c = rig_cache(strangers[i], 64u << 20);
+        c = fixture_cache(strangers[i], 64u << 20);
         CHECK(prefix_cache_counts(c).n_state == 0 && prefix_cache_find(c, chain, CHAIN) == 0);
         prefix_cache_free(c);
     }
     CHECK(files.n_note == 0 && files_list(names, 20) == LINKS);
 
     /* under the name of one for the other session */
-    c = rig_cache(kv, 64u << 20);
-    rig_fill(kv, chain, 5);
+    c = fixture_cache(kv, 64u << 20);
+    fixture_fill(kv, chain, 5);
     CHECK(prefix_cache_keep(c, kv, &err) == 0 && prefix_cache_flush(c, &err) == 0);
     prefix_cache_free(c);
     char all[20][80];
@@ -541,7 +543,7 @@ static void test_forged(const rig *r, const rig *other)
             if (strncmp(all[i], names[k], 16) != 0) snprintf(name, sizeof name, "%.79s", all[i]);
     uint8_t *b = test_read_file(test_path(path, sizeof path, "%s/%s", files.folder, names[0]), &n);
     put_file(name, b, n);
-    c = rig_cache(kv, 64u << 20);
+    c = fixture_cache(kv, 64u << 20);
     CHECK_MSG(prefix_cache_counts(c).n_state == 0 && files.n_note == 1 &&
               strstr(files.note, "another model") && strstr(files.note, name), "%s", files.note);
     prefix_cache_free(c);
@@ -561,10 +563,10 @@ static void test_forged(const rig *r, const rig *other)
         snprintf(name, sizeof name, "%.16s-%016llx.prefix", names[0], (unsigned long long)stamp);
         put_file(name, w, n);
         files.n_note = 0;
-        c = rig_cache(s, 64u << 20);
+        c = fixture_cache(s, 64u << 20);
         CHECK_MSG(prefix_cache_counts(c).n_state == LINKS && files.n_note == 1,
                   "kind %d: %d states, '%s'", kind, prefix_cache_counts(c).n_state, files.note);
-        CHECK(rig_load(c, s, chain, CHAIN, t, "beside it") == CHAIN);
+        CHECK(fixture_load(c, s, chain, CHAIN, t, "beside it") == CHAIN);
         prefix_cache_free(c);
         CHECK(files_list(all, 20) == LINKS);
         mem_free(w);
@@ -578,19 +580,19 @@ static void test_forged(const rig *r, const rig *other)
     snprintf(name, sizeof name, "%.17s0123456789abcdef.prefix.abcdef", names[0]);
     put_file(name, (const uint8_t *)"x", 1);
     files.n_note = 0;
-    c = rig_cache(s, 64u << 20);
+    c = fixture_cache(s, 64u << 20);
     CHECK_MSG(files.n_note == 1 && strstr(files.note, "not a regular file"), "%d %s", files.n_note,
               files.note);
     prefix_cache_free(c);
     CHECK(files_list(all, 20) == LINKS + 2);
     const struct timespec old[2] = { { 1000, 0 }, { 1000, 0 } };
     utimensat(AT_FDCWD, test_path(path, sizeof path, "%s/%s", files.folder, name), old, 0);
-    prefix_cache_free(rig_cache(s, 64u << 20));
+    prefix_cache_free(fixture_cache(s, 64u << 20));
     CHECK(files_list(all, 20) == LINKS + 1);             /* nobody writes it any more */
 
     /* no folder can be made: RAM alone */
     snprintf(path, sizeof path, "%s/no/such", files.folder);
-    prefix_cache_options o = rig_options(64u << 20);
+    prefix_cache_options o = fixture_options(64u << 20);
     o.folder = path;
     files.n_note = 0;
     CHECK(prefix_cache_create(&c, s, &o, &err) == 0 && files.n_note == 1 &&
@@ -606,16 +608,16 @@ static void test_forged(const rig *r, const rig *other)
 }
 
 /* Each call of the system fails once, and each allocation: less is kept, nothing is wrong. */
-static void test_bad_drive(const rig *r)
+static void test_bad_drive(const fixture *r)
 {
-    session *s = rig_session(r, CTX, 32, KV_F16);
+    session *s = fixture_session(r, CTX, 32, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
     static char names[40][80];
     err_ctx err = { 0 };
     int n = 0, rc = -1;
 
     files_remove();
-    rig_ids(chain, CHAIN + 1, 9, r->m);
+    fixture_ids(chain, CHAIN + 1, 9, r->m);
     prefix_cache *c = make_chain(s, t, 64u << 20);
     for (; rc < 0 && n < 100; n++) {     /* the disk is full, then it is not */
         disk.n_call = 0;
@@ -624,13 +626,13 @@ static void test_bad_drive(const rig *r)
         disk.fail_at = 0;
         CHECK_MSG(rc == 0 || (rc == ERR_IO && strstr(err.msg, "cannot write")), "%s", err.msg);
         CHECK(files_list(names, 40) == prefix_cache_counts(c).n_drive);
-        CHECK(rig_load(c, s, chain, CHAIN, t, "from RAM") == CHAIN);
+        CHECK(fixture_load(c, s, chain, CHAIN, t, "from RAM") == CHAIN);
     }
     CHECK_MSG(n >= 2, "%d rounds", n);
     prefix_cache_free(c);
     disk.lazy = true;
-    c = rig_cache(s, 0);
-    CHECK(rig_load(c, s, chain, CHAIN, t, "bit by bit") == CHAIN);
+    c = fixture_cache(s, 0);
+    CHECK(fixture_load(c, s, chain, CHAIN, t, "bit by bit") == CHAIN);
     disk.lazy = false;
     prefix_cache_free(c);
 
@@ -642,7 +644,7 @@ static void test_bad_drive(const rig *r)
             disk.n_call = 0;
             disk.fail_at = n;
             disk.cut = cut;
-            c = rig_cache(s, 0);
+            c = fixture_cache(s, 0);
             reach = prefix_cache_load(c, s, chain, CHAIN, &err);
             disk.fail_at = 0;
             CHECK_MSG(reach >= 0 && reach % LINK == 0, "call %d: %d tokens", n, reach);
@@ -654,21 +656,21 @@ static void test_bad_drive(const rig *r)
     }
 
     files_remove();                      /* a drive that fails while RAM makes room */
-    c = rig_cache(s, rig_room(r, 1, CHAIN));
+    c = fixture_cache(s, fixture_room(r, 1, CHAIN));
     for (int i = 0; i < 20; i++) {
-        rig_ids(chain, CHAIN, 200 + (uint64_t)i, r->m);
-        rig_fill(s, chain, CHAIN);
+        fixture_ids(chain, CHAIN, 200 + (uint64_t)i, r->m);
+        fixture_fill(s, chain, CHAIN);
         disk.n_call = 0;
         disk.fail_at = i + 1;
-        rc = rig_keep(c, s, t, &err);
+        rc = fixture_keep(c, s, t, &err);
         disk.fail_at = 0;
         CHECK_MSG(rc == 0, "%s", err.msg);
         CHECK(files_list(names, 40) == prefix_cache_counts(c).n_drive);
-        CHECK(rig_load(c, s, chain, CHAIN, t, "failing drive") == CHAIN);
+        CHECK(fixture_load(c, s, chain, CHAIN, t, "failing drive") == CHAIN);
     }
     prefix_cache_free(c);
 
-    rig_ids(chain, CHAIN + 1, 9, r->m); /* no memory */
+    fixture_ids(chain, CHAIN + 1, 9, r->m); /* no memory */
     files_remove();
     c = make_chain(s, t, 64u << 20);
     for (n = 1, rc = -1; rc < 0 && n < 100; n++) {
@@ -680,7 +682,7 @@ static void test_bad_drive(const rig *r)
     CHECK_MSG(n > 2 && n < 100, "%d allocations", n);
     prefix_cache_free(c);
     for (n = 1, rc = -1; rc < 0 && n < 100; n++) {
-        const prefix_cache_options o = rig_options(64u << 20);
+        const prefix_cache_options o = fixture_options(64u << 20);
         mem_fail_after(n);
         rc = prefix_cache_create(&c, s, &o, &err);
         mem_fail_after(0);
@@ -689,7 +691,7 @@ static void test_bad_drive(const rig *r)
     CHECK_MSG(n > 8 && n < 100, "%d allocations", n);
     for (n = 1, rc = 0; rc < CHAIN && n < 100; n++) {
         prefix_cache_free(c);
-        c = rig_cache(s, 64u << 20);
+        c = fixture_cache(s, 64u << 20);
         mem_fail_after(n);
         rc = prefix_cache_load(c, s, chain, CHAIN, &err);
         mem_fail_after(0);
@@ -706,23 +708,23 @@ static void test_bad_drive(const rig *r)
 
 int main(int argc, char **argv)
 {
-    rig r[2], tiny;
+    fixture r[2], tiny;
     char temp[256];
     const bool once = !test_is_long();   /* as in test_prefix_cache.c */
     test_begin("prefix_drive", argc, argv);
     disk.portion = 1000;
-    if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL) || !rig_open_demos(r))
+    if (!CHECK(mkdtemp(test_temp(temp, sizeof temp)) != NULL) || !fixture_open_demos(r))
         return test_end();
     test_path(files.folder, sizeof files.folder, "%s/kept", temp);
     for (int i = 0; i < 2; i++) {
-        if (!once || i == 1) test_drive(&r[i]);
+        if (!once || i == 1) test_drive_access(&r[i]);
         test_deferred(&r[i], CTX);
         test_deferred(&r[i], 96);
         test_forged(&r[i], &r[!i]);
     }
-    for (int i = 0; i < 2; i++) rig_close(&r[i]);
+    for (int i = 0; i < 2; i++) fixture_close(&r[i]);
     for (int i = 0; i < 2; i++) {
-        if (!rig_open_tiny(&tiny, i)) continue;
+        if (!fixture_open_tiny(&tiny, i)) continue;
         test_damage(&tiny);
         test_deferred(&tiny, CTX);
         test_deferred(&tiny, 96);
@@ -730,12 +732,12 @@ int main(int argc, char **argv)
         test_many_files(&tiny);
         if (!once || (i == 0 && !sim_gpu())) test_beside(&tiny);
         if (!once || (i == 1 && !sim_gpu())) test_bad_drive(&tiny);
-        rig_close(&tiny);
+        fixture_close(&tiny);
     }
-    if (rig_open_tiny(&tiny, 3)) {
+    if (fixture_open_tiny(&tiny, 3)) {
         test_deferred(&tiny, CTX);
         test_deferred(&tiny, 96);
-        rig_close(&tiny);
+        fixture_close(&tiny);
     }
     test_remove(temp);
     return test_end();

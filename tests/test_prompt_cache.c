@@ -9,14 +9,14 @@
 #include <stdio.h>
 
 #include "cli/prompt_cache.h"
-#include "tests/chat_maker.h"
+#include "tests/make_chat.h"
 
 static const char tools[] = "[{`type`:`function`,`function`:{`name`:`look`,`parameters`:"
                             "{`type`:`object`,`properties`:{`at`:{`type`:`string`}}}}}]";
 #define LOOK "^C look {`at`: `it`}"
 
 /* What is asked, and how it goes on. */
-static const struct talk { const char *before, *after; bool tools, plain; } talks[] = {
+static const struct format { const char *before, *after; bool tools, plain; } talks[] = {
     { "U Hello", "^A Hi.^U And now?", false, true },
     { "U Hello", "^A Hi.^R Hm.^U And now?", false, true },
     { "S Be kind.^U Hello", "^A Hi.^U And now?", true, true },
@@ -34,7 +34,7 @@ static const struct talk { const char *before, *after; bool tools, plain; } talk
     { "U Hello^A " LOOK "^T There.", "^A " LOOK "^T Here.", true, false },
 };
 
-static void go_on(const chat *c, int k, int v, const struct talk *t)
+static void go_on(const chat *c, int k, int v, const struct format *t)
 {
     request now, next;
     char all[400];

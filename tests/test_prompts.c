@@ -17,9 +17,9 @@
  * And experts of a prompt that come from the drive are read before they are wanted. */
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
-#include "engine/gpu/prompt_experts.h"
-#include "engine/instruments.h"
-#include "tests/places.h"
+#include "engine/gpu/prompt_split.h"
+#include "engine/engine_stats.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "moe/expert_store.h"
-#include "tiers/fault.h"
+#include "tiers/fault_injection.h"
 
 static const place homes[] = {
     { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stream_from = INT_MAX },
@@ -75,7 +75,7 @@ static const place homes[] = {
 typedef enum feed_kind { PROMPT, SINGLES, APPLY } feed_kind;
 static const struct feed { feed_kind kind; int n; } feeds[] = {
     { PROMPT, 9 }, { PROMPT, 17 }, { SINGLES, 12 }, { PROMPT, 64 }, { PROMPT, 36 }, { APPLY, 3 },
-    { PROMPT, 200 }, { SINGLES, 6 }, { PROMPT, HOST_EXPERTS_TOKENS + 77 }, { PROMPT, 10 },
+    { PROMPT, 200 }, { SINGLES, 6 }, { PROMPT, EXPERT_SERVER_TOKENS + 77 }, { PROMPT, 10 },
 };
 enum { N_FEED = ARRAY_LEN(feeds), MOST = PLAN_SPLIT_TOKENS + 1, CTX = 1024 };
 
@@ -119,7 +119,7 @@ static bool feed_all(trail *t, engine *e, session *s, const model *m, const plac
     bool ok = CHECK(logits != NULL);
     for (int i = 0; i < (int)N_FEED && ok; i++) {
         /* more than the host computes at a time is so in large chunks alone */
-        const int most = chunk < HOST_EXPERTS_TOKENS ? test_rounds(INT_MAX, 100) : INT_MAX;
+        const int most = chunk < EXPERT_SERVER_TOKENS ? test_rounds(INT_MAX, 100) : INT_MAX;
         const int n = min_int(feeds[i].n, most);
         if (feeds[i].kind == APPLY) ok = !p->changing || apply(e, m, n);
         else if (feeds[i].kind == PROMPT) ok = feed(s, logits, m, n, &pos);
@@ -133,7 +133,7 @@ static bool feed_all(trail *t, engine *e, session *s, const model *m, const plac
 
 static void check_moved(session *s, const place *p)
 {
-    const residency_stats r = session_places(s);
+    const frame_table_stats r = session_vram_moves(s);
     if (!p->changing) return;
     CHECK_MSG(r.hits > 0 && r.misses > 0 && r.uploads > 0 && r.evictions > 0 && r.failures == 0,
               "%s: %d hits, %d misses, %d uploads, %d evictions", p->name, (int)r.hits,
@@ -145,7 +145,7 @@ static void check_moved(session *s, const place *p)
 /* Both sides had something to do, or the faster one all that there was room for. */
 static void check_shared(session *s, const place *p)
 {
-    prompt_experts_stats n;
+    prompt_split_stats n;
     session_split(s, &n);
     if (p->split_from == 0) {
         CHECK_MSG(n.layers == 0, "%s: %d layers were shared out", p->name, (int)n.layers);
@@ -177,11 +177,11 @@ static bool follow(trail *t, const model *m, const place *p, int chunk)
 
 /* ---- in the middle of a layer ---------------------------------------------------------------- */
 
-typedef struct patience { int layers; } patience;
+typedef struct wait_limit { int layers; } wait_limit;
 
-static bool lose_patience(void *ctx, double done, double total)
+static bool give_up_waiting(void *ctx, double done, double total)
 {
-    patience *p = ctx;
+    wait_limit *p = ctx;
     (void)done, (void)total;
     return --p->layers >= 0;
 }
@@ -224,23 +224,23 @@ static void halt(const model *m, const place *p)
     ok = ok && CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
     /* what made room for an expert that passed did so for one that stays */
     if (ok && p->changing && !p->moved)
-        CHECK_MSG(resident(e) == n_there && (p->bus == 0 || session_places(s).swaps > 0),
+        CHECK_MSG(resident(e) == n_there && (p->bus == 0 || session_vram_moves(s).swaps > 0),
                   "%s: %d experts in VRAM, %d before", p->name, resident(e), n_there);
     for (int way = PROMPT_CORES; way <= PROMPT_BUS && ok; way++) {
-        prompt_experts_stats n;
+        prompt_split_stats n;
         session_rewind(s, 0);
         session_reset_counts(s);
-        session_force_way(s, way);
+        session_force_prompt_strategy(s, way);
         ok = same_after(s, want, got, ids, m, "forced", p);
         session_split(s, &n);
         CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: shared out against orders", p->name);
     }
-    session_force_way(s, -1);
+    session_force_prompt_strategy(s, -1);
     const int stride = test_rounds(1, 2) + m->hp.n_layer / 2;
     for (int i = 1; i < 3 * m->hp.n_layer && ok; i += stride) {
-        patience some = { i };
+        wait_limit some = { i };
         session_rewind(s, 0);
-        const int rc = session_eval(s, ids, HALTED, got, 1, lose_patience, &some, &err);
+        const int rc = session_eval(s, ids, HALTED, got, 1, give_up_waiting, &some, &err);
         ok = CHECK_MSG(rc == ERR_STOPPED && session_pos(s) % HALTED_CHUNK == 0,
                        "%s: stopped with %d at %d", p->name, rc, session_pos(s)) &&
              same_after(s, want, got, ids, m, "after a stop", p);
@@ -331,7 +331,7 @@ static void test_reading_ahead(const char *path)
     model *m = NULL;
     engine *e = NULL;
     session *s = NULL;
-    host_experts_stats host;
+    expert_server_stats host;
     store_stats n;
     err_ctx err = { 0 };
     int32_t ids[40];
@@ -431,7 +431,7 @@ static bool go_all_ways(ways *w, const model *m, const place *p, const int *leng
         const int way = i % N_WAY;
         int pos = 0;
         session_rewind(s, 0);
-        session_force_way(s, way == N_WAY - 1 ? -1 : way);
+        session_force_prompt_strategy(s, way == N_WAY - 1 ? -1 : way);
         ok = feed(s, logits, m, lengths[i / N_WAY], &pos);
         w->hash[i / N_WAY][way] = str_hash((str_view){ (const char *)logits,
                                                        n_vocab * sizeof *logits });
@@ -505,7 +505,7 @@ static void test_too_long(const char *path)
     for (size_t i = 0; i < ARRAY_LEN(forced) && ok; i++) {
         int pos = 0;
         session_rewind(s, 0);
-        session_force_way(s, forced[i]);
+        session_force_prompt_strategy(s, forced[i]);
         ok = feed(s, logits, m, MOST, &pos);
         hash[i] = str_hash((str_view){ (const char *)logits, bytes });
     }

@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tiers/fault.h"
-#include "tiers/pages.h"
+#include "tiers/fault_injection.h"
+#include "tiers/page_advice.h"
 #include "tiers/reader.h"
 
 enum { N_FILE = 3, CUT = 3, MAX_JOBS = 1500, MEMORY = 32 << 20, UNTOUCHED = 0xA5 };

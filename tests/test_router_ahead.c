@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tests/store_maker.h"
+#include "tests/make_store.h"
 #include "tests/test.h"
 
 enum { N_EXPERT = 37, N_USED = 5, N_LAYER = 4 };
@@ -166,7 +166,7 @@ static bool all_there(const stage *g, expert_store *s, int layer, const int *exp
 }
 
 /* What layer 0 will guess of layer 1 for a vector just drawn. */
-static void guess_of(stage *g, router_ahead *f, int chosen[N_USED], test_rng *rng)
+static void prediction_of(stage *g, router_ahead *f, int chosen[N_USED], test_rng *rng)
 {
     const int32_t *ids;
     draw(g, 0, rng);
@@ -190,7 +190,7 @@ static void check_store(stage *g)
     expert_store *s;
     router_ahead *f;
     if (store_open(g, &s, &f, 4 * expert_store_least(&g->f.m->experts))) {
-        guess_of(g, f, chosen, &rng);
+        prediction_of(g, f, chosen, &rng);
         CHECK(expert_store_want(s, 0, first, N_USED, NULL) == 0);
         router_ahead_read(f, s, 0, &g->x);
         expert_store_release(s);
@@ -234,7 +234,7 @@ static void check_wrong_guess(stage *g)
     expert_store *s;
     router_ahead *f;
     if (store_open(g, &s, &f, 4 * expert_store_least(&g->f.m->experts))) {
-        guess_of(g, f, chosen, &rng);
+        prediction_of(g, f, chosen, &rng);
         for (int i = 0; i < N_USED; i++)         /* one that was not guessed */
             if (chosen[i] == other[0]) other[0]++, i = -1;
         CHECK(all_there(g, s, 0, first, N_USED));
@@ -258,7 +258,7 @@ static void check_small_cache(stage *g)
     router_ahead *f;
     if (store_open(g, &s, &f, expert_store_least(&g->f.m->experts)) &&
         CHECK(expert_store_room(s) == 2 * N_USED)) {
-        guess_of(g, f, chosen, &rng);
+        prediction_of(g, f, chosen, &rng);
         CHECK(all_there(g, s, 1, chosen, N_USED - 1));   /* the oldest there are */
         CHECK(all_there(g, s, 3, first, 1) && all_there(g, s, 0, first, N_USED));
         router_ahead_read(f, s, 0, &g->x);

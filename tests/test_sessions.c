@@ -10,7 +10,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
-#include "tests/places.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 
 enum { CTX = 160, CHUNK = 24, TALKS = 4, OPS = 12 };
@@ -21,12 +21,12 @@ typedef struct op {
     int32_t first;                       /* token; the others follow from it */
 } op;
 
-typedef struct talk {
+typedef struct format {
     op ops[OPS];
     uint64_t seen[OPS];                  /* of what each gave */
-} talk;
+} format;
 
-static void make_talk(talk *t, test_rng *rng, int n_vocab)
+static void make_talk(format *t, test_rng *rng, int n_vocab)
 {
     int pos = 0;
     for (int i = 0; i < OPS; i++) {
@@ -85,9 +85,9 @@ static uint64_t play(session *s, const op *o, float *logits)
 static void test_place(const model *m, engine *e, const char *name, test_rng *rng)
 {
     const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = KV_F16, .n_snapshot = 2,
-                                 .n_beside = TALKS - 1 };
+                                 .n_sharing = TALKS - 1 };
     float *logits = test_alloc((size_t)m->hp.n_vocab, sizeof *logits);
-    static talk talks[TALKS];
+    static format talks[TALKS];
     session *s[TALKS] = { 0 };
     int at[TALKS] = { 0 }, left = TALKS * OPS, wrong = 0;
     err_ctx err = { 0 };
@@ -101,7 +101,7 @@ static void test_place(const model *m, engine *e, const char *name, test_rng *rn
     }
     if (CHECK_MSG(session_create(&s[0], e, &so, &err) == 0, "%s: %s", name, err.msg))
         for (int i = 1; i < TALKS; i++)
-            CHECK_MSG(session_create_beside(&s[i], s[0], &err) == 0, "%s: %s", name, err.msg);
+            CHECK_MSG(session_create_sharing(&s[i], s[0], &err) == 0, "%s: %s", name, err.msg);
     while (left > 0 && s[TALKS - 1]) {
         const int i = (int)test_below(rng, TALKS);
         if (at[i] == OPS) continue;
@@ -122,12 +122,12 @@ static void test_bytes(const model *m, engine *e)
     uint64_t one, four, vram_one, vram_four;
     err_ctx err = { 0 };
     CHECK(session_plan(&one, &vram_one, e, &so, &err) == 0);
-    so.n_beside = 3;
+    so.n_sharing = 3;
     CHECK(session_plan(&four, &vram_four, e, &so, &err) == 0);
     CHECK_MSG(four - one == 3 * (state_bytes(m, &st) + CTX * sizeof(int32_t)), "%llu",
               (unsigned long long)(four - one));
     CHECK((vram_four > vram_one) == (vram_one > 0));
-    so.n_beside = SESSION_MOST_BESIDE + 1;
+    so.n_sharing = SESSION_MOST_BESIDE + 1;
     CHECK(session_check(m, &so, &err) == ERR_RANGE);
 }
 

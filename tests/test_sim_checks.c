@@ -135,7 +135,7 @@ static void play_freed(gpu *g, bool wrong)
     gpu_advance(g, p, 1);
     CHECK(gpu_record_end(r, g, NULL) == 0);
     if (wrong) gpu_free(g, p);
-    gpu_play(g, r);
+    gpu_replay(g, r);
     if (!wrong) gpu_free(g, p);
     gpu_recording_free(r);
 }
@@ -222,9 +222,9 @@ static void choose_nobody(gpu *g, bool wrong)
     gpu_experts(g, &in, &a);
 }
 
-static gpu_split split_of(gpu_mail *mail, const int32_t *hot)
+static gpu_with_host split_of(gpu_mailbox *mailbox, const int32_t *hot)
 {
-    return (gpu_split){ .mail = mail, .number = (uint32_t *)(void *)floats(8), .hot = hot,
+    return (gpu_with_host){ .mailbox = mailbox, .number = (uint32_t *)(void *)floats(8), .hot = hot,
                         .scratch = floats(10) };
 }
 
@@ -233,16 +233,16 @@ static void hot_nowhere(gpu *g, bool wrong)
 {
     gpu_input in;
     gpu_expert_args a;
-    gpu_mail *mail = NULL;
+    gpu_mailbox *mailbox = NULL;
     const int32_t places[4] = { wrong ? ROOM : 1, 0, 2, 3 };
     layer_of(&in, &a);
     gpu_write(g, floats(9), places, sizeof places, NULL);
-    if (!CHECK(gpu_mail_create(&mail, g, N, N, 1, NULL) == 0)) return;
-    mail->answered = 1;
-    const gpu_split s = split_of(mail, (int32_t *)(void *)floats(9));
-    gpu_experts_split(g, &in, &a, &s);
+    if (!CHECK(gpu_mailbox_create(&mailbox, g, N, N, 1, NULL) == 0)) return;
+    mailbox->answered = 1;
+    const gpu_with_host s = split_of(mailbox, (int32_t *)(void *)floats(9));
+    gpu_experts_with_host(g, &in, &a, &s);
     gpu_wait(g, NULL);
-    gpu_mail_free(g, mail);
+    gpu_mailbox_free(g, mailbox);
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */
@@ -412,17 +412,19 @@ static void test_no_reply(void)
     gpu *g = open_one(), *other = NULL;
     gpu_input in;
     gpu_expert_args a;
-    gpu_mail *mail = NULL;
+    gpu_mailbox *mailbox = NULL;
     layer_of(&in, &a);
-    if (CHECK(gpu_open(&other, 0, NULL) == 0 && gpu_mail_create(&mail, g, N, N, 1, NULL) == 0)) {
-        const gpu_split s = split_of(mail, NULL);
-        gpu_experts_split(other, &in, &a, &s);
-        while (__atomic_load_n(&mail->asked, __ATOMIC_ACQUIRE) != GPU_CODES) usleep(1000);
-        CHECK(gpu_alive(other) && mail->n == 1 && mail->k == 1 && mail->where[0] == GPU_COLD);
+    if (CHECK(gpu_open(&other, 0, NULL) == 0 &&
+              gpu_mailbox_create(&mailbox, g, N, N, 1, NULL) == 0)) {
+        const gpu_with_host s = split_of(mailbox, NULL);
+        gpu_experts_with_host(other, &in, &a, &s);
+        while (__atomic_load_n(&mailbox->asked, __ATOMIC_ACQUIRE) != GPU_CODES) usleep(1000);
+        CHECK(gpu_alive(other) && mailbox->n == 1 && mailbox->k == 1 &&
+              mailbox->where[0] == GPU_COLD);
         alarm(TOO_LONG_S / 2);
         gpu_close(other);
         alarm(0);
-        gpu_mail_free(g, mail);
+        gpu_mailbox_free(g, mailbox);
     }
     close_one(g);
 }

@@ -20,7 +20,7 @@ enum {
 /* Changes of a small shape. */
 typedef struct variant {
     const char *arch, *what;
-    int n_dense, n_ff_dense, n_ff_shared, n_head, n_beside;
+    int n_dense, n_ff_dense, n_ff_shared, n_head, n_sharing;
     kv_type kv;
     bool tight;                          /* RAM for three quarters of the experts: they
                                           * are moved */
@@ -28,16 +28,16 @@ typedef struct variant {
 
 static const variant variants[] = {
     { .arch = "qwen3moe", .what = "as it is", .kv = KV_F16 },
-    { .arch = "qwen35moe", .what = "as it is", .kv = KV_F16, .n_beside = 1 },
+    { .arch = "qwen35moe", .what = "as it is", .kv = KV_F16, .n_sharing = 1 },
     { .arch = "glm4moe", .what = "as it is", .kv = KV_F16 },
     { .arch = "glm4moe", .what = "three dense layers of four, very wide", .n_dense = 3,
       .n_ff_dense = 17408, .kv = KV_Q8_0 },
-    { .arch = "glm4moe", .what = "48 heads", .n_head = 48, .kv = KV_F32, .n_beside = 2 },
+    { .arch = "glm4moe", .what = "48 heads", .n_head = 48, .kv = KV_F32, .n_sharing = 2 },
     { .arch = "gemma4", .what = "as it is", .kv = KV_F16 },
     { .arch = "glm4moe", .what = "moved", .kv = KV_F16, .tight = true },
     { .arch = "gemma4", .what = "moved", .kv = KV_F32, .tight = true },
     { .arch = "gemma4", .what = "a wide network beside experts", .n_ff_shared = 4096,
-      .kv = KV_Q8_0, .n_beside = 1 },
+      .kv = KV_Q8_0, .n_sharing = 1 },
     { .arch = "llama", .what = "as it is", .kv = KV_F16 },
     { .arch = "olmoe", .what = "as it is", .kv = KV_F32 },
 };
@@ -96,7 +96,7 @@ static void take(const model *m, const plan *p, const variant *v, uint64_t budge
 {
     const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = CTX, .chunk = p->chunk, .kv = v->kv, .n_snapshot = 1,
-                                 .n_beside = v->n_beside };
+                                 .n_sharing = v->n_sharing };
     const postfetch_options post = { .off = false };
     const engine_placement where = { .gpu = p->gpu, .plan = p, .postfetch = &post };
     const uint64_t before = sim_gpu_vram_used();
@@ -105,8 +105,8 @@ static void take(const model *m, const plan *p, const variant *v, uint64_t budge
     err_ctx err = { 0 };
     bool ok = engine_open(&e, m, &eo, &err) == 0 && engine_place(e, &where, &err) == 0 &&
               session_create(&s, e, &so, &err) == 0;
-    for (int i = 0; i < v->n_beside && ok; i++)
-        ok = session_create_beside(&more[i], s, &err) == 0;
+    for (int i = 0; i < v->n_sharing && ok; i++)
+        ok = session_create_sharing(&more[i], s, &err) == 0;
     ok = ok && run(s, m, &err);
     CHECK_MSG(ok, "%s, %s, %llu: %s", v->arch, v->what, (unsigned long long)budget, err.msg);
     const uint64_t taken = sim_gpu_vram_used() - before, said = plan_vram(p);
@@ -116,7 +116,7 @@ static void take(const model *m, const plan *p, const variant *v, uint64_t budge
     CHECK_MSG(taken > said / 10 * 9, "%s, %s, --vram %llu: %llu taken, the plan says %llu", v->arch,
               v->what, (unsigned long long)budget, (unsigned long long)taken,
               (unsigned long long)said);
-    for (int i = 0; i < v->n_beside; i++) session_free(more[i]);
+    for (int i = 0; i < v->n_sharing; i++) session_free(more[i]);
     session_free(s);
     engine_close(e);
     CHECK(sim_gpu_vram_used() == before);
@@ -134,7 +134,7 @@ static void test_budgets(const variant *v)
         return;
     }
     const session_options so = { .ctx = CTX, .kv = v->kv, .n_snapshot = 1,
-                                 .n_beside = v->n_beside };
+                                 .n_sharing = v->n_sharing };
     plan_wish w = { .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX,
                     .gpu_wanted = true };
     uint64_t all = 0;

@@ -5,7 +5,7 @@
  * they have alone. A token that failed on the device was not taken. */
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
-#include "tests/places.h"
+#include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -74,8 +74,8 @@ static void follow(engine *e, const session_options *so, follower f, int by)
     int rc = 0;
     test_path(name, sizeof name, "%s by %d", names[f], by);
     if (!CHECK_MSG(session_create(&s[0], e, so, &err) == 0 &&
-                   session_create_beside(&s[1], s[0], &err) == 0 &&
-                   session_create_beside(&third, s[0], &err) == 0, "%s", err.msg) ||
+                   session_create_sharing(&s[1], s[0], &err) == 0 &&
+                   session_create_sharing(&third, s[0], &err) == 0, "%s", err.msg) ||
         !start(s[0], prompts[0]) || !start(s[1], prompts[1]))
         goto out;
     sim_gpu_lazy(true);
@@ -121,7 +121,8 @@ static void fail_between(engine *e, const session_options *so, bool snapshots_on
     CHECK(session_pick(s, &next, smp, &err) < 0);
     CHECK_MSG(session_pos(s) == PROMPT, "position %d", session_pos(s));
     const int kept = session_rewind_target(s, PROMPT);
-    CHECK_MSG(snapshots_only ? kept < PROMPT : kept == PROMPT, "%d of %d tokens kept", kept, PROMPT);
+    CHECK_MSG(snapshots_only ? kept < PROMPT : kept == PROMPT, "%d of %d tokens kept", kept,
+              PROMPT);
 out:
     sim_gpu_lazy(false);
     sampler_free(smp);
@@ -136,7 +137,7 @@ int main(int argc, char **argv)
     static const place whole = { .name = "GPU, all in VRAM", .gpu = true };
     const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = CTX, .chunk = 16, .kv = KV_F16, .n_snapshot = 3,
-                                 .n_beside = 2 };
+                                 .n_sharing = 2 };
     char path[512];
     test_begin("taken", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {

@@ -11,7 +11,7 @@
 #include "cuda/gpu.h"
 #include "loader/bytes.h"
 #include "tests/sim_gpu.h"
-#include "tests/state_twin.h"
+#include "tests/state_reference.h"
 
 static int n_ram;                        /* layers of theirs that are in RAM anyway */
 static mem_space *where;                 /* of the states under test; NULL: RAM */
@@ -58,7 +58,7 @@ static void test_sizes(void)
         char layers[64] = "";
         for (int k = 0; k < rows[i].n; k++) strcat(layers, rows[i].layers);
         strcat(layers, "M");             /* an MTP block has no store */
-        model *m = twin_model(layers, rows[i].heads, rows[i].dim, rows[i].window);
+        model *m = reference_model(layers, rows[i].heads, rows[i].dim, rows[i].window);
         const state_options o = { rows[i].ctx, 256, rows[i].type, 3, NULL, 0 };
         if (m->hp.ssm_conv) {
             m->hp.ssm_head_dim = 128;
@@ -72,7 +72,7 @@ static void test_sizes(void)
         CHECK_MSG(state_bytes(m, &o) == store + rec + 3 * rows[i].snap, "%s: all %" PRIu64,
                   rows[i].why, state_bytes(m, &o));
         CHECK(state_bytes(m, &o) - state_snapshot_bytes(m, &o) == store + rec);
-        twin_model_free(m);
+        reference_model_free(m);
     }
 }
 
@@ -84,16 +84,16 @@ static void test_too_much(void)
         { "FFFF", 1 << 19, 1 << 10, UINT64_MAX },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, 0);
+        model *m = reference_model(rows[i].layers, rows[i].heads, rows[i].dim, 0);
         const state_options o = { 1 << 30, 256, KV_F32, 1, where, n_ram };
         err_ctx err = { 0 };
         state *s = NULL;
         const kv_options ko = { .type = KV_F32, .ctx = o.ctx, .slack = 256 };
         CHECK_MSG(kv_bytes(m, &ko) == rows[i].bytes, "row %zu: %" PRIu64, i, kv_bytes(m, &ko));
         CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && !s && strstr(err.msg, "KV cache"));
-        twin_model_free(m);
+        reference_model_free(m);
     }
-    model *m = twin_model("DF", 1, 32, 0);
+    model *m = reference_model("DF", 1, 32, 0);
     const state_options o = { 64, 8, KV_F32, 1, where, n_ram };
     err_ctx err = { 0 };
     state *s = NULL;
@@ -101,7 +101,7 @@ static void test_too_much(void)
     CHECK(recurrent_bytes(m) == UINT64_MAX && state_bytes(m, &o) == UINT64_MAX);
     CHECK(state_bytes(m, &o) == UINT64_MAX);
     CHECK(state_create(&s, m, &o, &err) == ERR_NOMEM && strstr(err.msg, "recurrent"));
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 static void test_refused(void)
@@ -121,7 +121,7 @@ static void test_refused(void)
         { 32, 8, 1000, 2, KV_Q8_0, 0, "" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = twin_model("WFD", 1, rows[i].dim, 4);
+        model *m = reference_model("WFD", 1, rows[i].dim, 4);
         const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where,
                                   n_ram };
         err_ctx err = { 0 };
@@ -130,7 +130,7 @@ static void test_refused(void)
         CHECK_MSG(rc == rows[i].rc && (rc < 0) == !s && strstr(err.msg, rows[i].text),
                   "row %zu: %d %s", i, rc, err.msg);
         state_free(s);
-        twin_model_free(m);
+        reference_model_free(m);
     }
     kv_free(NULL);
     recurrent_free(NULL);
@@ -139,7 +139,7 @@ static void test_refused(void)
 
 static void test_no_memory(void)
 {
-    model *m = twin_model("WFD", 2, 32, 4);
+    model *m = reference_model("WFD", 2, 32, 4);
     const state_options o = { 64, 8, KV_F16, 2, where, n_ram };
     long n = 0;
     for (int rc = -1; rc < 0 && n < 50;) {
@@ -152,13 +152,13 @@ static void test_no_memory(void)
         state_free(s);
     }
     CHECK_MSG(n > 5 && n < 50, "%ld allocations", n);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 static void test_no_room(void)
 {
     static const char *const text[] = { "a KV cache for 64 tokens", "the recurrent state" };
-    model *m = twin_model("WFD", 2, 32, 4);
+    model *m = reference_model("WFD", 2, 32, 4);
     const state_options o = { 64, 8, KV_F16, 2, far_space(), 0 };
     for (int n = 1; n <= 3; n++) {
         err_ctx err = { 0 };
@@ -172,7 +172,7 @@ static void test_no_room(void)
         state_free(s);
     }
     CHECK(far_blocks() == 0);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 typedef struct memory { size_t mapped, resident; } memory;
@@ -190,7 +190,7 @@ static memory memory_now(void)
 /* A long context costs nothing until it is used: 3.2 GB of KV here. It is given back in the end. */
 static void test_lazy(void)
 {
-    model *m = twin_model("WFWFWFWFWFWFWFWFWFWFWFWF", 8, 64, 128);
+    model *m = reference_model("WFWFWFWFWFWFWFWFWFWFWFWF", 8, 64, 128);
     const state_options o = { 131072, 256, KV_F16, 4, NULL, 0 };
     const memory before = memory_now();
     float x[512] = { 1 };
@@ -206,7 +206,7 @@ static void test_lazy(void)
     }
     state_free(s);
     CHECK(memory_now().mapped < before.mapped + (1u << 30));
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 /* ---- encodings ------------------------------------------------------------------------------- */
@@ -231,7 +231,7 @@ static float of_bits(uint32_t bits)
  * one with an even last bit. Neighbours are those of the format's decoder. */
 static void test_f16(void)
 {
-    model *m = twin_model("F", 1, 64, 0);
+    model *m = reference_model("F", 1, 64, 0);
     kv_store *c = NULL;
     int bad = 0;
     CHECK(kv_create(&c, m, &(kv_options){ .type = KV_F16, .ctx = 1, .slack = 1 }, NULL) == 0);
@@ -263,14 +263,14 @@ static void test_f16(void)
     CHECK(y[5] == INFINITY && y[6] == 0 && !signbit(y[6]) && y[7] == 0 && signbit(y[7]));
     CHECK(y[8] == 0 && y[9] == 0x1p-24f);
     kv_free(c);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 /* Scale: the binary16 nearest to amax / 127. Values: within half a step of it. */
 static void test_q8_0(void)
 {
     static const float tops[] = { 127, 1, 8, 3.7f, 65504.0f * 127, 0x1p-10f, 0.2f, 1000, 0 };
-    model *m = twin_model("F", 1, 64, 0);
+    model *m = reference_model("F", 1, 64, 0);
     test_rng rng = { 3 };
     kv_store *c = NULL;
     CHECK(kv_create(&c, m, &(kv_options){ .type = KV_Q8_0, .ctx = 1, .slack = 1 }, NULL) == 0);
@@ -301,13 +301,13 @@ static void test_q8_0(void)
     CHECK(through(c, y, x));
     CHECK(y[5] == -INFINITY && isinf(y[0]) && isnan(y[33]) && isnan(y[40]));    /* damage shows */
     kv_free(c);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 /* In place where that is possible, and only there. */
 static void test_in_place(void)
 {
-    model *m = twin_model("W", 2, 4, 3);
+    model *m = reference_model("W", 2, 4, 3);
     kv_store *c = NULL;
     float x[8 * 5], tile[4 * 5];
     for (int i = 0; i < 40; i++) x[i] = (float)i;
@@ -320,14 +320,14 @@ static void test_in_place(void)
     CHECK(b == tile && b[0] == 28 && b[4] == 36 && b[8] == 4 && b[15] == 15);
     CHECK(((uintptr_t)kv_keys(c, 0, 0, 5, 1, tile) & 63) == 0);
     kv_free(c);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 /* A team stores what one thread does, in a ring as well. */
 static void test_write_by_team(void)
 {
     enum { N = 70, WIDTH = 3 * 32 };
-    model *m = twin_model("WF", 3, 32, 20);
+    model *m = reference_model("WF", 3, 32, 20);
     const kv_options o = { .type = KV_F16, .ctx = 2 * N, .slack = N };
     kv_store *alone = NULL, *shared = NULL;
     pool *team = NULL;
@@ -349,13 +349,13 @@ static void test_write_by_team(void)
     pool_free(team);
     kv_free(alone);
     kv_free(shared);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 /* What kv_layer_view says is where kv_write puts it. */
 static void test_view(void)
 {
-    model *m = twin_model("WDF", 3, 32, 3);
+    model *m = reference_model("WDF", 3, 32, 3);
     kv_store *c = NULL;
     float x[2 * 96], key[32], value[32], tile[32];
     for (int i = 0; i < 2 * 96; i++) x[i] = (float)(i + 1);
@@ -380,7 +380,7 @@ static void test_view(void)
         CHECK(((uintptr_t)v.keys & 63) == 0 && ((uintptr_t)v.values & 63) == 0);
     }
     kv_free(c);
-    twin_model_free(m);
+    reference_model_free(m);
 }
 
 /* ---- the way back ---------------------------------------------------------------------------- */
@@ -408,61 +408,61 @@ static void test_limit(void)
         { "D", 4, 3, 100, { 3, 3 }, 0, "no attention at all" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = twin_model(rows[i].layers, 1, 32, rows[i].window);
+        model *m = reference_model(rows[i].layers, 1, 32, rows[i].window);
         const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0, where, n_ram };
         test_rng rng = { i };
-        twin t;
-        twin_open(&t, m, &o);
+        reference t;
+        reference_open(&t, m, &o);
         for (int k = 0; k < 6 && rows[i].steps[k]; k++) {
-            if (rows[i].steps[k] > 0) twin_run(&t, &rng, rows[i].steps[k], false);
-            else twin_rewind(&t, -rows[i].steps[k]);
+            if (rows[i].steps[k] > 0) reference_run(&t, &rng, rows[i].steps[k], false);
+            else reference_rewind(&t, -rows[i].steps[k]);
         }
         const int limit = kv_rewind_limit(state_kv(t.s), t.pos);
-        CHECK_MSG(twin_holds(&t, &rng), "%s: %s", rows[i].why, t.why);
+        CHECK_MSG(reference_holds(&t, &rng), "%s: %s", rows[i].why, t.why);
         CHECK_MSG(limit == rows[i].limit, "%s: %d, want %d", rows[i].why, limit, rows[i].limit);
-        twin_close(&t);
-        twin_model_free(m);
+        reference_close(&t);
+        reference_model_free(m);
     }
 }
 
 /* Which snapshot gives way, which are dropped, which stay. */
 static void test_snapshots(void)
 {
-    model *m = twin_model("DF", 1, 32, 0);
+    model *m = reference_model("DF", 1, 32, 0);
     const state_options o = { 100, 10, KV_F32, 3, where, n_ram };
     test_rng rng = { 5 };
-    twin t;
-    twin_open(&t, m, &o);
+    reference t;
+    reference_open(&t, m, &o);
     state_snapshot(t.s, NULL);                           /* at 0: takes no place */
     for (int i = 0; i < 3; i++) {
-        twin_run(&t, &rng, 10, false);
-        twin_snapshot(&t);                               /* 10, 20, 30 */
+        reference_run(&t, &rng, 10, false);
+        reference_snapshot(&t);                          /* 10, 20, 30 */
     }
     CHECK(state_rewind_target(t.s, 9) == 0 && state_rewind_target(t.s, 10) == 10);
     CHECK(state_rewind_target(t.s, 29) == 20 && state_rewind_target(t.s, 99) == 30);
     CHECK(state_rewind_target(t.s, -4) == 0 && state_pos(t.s) == 30);
-    twin_rewind(&t, 19);                                 /* 10 is used; 20 and 30 are dropped */
-    CHECK_MSG(twin_holds(&t, &rng), "back at 10: %s", t.why);
-    twin_run(&t, &rng, 10, false);
+    reference_rewind(&t, 19);                            /* 10 is used; 20 and 30 are dropped */
+    CHECK_MSG(reference_holds(&t, &rng), "back at 10: %s", t.why);
+    reference_run(&t, &rng, 10, false);
     CHECK(state_rewind_target(t.s, 19) == 10);
-    twin_snapshot(&t);                                   /* 20 */
-    twin_run(&t, &rng, 5, false);
-    twin_snapshot(&t);                                   /* 25: full */
-    twin_rewind(&t, 20);                                 /* 20 is used, 25 dropped */
-    twin_run(&t, &rng, 1, false);
-    twin_snapshot(&t);                                   /* 21 */
-    twin_run(&t, &rng, 1, false);
-    twin_snapshot(&t);                                   /* 22: 10 gives way */
+    reference_snapshot(&t);                              /* 20 */
+    reference_run(&t, &rng, 5, false);
+    reference_snapshot(&t);                              /* 25: full */
+    reference_rewind(&t, 20);                            /* 20 is used, 25 dropped */
+    reference_run(&t, &rng, 1, false);
+    reference_snapshot(&t);                              /* 21 */
+    reference_run(&t, &rng, 1, false);
+    reference_snapshot(&t);                              /* 22: 10 gives way */
     CHECK(state_rewind_target(t.s, 19) == 0 && state_rewind_target(t.s, 20) == 20);
-    twin_run(&t, &rng, 1, false);
-    twin_snapshot(&t);                                   /* 23: 20 gives way */
+    reference_run(&t, &rng, 1, false);
+    reference_snapshot(&t);                              /* 23: 20 gives way */
     CHECK(state_rewind_target(t.s, 20) == 0 && state_rewind_target(t.s, 21) == 21);
-    twin_rewind(&t, 0);
-    CHECK_MSG(twin_holds(&t, &rng), "cleared: %s", t.why);
-    twin_run(&t, &rng, 10, false);
+    reference_rewind(&t, 0);
+    CHECK_MSG(reference_holds(&t, &rng), "cleared: %s", t.why);
+    reference_run(&t, &rng, 10, false);
     CHECK(state_rewind_target(t.s, 9) == 0);             /* no snapshot survived */
-    twin_close(&t);
-    twin_model_free(m);
+    reference_close(&t);
+    reference_model_free(m);
 }
 
 static int walk_steps = 250;
@@ -471,24 +471,24 @@ static int walk_steps = 250;
 static void walk(const model *m, const state_options *o, uint64_t seed, const char *what)
 {
     test_rng rng = { seed };
-    twin t;
+    reference t;
     int i = 0;
-    twin_open(&t, m, o);
-    for (; i < walk_steps && twin_holds(&t, &rng); i++) {
+    reference_open(&t, m, o);
+    for (; i < walk_steps && reference_holds(&t, &rng); i++) {
         const uint32_t dice = test_below(&rng, 100);
         const int left = o->ctx - t.pos, most = left < o->slack ? left : o->slack;
         if (dice < 60 && left > 0) {
-            twin_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice < 5);
+            reference_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice < 5);
         } else if (dice < 80) {
-            twin_snapshot(&t);
+            reference_snapshot(&t);
         } else if (dice < 97) {
-            twin_rewind(&t, t.pos - (int)test_below(&rng, 2 * (uint32_t)o->slack + 2));
+            reference_rewind(&t, t.pos - (int)test_below(&rng, 2 * (uint32_t)o->slack + 2));
         } else {
-            twin_rewind(&t, (int)test_below(&rng, (uint32_t)o->ctx + 1));
+            reference_rewind(&t, (int)test_below(&rng, (uint32_t)o->ctx + 1));
         }
     }
-    CHECK_MSG(twin_holds(&t, &rng), "%s: step %d: %s", what, i, t.why);
-    twin_close(&t);
+    CHECK_MSG(reference_holds(&t, &rng), "%s: step %d: %s", what, i, t.why);
+    reference_close(&t);
 }
 
 static void test_walks(void)
@@ -514,7 +514,7 @@ static void test_walks(void)
         { "D", 0, 40, 5, 2, "no attention" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = twin_model(rows[i].layers, 2, 32, rows[i].window);
+        model *m = reference_model(rows[i].layers, 2, 32, rows[i].window);
         for (int type = KV_F32; type <= KV_Q8_0; type++) {
             const state_options o = { rows[i].ctx, rows[i].slack, (kv_type)type,
                                       rows[i].n_snapshot, where, n_ram };
@@ -522,7 +522,7 @@ static void test_walks(void)
             test_path(what, sizeof what, "%s, %s", rows[i].why, kv_type_name((kv_type)type));
             walk(m, &o, 100 * i + (uint64_t)type, what);
         }
-        twin_model_free(m);
+        reference_model_free(m);
     }
 }
 
@@ -547,7 +547,7 @@ static void parts_drop(kept_parts *k)
 }
 
 /* Rows from where the last part ended, and the mark. */
-static void parts_take(kept_parts *k, const twin *t)
+static void parts_take(kept_parts *k, const reference *t)
 {
     const int from = k->n > 0 ? k->parts[k->n - 1].to : 0;
     const size_t rows = (size_t)state_rows_bytes(t->m, t->o.kv, t->pos - from);
@@ -571,98 +571,99 @@ static void test_parts(void)
     static const struct { int ctx, slack; } sizes[] = { { 70, 4 }, { 90, 1 }, { 75, 70 } };
     static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF", "FVD", "FWwf" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
-        model *m = twin_model(layers[i / 3], 2, 32, 6);
+        model *m = reference_model(layers[i / 3], 2, 32, 6);
         state_options o = { 70, 4, (kv_type)(i % 3), 2, where, n_ram };
         test_rng rng = { i };
         kept_parts k = { 0 };
-        twin t;
+        reference t;
         err_ctx err = { 0 };
-        twin_open(&t, m, &o);
+        reference_open(&t, m, &o);
         for (int step = 0; step < 80 && !t.why[0]; step++) {
             const int left = t.o.ctx - t.pos, most = left < t.o.slack ? left : t.o.slack;
             const uint32_t dice = test_below(&rng, 10);
             if (dice < 6 && left > 0) {
-                twin_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice == 0);
+                reference_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice == 0);
             } else if (dice < 8) {
-                twin_snapshot(&t);
+                reference_snapshot(&t);
                 if (k.n < N_PART - 1) parts_take(&k, &t);
             } else {
-                twin_rewind(&t, t.pos - (int)test_below(&rng, 8));
+                reference_rewind(&t, t.pos - (int)test_below(&rng, 8));
                 if (k.n > 0 && t.pos < k.parts[k.n - 1].to) parts_drop(&k);
             }
             if (step % 7 != 6) continue;
             const size_t z = test_below(&rng, ARRAY_LEN(sizes));
-            twin next;
+            reference next;
             parts_take(&k, &t);
             o.ctx = sizes[z].ctx;
             o.slack = sizes[z].slack;
             o.where = test_below(&rng, 2) ? NULL : where;
             o.n_ram = o.where ? n_ram : 0;
             if (t.pos <= o.ctx) {
-                twin_open(&next, m, &o);
-                twin_run(&next, &rng, 1, false);         /* something to be replaced */
-                twin_snapshot(&next);
+                reference_open(&next, m, &o);
+                reference_run(&next, &rng, 1, false);    /* something to be replaced */
+                reference_snapshot(&next);
                 state_import_begin(next.s);
                 for (int j = k.n - 1; j >= 0; j--)       /* in any order */
                     state_import_rows(next.s, k.parts[j].rows, k.parts[j].from, k.parts[j].to,
                                       k.parts[j].to - k.parts[j].from);
                 CHECK_MSG(state_import_end(next.s, t.pos, k.mark, &err) == 0, "%s", err.msg);
-                twin_loaded(&next, &t);
-                twin_close(&t);
+                reference_loaded(&next, &t);
+                reference_close(&t);
                 t = next;
             }
             parts_drop(&k);
         }
-        CHECK_MSG(twin_holds(&t, &rng), "%s, %s: %s", layers[i / 3], kv_type_name(o.kv), t.why);
+        CHECK_MSG(reference_holds(&t, &rng), "%s, %s: %s", layers[i / 3], kv_type_name(o.kv),
+                  t.why);
         parts_drop(&k);
-        twin_close(&t);
-        twin_model_free(m);
+        reference_close(&t);
+        reference_model_free(m);
     }
 }
 
 /* Where rows are all there is, any beginning of them is a state. */
 static void test_first_rows(void)
 {
-    model *m = twin_model("FF", 2, 32, 0);
+    model *m = reference_model("FF", 2, 32, 0);
     const state_options o = { 40, 20, KV_Q8_0, 0, where, n_ram };
     kept_parts k = { 0 };
     test_rng rng = { 4 };
     err_ctx err = { 0 };
-    twin t;
-    twin_open(&t, m, &o);
+    reference t;
+    reference_open(&t, m, &o);
     for (int i = 0; i < 2; i++) {
-        twin_run(&t, &rng, 20, false);
+        reference_run(&t, &rng, 20, false);
         parts_take(&k, &t);
     }
     CHECK(state_mark_bytes(m, KV_Q8_0, 40) == 0);
     for (int n = 0; n <= 20; n++) {
-        twin u;
-        twin_open(&u, m, &o);
+        reference u;
+        reference_open(&u, m, &o);
         state_import_begin(u.s);
         state_import_rows(u.s, k.parts[0].rows, 0, 20, 20);
         state_import_rows(u.s, k.parts[1].rows, 20, 40, n);
         CHECK(state_import_end(u.s, 20 + n, NULL, &err) == 0);
         t.pos = 20 + n;
-        twin_loaded(&u, &t);
-        CHECK_MSG(twin_holds(&u, &rng), "%d rows of 20: %s", n, u.why);
-        twin_close(&u);
+        reference_loaded(&u, &t);
+        CHECK_MSG(reference_holds(&u, &rng), "%d rows of 20: %s", n, u.why);
+        reference_close(&u);
     }
     parts_drop(&k);
-    twin_close(&t);
-    twin_model_free(m);
+    reference_close(&t);
+    reference_model_free(m);
 }
 
 static void test_parts_fail(void)
 {
-    model *m = twin_model("DWF", 2, 32, 4);
+    model *m = reference_model("DWF", 2, 32, 4);
     const state_options o = { 60, 20, KV_F16, 2, far_space(), 0 };
     kept_parts k = { 0 };
     test_rng rng = { 8 };
     err_ctx err = { 0 };
-    twin t, u;
+    reference t, u;
     int n = 0, rc = -1;
-    twin_open(&t, m, &o);
-    twin_run(&t, &rng, 20, false);
+    reference_open(&t, m, &o);
+    reference_run(&t, &rng, 20, false);
     parts_take(&k, &t);
     for (; rc < 0 && n < 50; n++) {
         far_fail_after(n + 1);
@@ -672,8 +673,8 @@ static void test_parts_fail(void)
     }
     CHECK_MSG(n >= 9 && n < 50, "out: %d calls", n);
     for (n = 0, rc = -1; rc < 0 && n < 50; n++) {
-        twin_open(&u, m, &o);
-        twin_run(&u, &rng, 3, false);
+        reference_open(&u, m, &o);
+        reference_run(&u, &rng, 3, false);
         far_fail_after(n + 1);
         state_import_begin(u.s);
         state_import_rows(u.s, k.parts[0].rows, 0, 20, 20);
@@ -683,50 +684,50 @@ static void test_parts_fail(void)
             CHECK(rc == ERR_IO && state_pos(u.s) == 0);
             u.pos = 0;
         } else {
-            twin_loaded(&u, &t);
+            reference_loaded(&u, &t);
         }
-        CHECK_MSG(twin_holds(&u, &rng), "failure %d: %s", n, u.why);
-        twin_close(&u);
+        CHECK_MSG(reference_holds(&u, &rng), "failure %d: %s", n, u.why);
+        reference_close(&u);
     }
     CHECK_MSG(n >= 9 && n < 50, "in: %d calls", n);
     parts_drop(&k);
-    twin_close(&t);
-    twin_model_free(m);
+    reference_close(&t);
+    reference_model_free(m);
 }
 
 /* A failure in the space stays visible until somebody asks, and changes no position. */
 static void test_space_fails(void)
 {
-    model *m = twin_model("DWF", 2, 32, 4);
+    model *m = reference_model("DWF", 2, 32, 4);
     const state_options o = { 60, 4, KV_F16, 2, far_space(), 0 };
     test_rng rng = { 8 };
     err_ctx err = { 0 };
-    twin t;
-    twin_open(&t, m, &o);
+    reference t;
+    reference_open(&t, m, &o);
     for (int i = 0; i < 3; i++) {
-        twin_run(&t, &rng, 4, false);
-        if (i < 2) twin_snapshot(&t);                    /* 4, 8 */
+        reference_run(&t, &rng, 4, false);
+        if (i < 2) reference_snapshot(&t);               /* 4, 8 */
     }
     far_fail_after(2);                                   /* the first part of a ring */
-    twin_rewind(&t, 11);
+    reference_rewind(&t, 11);
     CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "write failed"));
-    CHECK(state_pos(t.s) == 8 && !twin_holds(&t, &rng));
+    CHECK(state_pos(t.s) == 8 && !reference_holds(&t, &rng));
     far_fail_after(0);
     t.why[0] = '\0';
-    twin_rewind(&t, 7);                                  /* the copy is in RAM */
-    CHECK_MSG(twin_holds(&t, &rng), "back at 4: %s", t.why);
-    twin_run(&t, &rng, 1, false);
+    reference_rewind(&t, 7);                             /* the copy is in RAM */
+    CHECK_MSG(reference_holds(&t, &rng), "back at 4: %s", t.why);
+    reference_run(&t, &rng, 1, false);
     far_fail_after(1);
-    twin_snapshot(&t);
+    reference_snapshot(&t);
     CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "read failed"));
     far_fail_after(0);
     far_fail_after(1);
-    twin_rewind(&t, 0);
+    reference_rewind(&t, 0);
     CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "zero failed"));
     CHECK(o.where->check(o.where, NULL) == ERR_IO && state_pos(t.s) == 0);
     far_fail_after(0);
-    twin_close(&t);
-    twin_model_free(m);
+    reference_close(&t);
+    reference_model_free(m);
 }
 
 static void test_in_space(void)

@@ -15,7 +15,7 @@
 
 #include "loader/bytes.h"
 #include "tests/bad_disk.h"
-#include "tests/state_twin.h"
+#include "tests/state_reference.h"
 
 /* ---- files of the test ---------------------------------------------------------------------- */
 
@@ -51,13 +51,14 @@ static void put_file(const char *path, const uint8_t *bytes, size_t n)
 
 static const state_tag own_tag = { 0x1234567890ABCDEF, "qwen3next", "Test \"80B\"" };
 
-static int save(const twin *t, const char *path, str_view extra, err_ctx *err)
+static int save(const reference *t, const char *path, str_view extra, err_ctx *err)
 {
     return state_save(t->s, path, &own_tag, t->ids, extra, err);
 }
 
 /* Loads, and expects exactly what `from` holds. */
-static void load_same(twin *t, const char *path, const twin *from, str_view extra, const char *what)
+static void load_same(reference *t, const char *path, const reference *from, str_view extra,
+                      const char *what)
 {
     err_ctx err = { 0 };
     char *have = NULL;
@@ -67,8 +68,8 @@ static void load_same(twin *t, const char *path, const twin *from, str_view extr
     CHECK_MSG(rc == 0 && have && n == extra.len && str_eq((str_view){ have, n }, extra) &&
               !have[n], "%s: %s", what, err.msg);
     CHECK_MSG(memcmp(t->ids, from->ids, (size_t)from->pos * sizeof *t->ids) == 0, "%s: ids", what);
-    twin_loaded(t, from);
-    CHECK_MSG(twin_holds(t, &rng), "%s: %s", what, t->why);
+    reference_loaded(t, from);
+    CHECK_MSG(reference_holds(t, &rng), "%s: %s", what, t->why);
     mem_free(have);
 }
 
@@ -82,43 +83,43 @@ static void test_moves(void)
     };
     static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "VF", "WFwf" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
-        model *m = twin_model(layers[i / 3], 2, 32, 6);
+        model *m = reference_model(layers[i / 3], 2, 32, 6);
         state_options o = { 60, 4, (kv_type)(i % 3), 2, where, n_ram };
         test_rng rng = { i };
-        twin t;
+        reference t;
         char what[64];
-        twin_open(&t, m, &o);
+        reference_open(&t, m, &o);
         for (int step = 0; step < 60; step++) {
             const int left = t.o.ctx - t.pos, most = left < t.o.slack ? left : t.o.slack;
             const uint32_t dice = test_below(&rng, 10);
-            if (dice < 6 && left > 0) twin_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most),
-                                               dice == 0);
-            else if (dice < 8) twin_snapshot(&t);
-            else twin_rewind(&t, t.pos - (int)test_below(&rng, 8));
+            if (dice < 6 && left > 0)
+                reference_run(&t, &rng, 1 + (int)test_below(&rng, (uint32_t)most), dice == 0);
+            else if (dice < 8) reference_snapshot(&t);
+            else reference_rewind(&t, t.pos - (int)test_below(&rng, 8));
             if (step % 6 != 5) continue;
 
             const size_t k = test_below(&rng, ARRAY_LEN(sizes));
             const str_view extra = { "any\0bytes", test_below(&rng, 10) };
-            twin next;
+            reference next;
             err_ctx err = { 0 };
             test_path(what, sizeof what, "%s, %s, step %d", layers[i / 3], kv_type_name(o.kv),
                       step);
-            if (t.pos > sizes[k].ctx) twin_rewind(&t, 0);
+            if (t.pos > sizes[k].ctx) reference_rewind(&t, 0);
             CHECK_MSG(save(&t, in_folder("move"), extra, &err) == 0, "%s: %s", what, err.msg);
             o.ctx = sizes[k].ctx;
             o.slack = sizes[k].slack;
             o.where = test_below(&rng, 2) ? NULL : far_space();
             o.n_ram = (int)test_below(&rng, (uint32_t)m->hp.n_layer + 1);
-            twin_open(&next, m, &o);
-            twin_run(&next, &rng, 1, false);             /* something to be replaced */
-            twin_snapshot(&next);
+            reference_open(&next, m, &o);
+            reference_run(&next, &rng, 1, false);        /* something to be replaced */
+            reference_snapshot(&next);
             load_same(&next, in_folder("move"), &t, extra, what);
-            twin_close(&t);
+            reference_close(&t);
             t = next;
         }
-        CHECK_MSG(twin_holds(&t, &rng), "%s: %s", layers[i / 3], t.why);
-        twin_close(&t);
-        twin_model_free(m);
+        CHECK_MSG(reference_holds(&t, &rng), "%s: %s", layers[i / 3], t.why);
+        reference_close(&t);
+        reference_model_free(m);
     }
     CHECK(n_files() == 1);
 }
@@ -128,7 +129,7 @@ static void test_moves(void)
 /* A small session that holds something, with the bytes of its file. */
 typedef struct sample {
     model *m;
-    twin t;
+    reference t;
     uint8_t *bytes;
     size_t n;
 } sample;
@@ -138,17 +139,17 @@ static void sample_open(sample *a, kv_type type)
     const state_options o = { 20, 3, type, 1, where, n_ram };
     test_rng rng = { 11 };
     err_ctx err = { 0 };
-    a->m = twin_model("WFD", 1, 32, 3);
-    twin_open(&a->t, a->m, &o);
-    for (int i = 0; i < 3; i++) twin_run(&a->t, &rng, 3, false);
+    a->m = reference_model("WFD", 1, 32, 3);
+    reference_open(&a->t, a->m, &o);
+    for (int i = 0; i < 3; i++) reference_run(&a->t, &rng, 3, false);
     CHECK_MSG(save(&a->t, in_folder("sample"), str_from("extra"), &err) == 0, "%s", err.msg);
     a->bytes = test_read_file(in_folder("sample"), &a->n);
 }
 
 static void sample_close(sample *a)
 {
-    twin_close(&a->t);
-    twin_model_free(a->m);
+    reference_close(&a->t);
+    reference_model_free(a->m);
     mem_free(a->bytes);
 }
 
@@ -165,7 +166,7 @@ static bool refused(sample *a, const char *path, const state_tag *tag, const cha
     const int rc = state_load(a->t.s, path, tag, ids, 64, &extra, &n, &err);
     bool ok = rc < 0 && err.code == rc && !extra && n == 0 && strstr(err.msg, text);
     for (size_t i = 0; i < 64; i++) ok = ok && ids[i] == 0x55555555;
-    ok = ok && twin_holds(&a->t, &rng);
+    ok = ok && reference_holds(&a->t, &rng);
     if (rc == 0) mem_free(extra);
     if (!ok) CHECK_MSG(false, "%s: rc %d '%s', want '%s' %s", what, rc, err.msg, text, a->t.why);
     return ok;
@@ -207,10 +208,10 @@ static void test_other_model(void)
     for (size_t i = 0; i < ARRAY_LEN(tags); i++)
         CHECK(refused(&a, in_folder("sample"), &tags[i].tag, tags[i].text, "tag"));
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = twin_model(rows[i].layers, rows[i].heads, rows[i].dim, rows[i].window);
+        model *m = reference_model(rows[i].layers, rows[i].heads, rows[i].dim, rows[i].window);
         const state_options o = { rows[i].ctx, 3, rows[i].type, 0, where, n_ram };
         sample b = { .m = m };
-        twin_open(&b.t, m, &o);
+        reference_open(&b.t, m, &o);
         if (rows[i].text) CHECK(refused(&b, in_folder("sample"), &own_tag, rows[i].text, "model"));
         else load_same(&b.t, in_folder("sample"), &a.t, str_from("extra"), "just long enough");
         sample_close(&b);
@@ -403,20 +404,20 @@ static void test_random_damage(void)
 /* A session whose file is longer than the buffer, beside an older one of the same name. */
 static void test_save_fails(void)
 {
-    model *m = twin_model("WF", 4, 64, 3);
+    model *m = reference_model("WF", 4, 64, 3);
     const state_options o = { 500, 100, KV_F32, 0, where, n_ram };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
-    twin t, other;
+    reference t, other;
     int n = 0, rc;
 
     unlink(in_folder("sample"));
     unlink(in_folder("move"));
-    twin_open(&t, m, &o);
-    twin_open(&other, m, &o);
-    twin_run(&t, &rng, 7, false);
+    reference_open(&t, m, &o);
+    reference_open(&other, m, &o);
+    reference_run(&t, &rng, 7, false);
     CHECK(save(&t, in_folder("old"), str_from("old"), &err) == 0);
-    for (int i = 0; i < 4; i++) twin_run(&other, &rng, 100, false);
+    for (int i = 0; i < 4; i++) reference_run(&other, &rng, 100, false);
     do {
         disk.n_call = 0;
         disk.fail_at = ++n;
@@ -434,31 +435,31 @@ static void test_save_fails(void)
     disk.lazy = true;
     load_same(&t, in_folder("old"), &other, str_from("bit by bit"), "bit by bit");
     disk.lazy = false;
-    twin_close(&t);
-    twin_close(&other);
-    twin_model_free(m);
+    reference_close(&t);
+    reference_close(&other);
+    reference_model_free(m);
 }
 
 /* Until the first reading ends nothing changes; after it the state is empty, not half full. */
 static void test_load_fails(void)
 {
-    model *m = twin_model("WFD", 4, 64, 3);
+    model *m = reference_model("WFD", 4, 64, 3);
     const state_options o = { 500, 100, KV_F32, 1, where, n_ram };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     char *extra;
     size_t n_extra;
     int32_t ids[500];
-    twin t, big;
+    reference t, big;
     int kept = 0, emptied = 0;
 
-    twin_open(&big, m, &o);
-    for (int i = 0; i < 4; i++) twin_run(&big, &rng, 100, false);
+    reference_open(&big, m, &o);
+    for (int i = 0; i < 4; i++) reference_run(&big, &rng, 100, false);
     CHECK(save(&big, in_folder("old"), str_from("x"), &err) == 0);
     for (int n = 1, rc = -1; rc < 0 && n < 200; n++) {
-        twin_open(&t, m, &o);
-        twin_run(&t, &rng, 5, false);
-        twin_snapshot(&t);
+        reference_open(&t, m, &o);
+        reference_run(&t, &rng, 5, false);
+        reference_snapshot(&t);
         disk.n_call = 0;
         disk.fail_at = n / 2 + 1;
         disk.cut = n % 2;
@@ -473,15 +474,15 @@ static void test_load_fails(void)
                 CHECK(state_pos(t.s) == 0 && state_rewind_target(t.s, 5) == 0);
                 t.pos = 0;
             }
-            CHECK_MSG(twin_holds(&t, &rng), "call %d: %s", n, t.why);
+            CHECK_MSG(reference_holds(&t, &rng), "call %d: %s", n, t.why);
             CHECK_MSG(emptied == 0 || state_pos(t.s) == 0, "call %d: kept after emptied", n);
         }
         mem_free(extra);
-        twin_close(&t);
+        reference_close(&t);
     }
     CHECK_MSG(kept >= 8 && emptied >= 8, "%d kept, %d emptied", kept, emptied);
-    twin_close(&big);
-    twin_model_free(m);
+    reference_close(&big);
+    reference_model_free(m);
 }
 
 static void test_no_memory(void)
@@ -510,7 +511,7 @@ static void test_no_memory(void)
         rc = state_load(a.t.s, in_folder("sample"), &own_tag, ids, 20, &extra, &n_extra, &err);
         mem_fail_after(0);
         if (rc < 0) CHECK_MSG(rc == ERR_NOMEM && !extra, "%d %s", rc, err.msg);
-        CHECK_MSG(twin_holds(&a.t, &rng), "%s", a.t.why);
+        CHECK_MSG(reference_holds(&a.t, &rng), "%s", a.t.why);
     }
     CHECK_MSG(n > 1 && n < 20, "loading: %ld allocations", n);
     mem_free(extra);
@@ -539,7 +540,7 @@ static void test_same_bytes(void)
 
 static void test_space_fails(void)
 {
-    model *m = twin_model("WFD", 2, 32, 3);
+    model *m = reference_model("WFD", 2, 32, 3);
     const state_options near = { 50, 10, KV_F16, 0, NULL, 0 };
     const state_options o = { 50, 10, KV_F16, 1, far_space(), 0 };
     const char *path = in_folder("old");
@@ -548,14 +549,14 @@ static void test_space_fails(void)
     char *extra;
     size_t n_extra;
     int32_t ids[50];
-    twin old, t, u;
+    reference old, t, u;
     int n = 0, rc = -1;
 
-    twin_open(&old, m, &near);
-    twin_run(&old, &rng, 7, false);
+    reference_open(&old, m, &near);
+    reference_run(&old, &rng, 7, false);
     CHECK(save(&old, path, str_from("old"), &err) == 0);
-    twin_open(&t, m, &o);
-    for (int i = 0; i < 2; i++) twin_run(&t, &rng, 10, false);
+    reference_open(&t, m, &o);
+    for (int i = 0; i < 2; i++) reference_run(&t, &rng, 10, false);
     while (rc < 0 && n < 100) {
         far_fail_after(++n);
         rc = save(&t, path, str_from("new"), &err);
@@ -570,9 +571,9 @@ static void test_space_fails(void)
     load_same(&old, path, &t, str_from("new"), "written at last");
 
     for (n = 0, rc = -1; rc < 0 && n < 100;) {
-        twin_open(&u, m, &o);
-        twin_run(&u, &rng, 5, false);
-        twin_snapshot(&u);
+        reference_open(&u, m, &o);
+        reference_run(&u, &rng, 5, false);
+        reference_snapshot(&u);
         far_fail_after(++n);
         rc = state_load(u.s, path, &own_tag, ids, 50, &extra, &n_extra, &err);
         far_fail_after(0);
@@ -582,16 +583,16 @@ static void test_space_fails(void)
             CHECK(state_pos(u.s) == 0 && state_rewind_target(u.s, 5) == 0);
             u.pos = 0;
         } else {
-            twin_loaded(&u, &t);
+            reference_loaded(&u, &t);
         }
-        CHECK_MSG(twin_holds(&u, &rng), "loading, failure %d: %s", n, u.why);
+        CHECK_MSG(reference_holds(&u, &rng), "loading, failure %d: %s", n, u.why);
         mem_free(extra);
-        twin_close(&u);
+        reference_close(&u);
     }
     CHECK_MSG(n >= 11 && n <= 15, "loading: %d calls", n);
-    twin_close(&old);
-    twin_close(&t);
-    twin_model_free(m);
+    reference_close(&old);
+    reference_close(&t);
+    reference_model_free(m);
     unlink(path);
 }
 

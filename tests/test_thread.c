@@ -15,7 +15,7 @@
 
 #include "engine/session/prefix_writer.h"
 #include "tiers/reader.h"
-#include "tiers/stand_in.h"
+#include "tiers/background_worker.h"
 #include "tiers/thread.h"
 
 enum { MOST = 256 };
@@ -102,11 +102,11 @@ static bool nothing(void *ctx)
 
 static void *start_stand_in(void)
 {
-    stand_in *s;
-    return stand_in_create(&s, nothing, NULL, NULL) == 0 ? s : NULL;
+    background_worker *s;
+    return background_worker_create(&s, nothing, NULL, NULL) == 0 ? s : NULL;
 }
 
-static void stop_stand_in(void *it) { stand_in_free(it); }
+static void stop_stand_in(void *it) { background_worker_free(it); }
 
 static void *start_reader(void)
 {

@@ -144,7 +144,7 @@ static void test_ways(void)
     static const struct {
         const char *words[MOST_WORDS], *env[2];
         bool wanted;
-        prompt_way way;
+        prompt_strategy way;
     } rows[] = {
         { { NULL }, { NULL }, false, PROMPT_CORES },
         { { NULL }, { "MOE_PROMPT_WAY=auto" }, false, PROMPT_CORES },
@@ -193,7 +193,7 @@ static const struct {
     { { NULL }, { LP "CPU_LIMIT=2", "MOE_THREADS=4" }, { 0 }, 4, "the variable of --threads" },
     { { "--threads", "1" }, { LP "CPU_LIMIT=2" }, { 0 }, 1, "the flag" },
     { { NULL }, { "MOE_GUESS=off" }, { .no_guesses = true }, 0, "no guesses" },
-    { { NULL }, { "MOE_GUESS=on" }, { .guess_always = true }, 0, "only guesses" },
+    { { NULL }, { "MOE_GUESS=on" }, { .prediction_always = true }, 0, "only guesses" },
     { { NULL }, { "MOE_GUESS=0" }, { .no_guesses = true }, 0, "no guesses, as a number" },
 };
 
@@ -213,7 +213,7 @@ static void test_post(void)
                   got->one_stream == want->one_stream &&
                   got->max_transfers == want->max_transfers && got->pad_bytes == want->pad_bytes &&
                   got->debug == want->debug && got->no_guesses == want->no_guesses &&
-                  got->guess_always == want->guess_always &&
+                  got->prediction_always == want->prediction_always &&
                   to.wish.no_postfetch == want->off, "%s", post_rows[i].why);
         CHECK_MSG(o.engine.threads == post_rows[i].threads, "%s: %d threads", post_rows[i].why,
                   (int)o.engine.threads);

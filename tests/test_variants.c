@@ -135,7 +135,7 @@ typedef struct key_edit {                /* replaces the original's key of that 
     union { int32_t ints[MAX_LIST]; uint8_t bools[MAX_LIST]; float number; } value;
 } key_edit;
 
-typedef struct twin {
+typedef struct reference {
     const subject *of;
     int n_block;                         /* MTP block included */
     piece pieces[MAX_TENSORS];
@@ -145,13 +145,13 @@ typedef struct twin {
     uint8_t *bytes;                      /* the finished file */
     gguf *g;
     model *m;
-} twin;
+} reference;
 
-typedef void edit_fn(twin *w);
+typedef void edit_fn(reference *w);
 
-static twin *twin_create(const subject *of)
+static reference *reference_create(const subject *of)
 {
-    twin *w = mem_zalloc(sizeof *w);
+    reference *w = mem_zalloc(sizeof *w);
     demand(w && gguf_n_tensor(of->g) <= MAX_TENSORS, "memory for a twin");
     w->of = of;
     w->n_block = of->m->hp.n_layer;
@@ -165,7 +165,7 @@ static twin *twin_create(const subject *of)
     return w;
 }
 
-static void twin_free(twin *w)
+static void reference_free(reference *w)
 {
     if (!w) return;
     for (int i = 0; i < w->n_piece; i++) mem_free(w->pieces[i].own);
@@ -176,7 +176,7 @@ static void twin_free(twin *w)
 }
 
 /* Layer -1: no "blk.N." in front. NULL if it is not there. */
-static piece *find(twin *w, int layer, const char *name)
+static piece *find(reference *w, int layer, const char *name)
 {
     char full[128];
     if (layer < 0) snprintf(full, sizeof full, "%s", name);
@@ -186,7 +186,7 @@ static piece *find(twin *w, int layer, const char *name)
     return NULL;
 }
 
-static piece *need(twin *w, int layer, const char *name)
+static piece *need(reference *w, int layer, const char *name)
 {
     piece *p = find(w, layer, name);
     demand(p, name);
@@ -208,7 +208,8 @@ static uint8_t *renew(piece *p, quant_type type)
 }
 
 /* A new tensor; ne of 0 end the list. */
-static piece *add(twin *w, int layer, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2)
+static piece *add(reference *w, int layer, const char *name, uint64_t ne0, uint64_t ne1,
+                  uint64_t ne2)
 {
     piece *p = &w->pieces[w->n_piece];
     demand(w->n_piece < MAX_TENSORS, name);
@@ -228,7 +229,8 @@ static void set_floats(piece *p, float v)
     for (size_t at = 0; at < p->bytes; at += sizeof v) memcpy(p->own + at, &v, sizeof v);
 }
 
-static key_edit *set_key(twin *w, const char *name, gguf_type type, bool is_array, uint64_t count)
+static key_edit *set_key(reference *w, const char *name, gguf_type type, bool is_array,
+                         uint64_t count)
 {
     key_edit *k = &w->keys[w->n_key];
     demand(w->n_key < MAX_KEYS && count <= MAX_LIST, name);
@@ -237,12 +239,12 @@ static key_edit *set_key(twin *w, const char *name, gguf_type type, bool is_arra
     return k;
 }
 
-static void set_int(twin *w, const char *name, int32_t v)
+static void set_int(reference *w, const char *name, int32_t v)
 {
     set_key(w, name, GGUF_I32, false, 1)->value.ints[0] = v;
 }
 
-static void copy_key(gguf_writer *to, const twin *w, const gguf_kv *kv)
+static void copy_key(gguf_writer *to, const reference *w, const gguf_kv *kv)
 {
     static const uint8_t bytes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };    /* by gguf_type */
     char name[128];
@@ -266,7 +268,7 @@ static void copy_key(gguf_writer *to, const twin *w, const gguf_kv *kv)
 }
 
 /* Writes, opens and binds the file. False after a failed check. */
-static bool twin_open(twin *w, const char *why)
+static bool reference_open(reference *w, const char *why)
 {
     gguf_writer *to = gguf_writer_create();
     err_ctx err = { 0 };
@@ -305,7 +307,7 @@ static bool twin_open(twin *w, const char *why)
 
 /* Before 2026: q, k, v and z in one matrix. For each key head: its q, its k, v of its value heads,
  * z of its value heads. */
-static void legacy_in(twin *w)
+static void legacy_in(reference *w)
 {
     const model_hparams *hp = &w->of->m->hp;
     const size_t n_k = (size_t)hp->ssm_n_k_head, dim = (size_t)hp->ssm_head_dim;
@@ -333,7 +335,7 @@ static void legacy_in(twin *w)
 }
 
 /* One tensor in place of n: in each slab the rows of the first, then of the second, ... */
-static void fuse(twin *w, int l, const char *name, const char *const *names, int n)
+static void fuse(reference *w, int l, const char *name, const char *const *names, int n)
 {
     piece *from[3], *to;
     uint64_t rows = 0;
@@ -355,14 +357,14 @@ static void fuse(twin *w, int l, const char *name, const char *const *names, int
     for (int i = 0; i < n; i++) drop(from[i]);
 }
 
-static void fuse_experts(twin *w)
+static void fuse_experts(reference *w)
 {
     static const char *const names[] = { "ffn_gate_exps.weight", "ffn_up_exps.weight" };
     for (int l = 0; l < w->n_block; l++) fuse(w, l, "ffn_gate_up_exps.weight", names, 2);
 }
 
 /* As one converter calls the bias. */
-static void plain_dt(twin *w)
+static void plain_dt(reference *w)
 {
     for (int l = 0; l < w->n_block; l++) {
         piece *p = find(w, l, "ssm_dt.bias");
@@ -370,7 +372,7 @@ static void plain_dt(twin *w)
     }
 }
 
-static void shared_gate_rank1(twin *w)
+static void shared_gate_rank1(reference *w)
 {
     for (int l = 0; l < w->n_block; l++) {
         piece *p = need(w, l, "ffn_gate_inp_shexp.weight");
@@ -380,7 +382,7 @@ static void shared_gate_rank1(twin *w)
 }
 
 /* A next-token block after the trunk: it is for drafting and does not affect the logits. */
-static void append_mtp(twin *w)
+static void append_mtp(reference *w)
 {
     const uint64_t embd = (uint64_t)w->of->m->hp.n_embd;
     const int last = w->n_block - 1, n = w->n_piece;
@@ -404,7 +406,7 @@ static void append_mtp(twin *w)
 }
 
 /* Recurrent layers by list, beside an interval that differs. An MTP block is not looked up. */
-static void list_mixers(twin *w, gguf_type type)
+static void list_mixers(reference *w, gguf_type type)
 {
     key_edit *k = set_key(w, "qwen3next.attention.recurrent_layers", type, true,
                           (uint64_t)w->n_block);
@@ -417,16 +419,16 @@ static void list_mixers(twin *w, gguf_type type)
     set_int(w, "qwen3next.full_attention_interval", 3);
 }
 
-static void list_mixers_int(twin *w) { list_mixers(w, GGUF_I32); }
-static void list_mixers_bool(twin *w) { list_mixers(w, GGUF_BOOL); }
+static void list_mixers_int(reference *w) { list_mixers(w, GGUF_I32); }
+static void list_mixers_bool(reference *w) { list_mixers(w, GGUF_BOOL); }
 
-static void no_interval(twin *w)
+static void no_interval(reference *w)
 {
     set_key(w, "qwen3next.full_attention_interval", GGUF_I32, false, 0);
 }
 
 /* Key heads per block, 0 where a layer is recurrent. */
-static void list_kv_heads(twin *w)
+static void list_kv_heads(reference *w)
 {
     const model *m = w->of->m;
     key_edit *k = set_key(w, "qwen3next.attention.head_count_kv", GGUF_I32, true,
@@ -438,7 +440,7 @@ static void list_kv_heads(twin *w)
 
 /* ---- edits: gpt-oss -------------------------------------------------------------------------- */
 
-static void fuse_qkv(twin *w)
+static void fuse_qkv(reference *w)
 {
     static const char *const weights[] = { "attn_q.weight", "attn_k.weight", "attn_v.weight" };
     static const char *const biases[] = { "attn_q.bias", "attn_k.bias", "attn_v.bias" };
@@ -448,18 +450,18 @@ static void fuse_qkv(twin *w)
     }
 }
 
-static void window_period(twin *w, int period)
+static void window_period(reference *w, int period)
 {
     set_int(w, "gpt-oss.attention.sliding_window_pattern", period);
 }
 
-static void window_base(twin *w, float base)
+static void window_base(reference *w, float base)
 {
     set_key(w, "gpt-oss.rope.freq_base_swa", GGUF_F32, false, 1)->value.number = base;
 }
 
-static void default_period(twin *w) { window_period(w, 2); }
-static void default_base(twin *w) { window_base(w, (float)w->of->m->hp.rope_base); }
+static void default_period(reference *w) { window_period(w, 2); }
+static void default_base(reference *w) { window_base(w, (float)w->of->m->hp.rope_base); }
 
 /* ---- edits: both ----------------------------------------------------------------------------- */
 
@@ -473,7 +475,7 @@ static bool is_matrix(const piece *p)
 
 /* Takes a power of two out of every matrix, another one out of every expert, and puts it beside
  * it. A plain head has no companion. */
-static void take_scales(twin *w, bool long_name)
+static void take_scales(reference *w, bool long_name)
 {
     const int n = w->n_piece;
     for (int i = 0; i < n; i++) {
@@ -499,8 +501,8 @@ static void take_scales(twin *w, bool long_name)
     }
 }
 
-static void scales(twin *w) { take_scales(w, false); }
-static void scales_long_name(twin *w) { take_scales(w, true); }
+static void scales(reference *w) { take_scales(w, false); }
+static void scales_long_name(reference *w) { take_scales(w, true); }
 
 /* One float as F16 or BF16; false if it is not exact. */
 static bool halve(uint16_t *to, float v, quant_type type)
@@ -517,7 +519,7 @@ static bool halve(uint16_t *to, float v, quant_type type)
 }
 
 /* Stores as half floats whatever loses nothing. gpt-oss keeps all but matrices in F32. */
-static int store_halves(twin *w, quant_type type)
+static int store_halves(reference *w, quant_type type)
 {
     int n_matrix = 0;
     for (int i = 0; i < w->n_piece; i++) {
@@ -544,7 +546,7 @@ static int store_halves(twin *w, quant_type type)
     return n_matrix;
 }
 
-static void as_bf16(twin *w)
+static void as_bf16(reference *w)
 {
     const int n = store_halves(w, QT_BF16);
     int n_all = 0;
@@ -552,28 +554,31 @@ static void as_bf16(twin *w)
     CHECK_MSG(n == n_all, "%s: %d of %d matrices are bfloat16", w->of->name, n, n_all);
 }
 
-static void as_f16(twin *w)
+static void as_f16(reference *w)
 {
     const int n = store_halves(w, QT_F16);
     CHECK_MSG(n > 8, "%s: %d matrices are F16", w->of->name, n);
 }
 
 /* Head and embedding the same, in full. */
-static void double_head(twin *w)
+static void double_head(reference *w)
 {
     const piece *embed = need(w, -1, "token_embd.weight");
     piece *head = need(w, -1, "output.weight");
     memcpy(renew(head, QT_F32), embed->data, embed->bytes);
 }
 
-static void tie_head(twin *w) { drop(need(w, -1, "output.weight")); }
+static void tie_head(reference *w) { drop(need(w, -1, "output.weight")); }
 
-static void add_head_scale(twin *w, float v) { set_floats(add(w, -1, "output.scale", 1, 0, 0), v); }
-static void idle_head_scale(twin *w) { add_head_scale(w, 3.0f); }
+static void add_head_scale(reference *w, float v)
+{
+    set_floats(add(w, -1, "output.scale", 1, 0, 0), v);
+}
+static void idle_head_scale(reference *w) { add_head_scale(w, 3.0f); }
 
 /* Any NVFP4 head will do: 36 bytes for 64 weights, the first four of them scales, in E4M3. Less 8
  * is half as much. */
-static void nvfp4_head(twin *w, uint8_t less)
+static void nvfp4_head(reference *w, uint8_t less)
 {
     test_rng rng = { 4 };
     piece *head = need(w, -1, "output.weight");
@@ -584,8 +589,8 @@ static void nvfp4_head(twin *w, uint8_t less)
     }
 }
 
-static void nvfp4_head_plain(twin *w) { nvfp4_head(w, 0); }
-static void nvfp4_head_scaled(twin *w)
+static void nvfp4_head_plain(reference *w) { nvfp4_head(w, 0); }
+static void nvfp4_head_scaled(reference *w)
 {
     nvfp4_head(w, 8);
     add_head_scale(w, 2.0f);
@@ -650,16 +655,16 @@ static void see_name(void *ctx, const tensor *t, model_use use, int layer)
 static float *edited(const subject *of, edit_fn *const *edits, int n, bool exact, const char *bound,
                      const char *why)
 {
-    twin *w = twin_create(of);
+    reference *w = reference_create(of);
     float *rows = rows_of(of->m);
     search look = { bound, !bound };
 
     for (int i = 0; i < n && edits[i]; i++) edits[i](w);
-    bool ok = twin_open(w, why);
+    bool ok = reference_open(w, why);
     if (ok) model_visit(w->m, see_name, &look);
     ok = ok && CHECK_MSG(look.found, "%s, %s: %s is not used", of->name, why, bound) &&
          compute(rows, w->m, of->ids, TWIN_PREFILL, exact);
-    twin_free(w);
+    reference_free(w);
     if (ok) return rows;
     mem_free(rows);
     return NULL;
@@ -720,16 +725,16 @@ static void test_changes(void)
     const subject *s = &subjects[GPTOSS];
     float *rows = rows_of(s->m), got[8];
     for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
-        twin *w = twin_create(s);
+        reference *w = reference_create(s);
         if (changes[i].base > 0) window_base(w, changes[i].base);
         if (changes[i].period) window_period(w, changes[i].period);
-        if (twin_open(w, changes[i].why) && compute(rows, w->m, s->ids, PREFILL, false)) {
+        if (reference_open(w, changes[i].why) && compute(rows, w->m, s->ids, PREFILL, false)) {
             const float *last = rows + (size_t)(PREFILL - 1) * (size_t)s->m->hp.n_vocab;
             for (int k = 0; k < 8; k++) got[k] = last[64 * k];
             const double e = rel_error(got, changes[i].want, 8);
             CHECK_MSG(e < 2e-5, "%s, %s: error %.2e", s->name, changes[i].why, e);
         }
-        twin_free(w);
+        reference_free(w);
     }
     mem_free(rows);
 }

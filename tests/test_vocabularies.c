@@ -41,18 +41,18 @@ static const vocabulary vocabularies[] = {
     { "sentencepiece-phrases", "none", 723, 1, 1, 0, "<s>", { "</s>" } },
 };
 
-typedef struct rig { gguf *g; tokenizer *t; encoder *e; } rig;
+typedef struct fixture { gguf *g; tokenizer *t; encoder *e; } fixture;
 
-static bool rig_open(rig *r, const char *path)
+static bool fixture_open(fixture *r, const char *path)
 {
     err_ctx err = { 0 };
-    *r = (rig){ 0 };
+    *r = (fixture){ 0 };
     return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 &&
                      tokenizer_create(&r->t, r->g, &err) == 0 &&
                      encoder_create(&r->e, r->t, &err) == 0, "%s: %s", path, err.msg);
 }
 
-static void rig_close(rig *r)
+static void fixture_close(fixture *r)
 {
     encoder_free(r->e);
     tokenizer_free(r->t);
@@ -80,7 +80,7 @@ static str_view decoded(byte_buf *out, const tokenizer *t, str_view text)
     return (str_view){ (char *)out->ptr, out->n };
 }
 
-static void check_case(rig *r, const json_t *row, const json_t *want, const char *what)
+static void check_case(fixture *r, const json_t *row, const json_t *want, const char *what)
 {
     const json_t *s = json_object_get(row, "text");
     const char *const cat = json_string_value(json_object_get(row, "cat"));
@@ -94,13 +94,14 @@ static void check_case(rig *r, const json_t *row, const json_t *want, const char
     CHECK_MSG(is_ids(&ids, want), "%s: %zu ids, from %d, expected %.200s", what, ids.n,
               ids.n ? (int)ids.ids[0] : -1, shown);
     /* around special tokens NFC of the parts is not NFC of the whole */
-    if (strcmp(cat, "special-nfc") != 0) tokenizer_check_stream(r->t, &ids, decoded(&back, r->t, text), what);
+    if (strcmp(cat, "special-nfc") != 0)
+        tokenizer_check_stream(r->t, &ids, decoded(&back, r->t, text), what);
     free(shown);
     byte_buf_free(&back);
     ids_free(&ids);
 }
 
-static void test_cases(rig *r, const vocabulary *v, const char *data)
+static void test_cases(fixture *r, const vocabulary *v, const char *data)
 {
     char what[600];
     int n = 0, line_number = 0;
@@ -124,7 +125,7 @@ static void test_cases(rig *r, const vocabulary *v, const char *data)
 
 /* ---- what is added, and what ends an answer -------------------------------------------------- */
 
-static void test_keys(const rig *r, const vocabulary *v)
+static void test_keys(const fixture *r, const vocabulary *v)
 {
     const tokenizer *const t = r->t;
     int n_stop = 0;
@@ -143,7 +144,7 @@ static void test_keys(const rig *r, const vocabulary *v)
     CHECK(tokenizer_bos(t) == (v->bos ? tokenizer_special(t, v->bos) : -1));
 }
 
-static void test_whole(rig *r, const vocabulary *v)
+static void test_whole(fixture *r, const vocabulary *v)
 {
     id_list plain = { 0 }, whole = { 0 };
     char text[64];
@@ -260,7 +261,7 @@ static size_t merge_by_list(const tokenizer *t, int32_t *out, const uint8_t *p, 
     }
 }
 
-static void test_merging(const rig *r, const char *name)
+static void test_merging(const fixture *r, const char *name)
 {
     const gguf_kv *const kv = gguf_find(r->g, "tokenizer.ggml.scores");
     const tokenizer *const t = r->t;
@@ -288,7 +289,7 @@ static void test_merging(const rig *r, const char *name)
 }
 
 /* Words are cut only where nothing merges: without those cuts the ids are the same. */
-static void test_word_cuts(rig *r, const char *name)
+static void test_word_cuts(fixture *r, const char *name)
 {
     const pretokenizer own = r->t->pre;
     test_rng rng = { 29 };
@@ -312,7 +313,7 @@ static void test_word_cuts(rig *r, const char *name)
 }
 
 /* One line of any length is one piece here: four times the text, about four times the steps. */
-static void test_work(const rig *r, const char *name)
+static void test_work(const fixture *r, const char *name)
 {
     enum { SMALL = 1 << 14 };
     static const char pattern[] = "the experts and \u4e2d\u6587 in the cache ";
@@ -337,7 +338,7 @@ static void test_work(const rig *r, const char *name)
 }
 
 /* Any bytes: as if each byte outside a valid sequence were U+FFFD. */
-static void test_random_bytes(rig *r, const char *name)
+static void test_random_bytes(fixture *r, const char *name)
 {
     test_rng rng = { 13 };
     int bad = 0;
@@ -359,7 +360,7 @@ static void test_random_bytes(rig *r, const char *name)
 }
 
 /* Structured output walks the tokens as a tree: single bytes belong to it. */
-static void test_trie(const rig *r, const char *name)
+static void test_trie(const fixture *r, const char *name)
 {
     token_trie *v = NULL;
     err_ctx err = { 0 };
@@ -374,9 +375,9 @@ static void test_trie(const rig *r, const char *name)
 static void test_vocabulary(const vocabulary *v, const char *cases)
 {
     char path[512];
-    rig r;
+    fixture r;
     test_path(path, sizeof path, "%s/tokenizer/small-%s.gguf", test_unpacked(), v->name);
-    if (rig_open(&r, path)) {
+    if (fixture_open(&r, path)) {
         test_cases(&r, v, cases);
         test_keys(&r, v);
         test_whole(&r, v);
@@ -388,7 +389,7 @@ static void test_vocabulary(const vocabulary *v, const char *cases)
         }
         if (strcmp(v->pre, "words") == 0) test_word_cuts(&r, v->name);
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* ---- small files ----------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
 #ifndef TIERS_BANDWIDTH_H
 #define TIERS_BANDWIDTH_H
 
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 #include "tiers/pool.h"
 #include "tiers/topology.h"
 
@@ -27,10 +27,10 @@ typedef struct bandwidth {
 
 /* Reads `bytes` of memory. Each thread of the team reads an equal part of its own, which it also
  * wrote first: on a machine with several memory nodes every thread reads what is near. seconds:
- * about how long each of the figures plain and ahead is measured. watch, or NULL, is asked before each run, every few
- * milliseconds. Fails with
- * ERR_NOMEM, with ERR_RANGE if a thread's part would be less than 256 KiB, with ERR_STOPPED, and
- * with ERR_IO if the system keeps some threads of the team from running. */
+ * about how long each of the figures plain and ahead is measured. watch, or NULL, is asked
+ * before each run, every few milliseconds. Fails with ERR_NOMEM, with ERR_RANGE if a thread's
+ * part would be less than 256 KiB, with ERR_STOPPED, and with ERR_IO if the system keeps some
+ * threads of the team from running. */
 int bandwidth_measure(bandwidth *out, pool *team, page_kind pages, size_t bytes, double seconds,
                       keep_going_fn *watch, void *ctx, err_ctx *err);
 

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 enum { PIECE = 32 << 10 };               /* bytes that a thread carries at a time */
 

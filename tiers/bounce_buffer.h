@@ -2,8 +2,9 @@
  * bytes to where they belong.
  *
  * For drives that write much faster to the same few megabytes than to scattered memory: virtual
- * drives do, whose host maps or caches what it writes to. drive.h measures what that is worth on a
- * machine. Owned and called by one thread at a time: the team's, unless it carries alone. */
+ * drives do, whose host maps or caches what it writes to. drive_access.h measures what that is
+ * worth on a machine. Owned and called by one thread at a time: the team's, unless it carries
+ * alone. */
 #ifndef TIERS_BOUNCE_BUFFER_H
 #define TIERS_BOUNCE_BUFFER_H
 

@@ -18,13 +18,13 @@ enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 7, PLAN_MOST_USED = 32, PLAN_PAD_WH
        PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 64 };
 
 /* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
-typedef enum prompt_way {
+typedef enum prompt_strategy {
     PROMPT_CORES,                        /* the CPU */
     PROMPT_SPLIT,                        /* the GPU those that many tokens chose, after they have
                                           * crossed the bus, and the CPU the others meanwhile; up to
                                           * PLAN_SPLIT_TOKENS tokens */
     PROMPT_BUS                           /* the GPU: whole banks cross the bus */
-} prompt_way;
+} prompt_strategy;
 
 typedef struct plan_machine {
     bool gpu;                            /* there is one that could be used */
@@ -99,7 +99,7 @@ typedef struct plan_wish {
     bool fixed;                          /* speeds decide nothing that shows in results: prompts
                                           * are streamed wherever they can be */
     bool way_wanted;                     /* prompts go this way, as far as they can, whatever is */
-    prompt_way way;                      /* fastest; fixed goes first */
+    prompt_strategy way;                 /* fastest; fixed goes first */
 } plan_wish;
 
 typedef enum plan_place { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_place;
@@ -164,7 +164,7 @@ typedef struct plan {
 int plan_make(plan *out, const plan_machine *m, const plan_model *what, const plan_session *s,
               const plan_wish *w, err_ctx *err);
 
-prompt_way plan_prompt_way(const plan *p, int n);        /* of a batch of n tokens */
+prompt_strategy plan_prompt_way(const plan *p, int n);   /* of a batch of n tokens */
 
 /* The rule for prompts, by shapes alone: the most tokens of a batch in which, unless somebody asks
  * for it, the CPU computes experts of the GPU's layers at all, PLAN_SHARED_SLOTS for each expert.

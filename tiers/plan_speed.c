@@ -67,7 +67,7 @@ void plan_fill_fetch(plan *p, const planner *j)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-/* Tokens whose slots the CPU has room for at a time: engine/gpu/host_experts.h. */
+/* Tokens whose slots the CPU has room for at a time: engine/gpu/expert_server.h. */
 #define PLAN_SPLIT_ROOM 512.0
 
 /* The CPU computing the cold experts of n tokens: those that anybody chose are read once, and
@@ -110,7 +110,7 @@ static double split_s(const plan *p, const planner *j, double n)
 
 /* A prompt of n tokens with all layers on the GPU. Banks that are streamed come while anything is
  * computed; the other ways wait for each layer's choices. */
-static double way_s(const plan *p, const planner *j, prompt_way way, double n)
+static double way_s(const plan *p, const planner *j, prompt_strategy way, double n)
 {
     const double cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
     const double dense = n * j->what->dense_macs / j->rate.gpu_macs;
@@ -126,7 +126,7 @@ static double way_s(const plan *p, const planner *j, prompt_way way, double n)
 
 /* The shortest prompt that is faster streamed than by the other way, or most if all below are
  * not. */
-static int faster_from(const plan *p, const planner *j, prompt_way other, int most)
+static int faster_from(const plan *p, const planner *j, prompt_strategy other, int most)
 {
     int low = GPU_FEW + 1, high = most;
     while (low < high) {
@@ -155,7 +155,7 @@ static int contract_to(const plan *p, const planner *j)
 }
 
 /* As somebody wishes. */
-static void choose_wanted(plan *p, prompt_way way, bool can_split)
+static void choose_wanted(plan *p, prompt_strategy way, bool can_split)
 {
     const int low = GPU_FEW + 1;
     if (way == PROMPT_BUS) p->stream_from = low;
@@ -186,7 +186,7 @@ void plan_choose_ways(plan *p, const planner *j)
     p->stream_from = faster_from(p, j, can_split ? PROMPT_SPLIT : PROMPT_CORES, above);
 }
 
-prompt_way plan_prompt_way(const plan *p, int n)
+prompt_strategy plan_prompt_way(const plan *p, int n)
 {
     return n >= p->stream_from ? PROMPT_BUS : n >= p->split_from ? PROMPT_SPLIT : PROMPT_CORES;
 }

@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #include "tiers/bounce_buffer.h"
-#include "tiers/fault.h"
-#include "tiers/stand_in.h"
+#include "tiers/fault_injection.h"
+#include "tiers/background_worker.h"
 
 enum {
     ENDED = -1,                          /* job.why: the file ends before the job does */
@@ -71,7 +71,7 @@ struct reader {
     read_request *loaded, *last_loaded;  /* their cells are to be carried; within turn() */
     int n_busy, most_busy;               /* with the backend, and what it has room for */
     bounce_buffer *bounce;               /* or NULL; request i has cell i */
-    stand_in *aside;                     /* reader_go_on; or NULL */
+    background_worker *aside;            /* reader_go_on; or NULL */
 };
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -217,7 +217,7 @@ static void finish_if_done(reader *r, job *j)
 
 int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err)
 {
-    stand_in_end(r->aside);
+    background_worker_end(r->aside);
     const int rc = reserve(r, n, err);
     if (rc < 0) return rc;
     for (int i = 0; i < n; i++) {
@@ -389,7 +389,7 @@ static int tell_failure(const reader *r, const job *j, err_ctx *err)
 int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err)
 {
     int n = 0;
-    stand_in_end(r->aside);
+    background_worker_end(r->aside);
     if (min > r->n_open) min = r->n_open;
     turn(r, false, false);
     while (r->n_complete < min && !r->failed.first) turn(r, true, false);
@@ -421,12 +421,12 @@ static bool go_on(void *self)
 
 void reader_go_on(reader *r)
 {
-    if (r->aside && r->n_open > 0) stand_in_begin(r->aside);
+    if (r->aside && r->n_open > 0) background_worker_begin(r->aside);
 }
 
 void reader_cancel(reader *r)
 {
-    stand_in_end(r->aside);
+    background_worker_end(r->aside);
     while (r->n_busy > 0) {
         read_request *rq = r->backend->reap(r->self, true);
         r->n_busy--;
@@ -527,7 +527,7 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
     if ((rc = open_files(r, paths, n_path, !o->buffered, err)) < 0) goto fail;
     if ((rc = reserve(r, JOB_BLOCK, err)) < 0) goto fail;
     if ((rc = start_backend(r, o, &instead, err)) < 0) goto fail;
-    if (o->goes_on) (void)stand_in_create(&r->aside, go_on, r, NULL);
+    if (o->goes_on) (void)background_worker_create(&r->aside, go_on, r, NULL);
     set_name(r);
     for (int i = 0; i < n_path; i++) refused |= !o->buffered && !r->files[i].direct;
     if (note) *note = notes[instead][refused];
@@ -543,7 +543,7 @@ void reader_close(reader *r)
     if (!r) return;
     if (r->self) {
         reader_cancel(r);
-        stand_in_free(r->aside);
+        background_worker_free(r->aside);
         r->backend->stop(r->self);
     }
     for (int i = 0; i < r->n_file; i++) {
@@ -563,7 +563,7 @@ void reader_close(reader *r)
 
 const char *reader_name(const reader *r)
 {
-    stand_in_end(r->aside);
+    background_worker_end(r->aside);
     return r->name;
 }
 
@@ -581,7 +581,7 @@ int reader_open_jobs(const reader *r)
 
 void reader_register(reader *r, void *base, uint64_t bytes)
 {
-    stand_in_end(r->aside);
+    background_worker_end(r->aside);
     assert(!r->registered);
     r->registered = true;
     if (!r->bounce) r->backend->keep(r->self, base, bytes);

@@ -26,7 +26,7 @@ typedef struct speeds {
                                           * reply takes no time */
     double disk;                         /* reads of an expert's size from the model's drive, in the
                                           * way that pays, */
-    double disk_straight;                /* and with no bounce buffer (drive.h): less if one pays */
+    double disk_straight;         /* and with no bounce buffer (drive_access.h): less if one pays */
     /* s that a layer of one token takes beyond its weights' bytes: */
     double layer_dense;                  /* on the GPU up to the choice of experts, */
     double layer_hot;                    /* and its experts there; */

@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <stdint.h>
 
-/* pthread_create for every thread of the program. A process-directed signal goes to any thread that
- * does not block it: Ctrl-C would be counted there, but would not end the main thread's wait. The
- * new thread and the threads that it starts therefore block all signals but those that their own
- * instructions raise, which must reach the handler (loader/map_guard.h). The caller's mask does not
- * change. Returns 0, or an error number. */
+/* pthread_create for every thread of the program. A process-directed signal goes to any thread
+ * that does not block it: Ctrl-C would be counted there, but would not end the main thread's
+ * wait. The new thread and the threads that it starts therefore block all signals but those that
+ * their own instructions raise, which must reach the handler (loader/sigbus_guard.h). The
+ * caller's mask does not change. Returns 0, or an error number. */
 int thread_start(pthread_t *out, void *(*run)(void *), void *ctx);
 
 /* The same mask for threads that a library starts: begin, call the library, end. */

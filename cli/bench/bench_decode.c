@@ -14,11 +14,11 @@
 #include "cli/bench/bench_profile.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/report.h"
-#include "cli/sink.h"
+#include "cli/median_spread.h"
+#include "cli/output_file.h"
 #include "cuda/gpu.h"
-#include "engine/instruments.h"
-#include "tiers/memory_room.h"
+#include "engine/engine_stats.h"
+#include "tiers/available_memory.h"
 
 enum { WARM_PROMPT = 32, WARM_DECODE = 4, MAX_PROMPTS = 32 };
 
@@ -40,7 +40,7 @@ static const arg_option options[] = {
       "Tokens to generate after it. Default: 128" },
     { "skip", 0, ARG_INT, offsetof(decode_options, skip), "N", NULL, 0, INT32_MAX,
       "Tokens between them that are generated, too, but not measured. Default: 0" },
-    { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, REPORT_MAX_RUNS,
+    { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, MEDIAN_MAX_RUNS,
       "How often to measure; the median counts. Default: 5" },
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
@@ -81,10 +81,10 @@ typedef struct bench {
     int32_t *prompt;
     float *logits;                       /* [n_vocab] */
     int n_vocab;
-    gpu_held card;                       /* a smaller one; all 0: it is whole */
+    gpu_throttled card;                  /* a smaller one; all 0: it is whole */
     progress bar;
     uint64_t n_done;                     /* tokens before the present session_eval, all runs */
-    double prompt_rate[REPORT_MAX_RUNS], decode_rate[REPORT_MAX_RUNS];   /* tok/s */
+    double prompt_rate[MEDIAN_MAX_RUNS], decode_rate[MEDIAN_MAX_RUNS];   /* tok/s */
     uint64_t hash;                       /* of the last logits */
     bool same;                           /* ... of every run of this length */
 } bench;
@@ -135,13 +135,14 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
                                        (size_t)m->n_vocab * sizeof *m->logits });
     }
     if ((rc = take_tokens(m, &id, n_skip, err)) < 0) return rc;
-    if (smaller && (rc = engine_hold_begin(m->b.l.e, m->opt->bandwidth / 100, &m->card, err)) < 0)
+    if (smaller &&
+        (rc = engine_throttle_begin(m->b.l.e, m->opt->bandwidth / 100, &m->card, err)) < 0)
         return rc;
     start = clock_ns();
     rc = take_tokens(m, &id, n_token, err);
     if (n_token) *decode_rate = n_token * 1e9 / (double)(clock_ns() - start);
     err_ctx late;
-    const int held = smaller ? engine_hold_end(m->b.l.e, rc < 0 ? &late : err) : 0;
+    const int held = smaller ? engine_throttle_end(m->b.l.e, rc < 0 ? &late : err) : 0;
     return rc < 0 ? rc : held;
 }
 
@@ -178,7 +179,7 @@ static void print_phase(const char *name, int tokens, const spread *s)
 }
 
 /* decode: bytes per second; 0: nothing was generated. */
-static void print_card(const gpu_held *c, double decode)
+static void print_card(const gpu_throttled *c, double decode)
 {
     printf("limit     %d of %d multiprocessors that only read: %.0f GB/s, %.1f%% of all", c->n_sm,
            c->n_sm_all, c->bytes_per_s * 1e-9, 100 * c->bytes_per_s / c->whole_bytes_per_s);

@@ -17,7 +17,7 @@
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/report.h"
+#include "cli/median_spread.h"
 #include "cli/synth/synth_blocks.h"
 #include "engine/host/repack_head.h"
 #include "tiers/bandwidth.h"
@@ -526,7 +526,7 @@ static int run_repacked(kernel_bench *b, kernel_row *row)
     uint64_t room;
     err_ctx err;
     int rc = 0;
-    if (row->n_token > 1 || memory_room(&room, &whose, &err) < 0 ||
+    if (row->n_token > 1 || available_memory(&room, &whose, &err) < 0 ||
         repack_head_bytes(&row->w, row->set) > room || repack_head(&row->w, &o, &err) < 0)
         return 0;
     if (row->w.repacked) rc = run_row(b, row);

@@ -15,7 +15,7 @@
 #include "cli/console.h"
 #include "cli/interrupt.h"
 #include "cli/logit_stats.h"
-#include "cli/sink.h"
+#include "cli/output_file.h"
 
 /* Logits in memory at a time; a chunk of the default size with 200,000 tokens fits. */
 enum { PIECE_BYTES = 256 << 20 };
@@ -188,7 +188,7 @@ static int sequences_fail(const sequences *s, const err_ctx *err)
 typedef struct logits_run {
     const logits_options *opt;
     session *s;
-    sink out;                            /* file NULL: rows are not kept */
+    output_file out;                     /* file NULL: rows are not kept */
     float *rows;                         /* of one piece that are wanted, [.., n_vocab] */
     int piece;                           /* tokens per session_eval */
     int n_vocab;
@@ -225,8 +225,8 @@ static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *er
         q->nll_sum += logit_stats_nll(run->rows + (size_t)(t - begin) * (size_t)run->n_vocab,
                                       run->n_vocab, q->ids[t + 1]);
     if (!run->out.is_open) return 0;
-    rc = sink_write(&run->out, run->rows,
-                    (size_t)n_row * (size_t)run->n_vocab * sizeof *run->rows, err);
+    rc = output_file_write(&run->out, run->rows,
+                           (size_t)n_row * (size_t)run->n_vocab * sizeof *run->rows, err);
     run->at_output = rc < 0;
     return rc;
 }
@@ -268,14 +268,14 @@ static int run_all(logits_run *run, sequences *s, const bench_model *b, err_ctx 
 
     run->n_vocab = b->l.m->hp.n_vocab;
     if ((rc = alloc_rows(run, s, session_chunk(run->s), err)) < 0) return rc;
-    if (path && (rc = sink_open(&run->out, path, err)) < 0) {
+    if (path && (rc = output_file_open(&run->out, path, err)) < 0) {
         run->at_output = true;
         return rc;
     }
     progress_begin_tokens(&run->bar, "logits", s->n_id);
     rc = run_sequences(run, s, err);
     progress_end(&run->bar);
-    if (rc == 0 && path) run->at_output = (rc = sink_finish(&run->out, err)) < 0;
+    if (rc == 0 && path) run->at_output = (rc = output_file_finish(&run->out, err)) < 0;
     return rc;
 }
 
@@ -375,10 +375,10 @@ static int run_model(const logits_options *opt, sequences *s, bench_model *b)
                         &err) < 0) return sequences_fail(s, &err);
     if ((rc = bench_model_session(&run.s, b, s->longest)) != 0) return rc;
     rc = run_all(&run, s, b, &err);
-    sink_drop(&run.out);
+    output_file_drop(&run.out);
     if (rc == ERR_STOPPED && run.at_output) rc = interrupt_exit_code();
-    else if (rc < 0) rc = bench_model_fail(run.at_output ? sink_name(opt->output) : b->l.path, rc,
-                                           &err);
+    else if (rc < 0)
+        rc = bench_model_fail(run.at_output ? output_file_name(opt->output) : b->l.path, rc, &err);
     else rc = report(s, &run, b);
     mem_free(run.rows);
     session_free(run.s);

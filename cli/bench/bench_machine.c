@@ -1,5 +1,5 @@
 /* bench_machine.c - moe-bench machine: what this machine is, how fast it reads memory, and how fast
- * its drive gives random parts of a file, as experts are read (tiers/drive.h).
+ * its drive gives random parts of a file, as experts are read (tiers/drive_access.h).
  *
  * Decoding reads all active weights once for each token, so the last column bounds the token rate:
  * bytes per token times tokens per second does not exceed it. The reading itself is
@@ -15,10 +15,10 @@
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/report.h"
+#include "cli/median_spread.h"
 #include "engine/cpu/kernels.h"
 #include "tiers/bandwidth.h"
-#include "tiers/drive.h"
+#include "tiers/drive_access.h"
 #include "tiers/machine.h"
 
 typedef struct machine_options {

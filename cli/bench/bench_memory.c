@@ -3,7 +3,7 @@
 
 #include "cli/console.h"
 #include "tiers/bandwidth.h"
-#include "tiers/memory_room.h"
+#include "tiers/available_memory.h"
 
 #define FIELD(f) offsetof(bench_memory_args, f)
 const arg_option bench_memory_options[BENCH_MEMORY_N_OPTION] = {
@@ -32,7 +32,7 @@ int bench_memory_bytes(size_t *out, const bench_memory_args *a, const topology *
     err_ctx err;
     *out = (size_t)a->buffer;
     if (a->buffer > 0) return bench_memory_fits(a->buffer, "--buffer");
-    if (memory_room(&room, &whose, &err) < 0 || bandwidth_bytes(out, t, room, &err) < 0)
+    if (available_memory(&room, &whose, &err) < 0 || bandwidth_bytes(out, t, room, &err) < 0)
         return console_fail("memory", &err);
     return 0;
 }
@@ -43,7 +43,7 @@ int bench_memory_fits(uint64_t bytes, const char *what)
     const char *whose;
     char need[32], left[32];
     err_ctx err;
-    if (memory_room(&room, &whose, &err) < 0) return console_fail("memory", &err);
+    if (available_memory(&room, &whose, &err) < 0) return console_fail("memory", &err);
     if (bytes <= room) return 0;
     console_error("%s: needs %s, but %s are available (%s)", what,
                   text_bytes(need, sizeof need, bytes), text_bytes(left, sizeof left, room), whose);

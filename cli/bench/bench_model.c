@@ -7,7 +7,7 @@
 #include <limits.h>
 
 #include "cli/console.h"
-#include "cli/expert_memory.h"
+#include "cli/expert_cache_files.h"
 #include "cli/interrupt.h"
 
 #define FIELD(f) offsetof(bench_model_args, f)
@@ -49,7 +49,7 @@ int bench_model_open(bench_model *b, const bench_model_args *a)
 
 void bench_model_close(bench_model *b)
 {
-    expert_memory_keep(b->l.e, &b->l.asked, b->l.m);
+    expert_cache_files_keep(b->l.e, &b->l.asked, b->l.m);
     model_handle_close(&b->l);
 }
 

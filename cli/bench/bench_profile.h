@@ -2,7 +2,7 @@
 #ifndef CLI_BENCH_BENCH_PROFILE_H
 #define CLI_BENCH_BENCH_PROFILE_H
 
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 
 /* Takes in n tokens with every kernel watched and prints a row for each class of kernels; rewind s
  * afterwards. 0, or < 0 with err filled. */

@@ -17,7 +17,7 @@
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
 #include "cli/bench/tiers_view.h"
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 
 enum {
     MOST_SIZES = 16,                     /* of a list */
@@ -281,7 +281,7 @@ static int take_tokens(tiers *t, int32_t id, session *s, int n_token, err_ctx *e
 
 static void add_counts(tiers_outcome *o, const session *s)
 {
-    host_experts_stats c;
+    expert_server_stats c;
     store_stats st;
     session_counts(s, &c, &st);
     o->host.questions += c.questions;
@@ -345,7 +345,7 @@ static int warm_up(tiers *t, session *s, int n_prompt, int n_token, err_ctx *err
 
 static bool can_fetch(const session *s)
 {
-    host_experts_stats c;
+    expert_server_stats c;
     store_stats st;
     session_counts(s, &c, &st);
     return c.pad_bytes > 0;

@@ -11,7 +11,7 @@
 
 #include "cli/console.h"
 #include "cli/plan_view.h"
-#include "cli/report.h"
+#include "cli/median_spread.h"
 
 /* ---- what it comes to ------------------------------------------------------------------------ */
 

@@ -3,7 +3,7 @@
 #define CLI_BENCH_TIERS_VIEW_H
 
 #include "cli/placement.h"
-#include "engine/gpu/host_experts.h"
+#include "engine/gpu/expert_server.h"
 #include "moe/expert_store.h"
 
 enum { TIERS_MOST_RUNS = 64 };
@@ -18,7 +18,7 @@ typedef struct tiers_outcome {
     plan p;
     bool measured;                       /* the plan's speeds */
     double prompt[TIERS_MOST_RUNS], decode[TIERS_MOST_RUNS];     /* tok/s */
-    host_experts_stats host;             /* of the tokens of all runs */
+    expert_server_stats host;            /* of the tokens of all runs */
     store_stats store;
     uint64_t hash;                       /* of the tokens */
     bool same;                           /* ... in every run */

@@ -12,17 +12,17 @@
 
 #include "cli/args.h"
 #include "cli/cache_cost.h"
-#include "cli/chat/chat_talk.h"
+#include "cli/chat/chat_session.h"
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
-#include "cli/expert_memory.h"
+#include "cli/expert_cache_files.h"
 #include "cli/experts_cost.h"
 #include "cli/interrupt.h"
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
-#include "cli/sink.h"
-#include "cli/talk_args.h"
+#include "cli/output_file.h"
+#include "cli/chat_args.h"
 #include "cli/tier_args.h"
 
 typedef struct chat_options {
@@ -30,7 +30,7 @@ typedef struct chat_options {
     int64_t n;                           /* -1: no limit */
     uint64_t drive;                      /* for prompts */
     bool verbose;
-    talk_args talk;
+    chat_args chat;
     engine_args engine;
     tier_args tiers;
     sampling_args sampling;
@@ -52,7 +52,7 @@ static const arg_option options[] = {
 };
 
 static const arg_group groups[] = {
-    { "Prompt:", talk_options, TALK_N_OPTION, FIELD(talk) },
+    { "Prompt:", chat_arg_options, CHAT_N_OPTION, FIELD(chat) },
     { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
       FIELD(sampling) },
     { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
@@ -79,37 +79,37 @@ static const arg_spec spec = {
 enum {
     DEFAULT_CTX = 8192,
     N_SNAPSHOT = 4,                      /* /undo and /retry go back to where a turn began */
-    PATIENCE = 4                         /* unheeded Ctrl-Cs before the next one ends the program */
+    INTERRUPTS = 4                       /* unheeded Ctrl-Cs before the next one ends the program */
 };
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
 /* What the table cannot check. 0, or 2 after one line. */
-static int check_options(chat_talk *t, const chat_options *o)
+static int check_options(chat_session *t, const chat_options *o)
 {
-    const int rc = talk_args_check(&t->set.effort, &t->set.thinking, &o->talk);
+    const int rc = chat_args_check(&t->set.effort, &t->set.thinking, &o->chat);
     if (rc != 0) return rc;
-    if (o->talk.system && o->load) {
+    if (o->chat.system && o->load) {
         console_error("--system and --load do not go together: a saved chat has its own");
         return 2;
     }
     return 0;
 }
 
-static void fill(chat_talk *t, const chat_options *o)
+static void fill(chat_session *t, const chat_options *o)
 {
-    if (o->talk.date) snprintf(t->set.date, sizeof t->set.date, "%s", o->talk.date);
+    if (o->chat.date) snprintf(t->set.date, sizeof t->set.date, "%s", o->chat.date);
     else text_today(t->set.date, sizeof t->set.date);
     t->flags = o->sampling;
-    t->effort_given = o->talk.reasoning != NULL;
-    t->date_given = o->talk.date != NULL;
+    t->effort_given = o->chat.reasoning != NULL;
+    t->date_given = o->chat.date != NULL;
     t->max_tokens = (int)o->n;
-    t->show_reasoning = o->talk.show_reasoning;
+    t->show_reasoning = o->chat.show_reasoning;
     t->verbose = o->verbose;
 }
 
 /* Session, sampler, and what was said before. 0, or the exit code. */
-static int open_session(chat_talk *t, const chat_options *o)
+static int open_session(chat_session *t, const chat_options *o)
 {
     const int most = t->l.m->hp.ctx_train;
     err_ctx err;
@@ -136,7 +136,7 @@ static int open_session(chat_talk *t, const chat_options *o)
         return model_handle_fail(t->l.path, &err);
     session_count(t->s, t->perf);
     if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
-        (o->talk.system && conversation_set_system(&t->conv, str_from(o->talk.system), &err) < 0)) {
+        (o->chat.system && conversation_set_system(&t->conv, str_from(o->chat.system), &err) < 0)) {
         console_error("%s", err.msg);
         return 1;
     }
@@ -145,11 +145,11 @@ static int open_session(chat_talk *t, const chat_options *o)
     return 0;
 }
 
-static void greet(const chat_talk *t)
+static void greet(const chat_session *t)
 {
     const char *slash = strrchr(t->l.path, '/');
     char ctx[32], line[PLAN_LINE_CAP];
-    if (plan_check_has_tiers(&t->l.where->p)) {
+    if (plan_vs_measured_has_tiers(&t->l.where->p)) {
         const plan_view view = placement_view(t->l.where);
         console_note("%s%s%s", engine_gpu_name(t->l.e), engine_on_gpu(t->l.e) ? ", " : "",
                      plan_view_line(line, sizeof line, &view));
@@ -167,7 +167,7 @@ static bool is_blank(str_view s)
     return s.len == 0;
 }
 
-static int say(chat_talk *t, str_view text)
+static int say(chat_session *t, str_view text)
 {
     err_ctx err;
     if (conversation_ask(&t->conv, text, &err) == 0 && chat_turn(t, &err) == 0)
@@ -176,7 +176,7 @@ static int say(chat_talk *t, str_view text)
     return CHAT_SLASH_FAILED;
 }
 
-static int take(chat_talk *t, str_view text, bool block)
+static int take(chat_session *t, str_view text, bool block)
 {
     if (is_blank(text)) return CHAT_SLASH_DONE;
     if (block || !str_starts(text, "/")) return say(t, text);
@@ -185,7 +185,7 @@ static int take(chat_talk *t, str_view text, bool block)
 }
 
 /* Until the input ends or the person leaves; the exit code. */
-static int converse(chat_talk *t, line_input *in)
+static int converse(chat_session *t, line_input *in)
 {
     bool any_failed = false;
     str_view text;
@@ -214,11 +214,11 @@ static int converse(chat_talk *t, line_input *in)
     return any_failed && !t->interactive;
 }
 
-static int talk(chat_talk *t, line_input *in)
+static int run_chat(chat_session *t, line_input *in)
 {
     int code;
     if (t->interactive) {
-        interrupt_patience(PATIENCE);
+        interrupt_set_limit(INTERRUPTS);
         greet(t);
     }
     interrupt_hold_stop(true);
@@ -237,7 +237,7 @@ static int open_input(line_input **out, err_ctx *err)
 int cmd_chat(int argc, char **argv)
 {
     chat_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
-    chat_talk t = { 0 };
+    chat_session t = { 0 };
     load_options load = { .with_text = true };
     line_input *in;
     err_ctx err;
@@ -268,7 +268,7 @@ int cmd_chat(int argc, char **argv)
     }
     code = open_session(&t, &o);
     if (code == 0) {
-        code = talk(&t, in);
+        code = run_chat(&t, in);
         if (o.perf.out && *o.perf.out && perf_view_save(o.perf.out, t.s, t.perf) != 0 && code == 0)
             code = 1;
     }
@@ -276,7 +276,7 @@ int cmd_chat(int argc, char **argv)
     prompt_cache_close(&t.kept);
     session_free(t.s);
     conversation_release(&t.conv);
-    expert_memory_keep(t.l.e, &t.l.asked, t.l.m);
+    expert_cache_files_keep(t.l.e, &t.l.asked, t.l.m);
     model_handle_close(&t.l);
     line_input_close(in);
     return code;

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli/chat/chat_talk.h"
+#include "cli/chat/chat_session.h"
 #include "cli/console.h"
-#include "cli/expert_memory.h"
+#include "cli/expert_cache_files.h"
 #include "engine/session/state.h"
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ static int choose_target(char dst[PATH_MAX], const char *path, err_ctx *err)
     return check_older(dst, err);
 }
 
-static int save(chat_talk *t, const char *path, err_ctx *err)
+static int save(chat_session *t, const char *path, err_ctx *err)
 {
     char *text, target[PATH_MAX];
     size_t len;
@@ -89,7 +89,7 @@ static sampling_args merged(const sampling_args *flags, const conversation_setti
     return a;
 }
 
-int chat_load(chat_talk *t, const char *path, err_ctx *err)
+int chat_load(chat_session *t, const char *path, err_ctx *err)
 {
     conversation conv;
     conversation_settings set;
@@ -130,14 +130,14 @@ static int failed(const char *what, const err_ctx *err)
     return CHAT_SLASH_FAILED;
 }
 
-static const char *text_exchanges(char *dst, size_t cap, const chat_talk *t)
+static const char *text_exchanges(char *dst, size_t cap, const chat_session *t)
 {
     const int n = conversation_n_question(&t->conv);
     snprintf(dst, cap, "%d exchange%s", n, n == 1 ? "" : "s");
     return dst;
 }
 
-static int do_reset(chat_talk *t, str_view arg)
+static int do_reset(chat_session *t, str_view arg)
 {
     (void)arg;
     conversation_reset(&t->conv);
@@ -145,7 +145,7 @@ static int do_reset(chat_talk *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
-static int do_undo(chat_talk *t, str_view arg)
+static int do_undo(chat_session *t, str_view arg)
 {
     char left[32];
     (void)arg;
@@ -158,7 +158,7 @@ static int do_undo(chat_talk *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
-static int do_retry(chat_talk *t, str_view arg)
+static int do_retry(chat_session *t, str_view arg)
 {
     err_ctx err;
     (void)arg;
@@ -171,7 +171,7 @@ static int do_retry(chat_talk *t, str_view arg)
     return CHAT_SLASH_FAILED;
 }
 
-static int do_system(chat_talk *t, str_view arg)
+static int do_system(chat_session *t, str_view arg)
 {
     char esc[900];
     err_ctx err;
@@ -188,7 +188,7 @@ static int do_system(chat_talk *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
-static void show_counts(const chat_talk *t)
+static void show_counts(const chat_session *t)
 {
     const perf_counts c = session_perf(t->s);
     char line[PERF_LINE_CAP];
@@ -197,7 +197,7 @@ static void show_counts(const chat_talk *t)
     if (perf_view_ram_line(line, sizeof line, &c)[0]) fprintf(stderr, "drive     %s\n", line);
 }
 
-static int do_stats(chat_talk *t, str_view arg)
+static int do_stats(chat_session *t, str_view arg)
 {
     const struct chat_totals *a = &t->total;
     const double prompt_s = (double)a->prompt_ns * 1e-9, answer_s = (double)a->answer_ns * 1e-9;
@@ -233,7 +233,7 @@ static int do_stats(chat_talk *t, str_view arg)
 }
 
 /* apply FILE: the experts that a profile saw most. */
-static int do_cache(chat_talk *t, str_view arg)
+static int do_cache(chat_session *t, str_view arg)
 {
     const str_view word = { "apply ", 6 };
     char path[PATH_MAX];
@@ -243,14 +243,14 @@ static int do_cache(chat_talk *t, str_view arg)
         console_error("/cache needs apply and a FILE of --learn");
         return CHAT_SLASH_FAILED;
     }
-    const int n = expert_memory_apply(t->l.e, path, t->l.where, &t->l.asked, t->l.m, &err);
+    const int n = expert_cache_files_apply(t->l.e, path, t->l.where, &t->l.asked, t->l.m, &err);
     if (n < 0) return failed("/cache apply", &err);
     console_note("%d expert%s brought into VRAM", n, n == 1 ? "" : "s");
     return CHAT_SLASH_DONE;
 }
 
 /* Both of these need a FILE. */
-static int do_file(chat_talk *t, str_view arg, bool loads)
+static int do_file(chat_session *t, str_view arg, bool loads)
 {
     const char *what = loads ? "/load" : "/save";
     char path[PATH_MAX], exchanges[32];
@@ -269,29 +269,29 @@ static int do_file(chat_talk *t, str_view arg, bool loads)
     return CHAT_SLASH_DONE;
 }
 
-static int do_save(chat_talk *t, str_view arg)
+static int do_save(chat_session *t, str_view arg)
 {
     return do_file(t, arg, false);
 }
 
-static int do_load(chat_talk *t, str_view arg)
+static int do_load(chat_session *t, str_view arg)
 {
     return do_file(t, arg, true);
 }
 
-static int do_quit(chat_talk *t, str_view arg)
+static int do_quit(chat_session *t, str_view arg)
 {
     (void)t;
     (void)arg;
     return CHAT_SLASH_QUIT;
 }
 
-static int do_help(chat_talk *t, str_view arg);
+static int do_help(chat_session *t, str_view arg);
 
 /* In the order of /help; chat_slash_words has the same. */
 static const struct slash {
     const char *name, *operand, *help;
-    int (*run)(chat_talk *t, str_view arg);
+    int (*run)(chat_session *t, str_view arg);
 } commands[CHAT_SLASH_N] = {
     { "/help", "", "this list", do_help },
     { "/reset", "", "forget everything but the system prompt", do_reset },
@@ -313,7 +313,7 @@ const char *const chat_slash_words[CHAT_SLASH_N] = {
     "/quit", "/exit",
 };
 
-static int do_help(chat_talk *t, str_view arg)
+static int do_help(chat_session *t, str_view arg)
 {
     (void)t;
     (void)arg;
@@ -330,7 +330,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t';
 }
 
-int chat_slash(chat_talk *t, str_view line)
+int chat_slash(chat_session *t, str_view line)
 {
     str_view name = line, arg;
     char esc[64];

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/chat/chat_talk.h"
+#include "cli/chat/chat_session.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
 #include "cli/prompt_cache.h"
@@ -15,7 +15,7 @@
 /* ---- output -------------------------------------------------------------------------------- */
 
 typedef struct turn {
-    chat_talk *t;
+    chat_session *t;
     bool earlier;                        /* there is an answer already: it stays if none comes */
     textbuf answer, reasoning;
     progress bar;
@@ -25,7 +25,7 @@ typedef struct turn {
 } turn;
 
 /* Answers in a file or a pipe are set apart by an empty line; on a screen one follows each. */
-static answer_view view_of(const chat_talk *t)
+static answer_view view_of(const chat_session *t)
 {
     answer_view v = answer_view_of(t->show_reasoning);
     v.lead = t->n_shown > 0 && !v.on_screen ? "\n" : NULL;
@@ -48,7 +48,7 @@ static int on_text(void *ctx, const chat_event *ev)
 /* answered: the turn counts, even if nothing was said. A script finds each answer in its place. */
 static void end_output(turn *u, bool answered)
 {
-    chat_talk *t = u->t;
+    chat_session *t = u->t;
     answer_view_end(&u->shown, answered && !t->interactive);
     if (u->ctrl_c) fputs("^C\n", stderr);
     else if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
@@ -92,7 +92,7 @@ static bool on_watch(void *ctx, double done_tokens, double n_tokens)
 
 /* ---- the turn ------------------------------------------------------------------------------ */
 
-static chat_request request_of(const chat_talk *t)
+static chat_request request_of(const chat_session *t)
 {
     return (chat_request){ .messages = t->conv.messages, .n_message = t->conv.n_message,
                            .effort = t->set.effort, .thinking = t->set.thinking,
@@ -101,22 +101,22 @@ static chat_request request_of(const chat_talk *t)
 
 /* The prompt, and in *n_stable how much of it the next turn will begin with for certain; where that
  * is not known, how much /retry begins with. */
-static int render(id_list *out, int *n_stable, const chat_talk *t, err_ctx *err)
+static int render(id_list *out, int *n_stable, const chat_session *t, err_ctx *err)
 {
     const chat_request req = request_of(t);
-    const int rc = chat_render(out, t->l.talk, t->l.enc, &req, err);
-    *n_stable = rc == 0 ? prompt_cache_stable(out, t->l.talk, t->l.enc, &req) : 0;
+    const int rc = chat_render(out, t->l.format, t->l.enc, &req, err);
+    *n_stable = rc == 0 ? prompt_cache_stable(out, t->l.format, t->l.enc, &req) : 0;
     if (rc == 0 && *n_stable == 0) *n_stable = (int)out->n - 1;
     return rc;
 }
 
-int chat_count_tokens(int *out, const chat_talk *t, err_ctx *err)
+int chat_count_tokens(int *out, const chat_session *t, err_ctx *err)
 {
     chat_request req = request_of(t);
     id_list ids = { 0 };
     int rc = 0;
     req.no_cue = true;
-    if (req.n_message > 0) rc = chat_render(&ids, t->l.talk, t->l.enc, &req, err);
+    if (req.n_message > 0) rc = chat_render(&ids, t->l.format, t->l.enc, &req, err);
     *out = (int)ids.n;
     ids_free(&ids);
     return rc;
@@ -131,7 +131,7 @@ static uint64_t turn_seed(const conversation_settings *s)
     return (uint64_t)s->seed ^ (x ^ x >> 32);
 }
 
-static void count(chat_talk *t, const answer_stats *st)
+static void count(chat_session *t, const answer_stats *st)
 {
     t->last = *st;
     t->total.n_turn++;
@@ -143,7 +143,7 @@ static void count(chat_talk *t, const answer_stats *st)
 }
 
 /* What makes room beside /undo; the model may have no larger context. */
-static const char *reset_or_more(const chat_talk *t)
+static const char *reset_or_more(const chat_session *t)
 {
     return session_ctx(t->s) < t->l.m->hp.ctx_train ? ", /reset, or start with a larger --ctx"
                                                     : " or /reset";
@@ -152,7 +152,7 @@ static const char *reset_or_more(const chat_talk *t)
 /* Says what the person should know about how it ended. */
 static void tell_end(const turn *u, const answer_stats *st)
 {
-    chat_talk *t = u->t;
+    chat_session *t = u->t;
     char line[256];
     if (st->end == ANSWER_CONTEXT)
         console_note("the context of %d tokens is full: /undo%s", session_ctx(t->s),
@@ -175,9 +175,9 @@ static void tell_end(const turn *u, const answer_stats *st)
 
 static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
 {
-    chat_talk *t = u->t;
+    chat_session *t = u->t;
     const chat_request req = request_of(t);
-    answer_options o = { .tok = t->l.tok, .talk = t->l.talk, .req = &req,
+    answer_options o = { .tok = t->l.tok, .format = t->l.format, .req = &req,
                                .stop = t->draw.stop, .max_tokens = t->max_tokens,
                                .n_stable = n_stable };
     const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_token, .watch = on_watch };
@@ -185,7 +185,7 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     const prompt_parts parts = {
         .n_prompt = (int)prompt->n, .n_stable = n_stable,
         .n_system = told && prompt->n >= PROMPT_CACHE_LEAST ?
-                    prompt_cache_tokens(prompt, t->l.talk, t->l.enc, &req, 1) : 0,
+                    prompt_cache_tokens(prompt, t->l.format, t->l.enc, &req, 1) : 0,
     };
     answer_stats st;
     int rc;
@@ -211,7 +211,7 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
 }
 
 /* Nobody waits for an answer now: VRAM gets experts that the last one wanted. */
-static void update_cache(const chat_talk *t)
+static void update_cache(const chat_session *t)
 {
     err_ctx err;
     if (engine_update(t->l.e, t->l.asked.cache_update, &err) < 0)
@@ -221,7 +221,7 @@ static void update_cache(const chat_talk *t)
 enum { WORTH_IT = 256 };                 /* tokens since the last time */
 
 /* earlier: an answer to the same question; NULL if the question is new. */
-static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
+static int take(chat_session *t, const chat_message *earlier, err_ctx *err)
 {
     turn u = { .t = t, .earlier = earlier && earlier->content.ptr };
     id_list prompt = { 0 };
@@ -242,12 +242,12 @@ static int take(chat_talk *t, const chat_message *earlier, err_ctx *err)
     return rc;
 }
 
-int chat_turn(chat_talk *t, err_ctx *err)
+int chat_turn(chat_session *t, err_ctx *err)
 {
     return take(t, NULL, err);
 }
 
-int chat_turn_again(chat_talk *t, err_ctx *err)
+int chat_turn_again(chat_session *t, err_ctx *err)
 {
     chat_message earlier;
     if (!conversation_reopen(&t->conv, &earlier))
@@ -259,7 +259,7 @@ int chat_turn_again(chat_talk *t, err_ctx *err)
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
-const char *chat_turn_summary(char *dst, size_t cap, const chat_talk *t)
+const char *chat_turn_summary(char *dst, size_t cap, const chat_session *t)
 {
     const answer_stats *st = &t->last;
     char of[32] = "";

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cli/console.h"
-#include "cli/home_folder.h"
+#include "cli/cache_directory.h"
 
 bool line_history_path(char *dst, size_t cap)
 {
@@ -24,7 +24,7 @@ bool line_history_path(char *dst, size_t cap)
         n = snprintf(dst, cap, "%s/.local/state/moe-run/history", home);
     else
         return false;
-    return n > 0 && (size_t)n < cap && home_folder_allows(dst);
+    return n > 0 && (size_t)n < cap && cache_directory_allows(dst);
 }
 
 /* The file's text, or NULL; *from is where the last LINE_HISTORY_MAX lines begin. */
@@ -61,7 +61,7 @@ void line_history_load(const char *path, void (*fn)(void *ctx, const char *line)
 void line_history_add(const char *path, const char *line)
 {
     const size_t len = strlen(line);
-    home_folder_make(path);              /* not before there is something to keep */
+    cache_directory_make(path);          /* not before there is something to keep */
     const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     char *copy = fd < 0 ? NULL : mem_alloc(len + 1);
 

@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "cli/home_folder.h"
+#include "cli/cache_directory.h"
 
 enum { HASH_BYTES = 1 << 20 };
 
@@ -107,7 +107,7 @@ int part_file_open(part_file *f, const char *final, progress_fn *watch, void *ct
     snprintf(f->part, sizeof f->part, "%s.part", f->final);
     snprintf(f->from, sizeof f->from, "%s.from", f->part);
     if ((rc = check_new(final, err)) < 0) return rc;
-    f->made = home_folder_make(final);
+    f->made = cache_directory_make(final);
     f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (f->fd < 0)
         return err_sys(err, "cannot create %s (--dir chooses another folder)", f->part);
@@ -193,7 +193,7 @@ void part_file_close(part_file *f)
     if (f->is_open && is_empty(f)) part_file_drop(f);
     if (f->is_open) close(f->fd);
     f->is_open = false;
-    home_folder_unmake(f->final, f->made);
+    cache_directory_unmake(f->final, f->made);
     f->made = 0;
 }
 

@@ -14,7 +14,7 @@
 
 typedef struct part_file {
     char final[PATH_MAX], part[PATH_MAX + 8], from[PATH_MAX + 16];
-    size_t made;                         /* of final: what home_folder_make says */
+    size_t made;                         /* of final: what cache_directory_make says */
     bool is_open;
     int fd;
     uint64_t bytes;                      /* that are there */

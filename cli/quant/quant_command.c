@@ -6,7 +6,7 @@
 #include "cli/args.h"
 #include "cli/interrupt.h"
 #include "cli/quant/quant_report.h"
-#include "cli/sink.h"
+#include "cli/output_file.h"
 #include "loader/quantise.h"
 
 #define TYPES "nvfp4, mxfp4, q8_0, q4_k and bf16"
@@ -174,7 +174,7 @@ static int run(job *j, const quant_wish *wish)
     const settings *s = j->s;
     err_ctx err;
     int rc;
-    if (sink_check_new(j->to, &err) < 0) return console_fail(j->to, &err);
+    if (output_file_check_new(j->to, &err) < 0) return console_fail(j->to, &err);
     if ((rc = open_input(j, wish)) != 0) return rc;
     if (j->plan.n_rewrite == 0) return nothing_to_do(j);
     quant_report_kept(&j->plan);

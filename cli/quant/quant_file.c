@@ -8,14 +8,14 @@
 
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/sink.h"
-#include "tiers/pages.h"
+#include "cli/output_file.h"
+#include "tiers/page_advice.h"
 
 enum { COPY_BYTES = 8 << 20 };
 
 typedef struct writing {
     const quant_plan *p;
-    sink out;
+    output_file out;
     quant_convert *convert;
     progress bar;
     uint64_t done;                       /* bytes of the old file */
@@ -45,7 +45,7 @@ void quant_result_expect(quant_result *r, const quant_plan *p)
 
 static int put(writing *w, const void *data, size_t bytes, err_ctx *err)
 {
-    const int rc = sink_write(&w->out, data, bytes, err);
+    const int rc = output_file_write(&w->out, data, bytes, err);
     w->at_output = rc < 0;
     w->at += bytes;
     return rc;
@@ -124,14 +124,14 @@ int quant_file_write(quant_result *r, bool *at_output, const char *path, const q
     const uint64_t start = clock_ns();
     writing w = { .p = p };
     int rc = quant_convert_create(&w.convert, p, importance, team, err);
-    if (rc == 0) w.at_output = (rc = sink_open_new(&w.out, path, p->file_bytes, err)) < 0;
+    if (rc == 0) w.at_output = (rc = output_file_open_new(&w.out, path, p->file_bytes, err)) < 0;
     if (rc == 0) {
         progress_begin(&w.bar, "quantising", p->read_bytes);
         rc = write_tensors(&w, r, err);
         progress_end(&w.bar);
     }
-    if (rc == 0) w.at_output = (rc = sink_finish(&w.out, err)) < 0;
-    sink_drop(&w.out);
+    if (rc == 0) w.at_output = (rc = output_file_finish(&w.out, err)) < 0;
+    output_file_drop(&w.out);
     quant_convert_free(w.convert);
     r->ns = clock_ns() - start;
     *at_output = w.at_output;

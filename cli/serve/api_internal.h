@@ -177,7 +177,7 @@ struct api_writer {
     const api_request *r;
     char *model, *id;
     int64_t created;
-    api_sink *sink;
+    api_sink *output_file;
     void *ctx;
     const api_style *style;
     textbuf out;                         /* for the sink */

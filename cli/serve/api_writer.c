@@ -31,14 +31,14 @@ int api_writer_n_choice(const api_request *r)
 }
 
 int api_writer_create(api_writer **out, const api_request *r, const api_names *names,
-                      api_sink *sink, void *ctx)
+                      api_sink *output_file, void *ctx)
 {
     api_writer *w = mem_zalloc(sizeof *w);
     *out = NULL;
     if (!w) return ERR_NOMEM;
     w->r = r;
     w->created = names->created;
-    w->sink = sink;
+    w->output_file = output_file;
     w->ctx = ctx;
     w->style = style_of(r->kind);
     w->n_choice = api_writer_n_choice(r);
@@ -80,7 +80,7 @@ static int flush(api_writer *w)
 {
     int rc = 0;
     if (w->out.failed || w->echo.failed) return ERR_NOMEM;
-    if (w->out.len) rc = w->sink(w->ctx, w->out.ptr, w->out.len);
+    if (w->out.len) rc = w->output_file(w->ctx, w->out.ptr, w->out.len);
     w->out.len = 0;
     return rc < 0 ? rc : 0;
 }

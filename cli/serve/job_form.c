@@ -44,7 +44,7 @@ int job_request_form(job_request *r, err_ctx *err)
     if (r->count_only) return 0;
     if (r->parsing.calls != CHAT_CALLS_FREE) {
         json_t *any = json_pack("{s:s}", "type", "object");
-        const int rc = any ? chat_grammar(&r->form, r->engine->model->talk, &r->parsing,
+        const int rc = any ? chat_grammar(&r->form, r->engine->model->format, &r->parsing,
                                           a->form == FORM_SCHEMA ? a->schema : any,
                                           a->form == FORM_SCHEMA && a->strict, err)
                            : err_set(err, ERR_NOMEM, "out of memory");

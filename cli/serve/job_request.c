@@ -80,7 +80,7 @@ static str_view conversation_date(char *out, size_t cap, job_request *r)
 
 static int render(job_request *r, encoder *enc, err_ctx *err)
 {
-    const chat *format = r->engine->model->talk;
+    const chat *format = r->engine->model->format;
     chat_request req = r->api->chat;
     char date[CONVERSATION_DATE_CAP];
     int n_system = 0;

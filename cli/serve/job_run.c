@@ -190,7 +190,7 @@ static int open_answer(job_run *run, err_ctx *err)
     /* if unknown: another answer to the same prompt repeats all but its last token */
     const int n_stable = r->n_stable > 0 ? r->n_stable : (int)prompt->n - 1;
     const answer_options options = {
-        .tok = h->tok, .talk = r->api->raw ? NULL : h->talk,
+        .tok = h->tok, .format = r->api->raw ? NULL : h->format,
         .req = r->api->raw ? NULL : &r->parsing, .stop = run->stop, .form = run->mask,
         .max_tokens = r->api->max_tokens, .n_stable = n_stable, .cache = r->engine->cache,
         .marks = &r->n_system, .n_mark = 1, .mark_every = CHECKPOINT_TOKENS,

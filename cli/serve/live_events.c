@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "cli/serve/error_reply.h"
-#include "engine/instruments.h"
-#include "moe/expert_profile.h"
+#include "engine/engine_stats.h"
+#include "moe/usage_profile.h"
 #include "tiers/thread.h"
 
 enum {
@@ -78,11 +78,11 @@ static void take_sample(void *ctx, const engine_context *ec)
     live_events *v = ctx;
     v->failed = !ec;
     if (ec) {
-        const expert_profile *profile = engine_profile(ec->model->e);
+        const usage_profile *profile = engine_profile(ec->model->e);
         double *uses = v->uses;
-        engine_whereabouts(ec->model->e, v->tiers);
+        engine_expert_tiers(ec->model->e, v->tiers);
         for (int l = 0; l < v->n_layer && profile; l++) {
-            const expert_uses *u = expert_profile_uses(profile, l);
+            const expert_uses *u = usage_profile_uses(profile, l);
             for (int e = 0; e < v->n_expert; e++) *uses++ = u[e].raw;
         }
         v->latest.perf = session_perf(ec->sessions[0]);

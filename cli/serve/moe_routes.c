@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "cli/expert_memory.h"
+#include "cli/expert_cache_files.h"
 #include "cli/serve/error_reply.h"
 #include "cli/serve/moe_view.h"
 #include "moe/layer_perf.h"
@@ -90,7 +90,7 @@ static void show_cache(void *ctx, const engine_context *ec)
         const size_t n = (size_t)b->n_layer * (size_t)b->n_expert;
         uint8_t *where = mem_zalloc(n);
         uint64_t used = 0;
-        if (where) engine_whereabouts(ec->model->e, where);
+        if (where) engine_expert_tiers(ec->model->e, where);
         for (size_t i = 0; where && i < n; i++)
             if (where[i] == EXPERT_IN_VRAM)
                 used += expert_slabs_bytes(&b->of[i / (size_t)b->n_expert]);
@@ -110,7 +110,7 @@ static void show_cache(void *ctx, const engine_context *ec)
 
 /* Reads a usage profile, which names its model, or the output of /moe-layer-perf. *save: keep the
  * list for the next start. */
-static int read_hot_list(expert_profile **p, bool *save, const engine_context *ec, str_view body,
+static int read_hot_list(usage_profile **p, bool *save, const engine_context *ec, str_view body,
                      err_ctx *err)
 {
     const expert_banks *b = &ec->model->m->experts;
@@ -124,8 +124,8 @@ static int read_hot_list(expert_profile **p, bool *save, const engine_context *e
     } else if (save_field && !json_is_boolean(save_field) && !json_is_null(save_field)) {
         rc = err_set(err, ERR_FORMAT, "save_to_disk is neither true nor false");
     } else if (json_object_get(root, "format")) {
-        const profile_key key = expert_memory_key(ec->model->m);
-        rc = expert_profile_load_text(p, body, &key, err);
+        const profile_key key = expert_cache_files_key(ec->model->m);
+        rc = usage_profile_load_text(p, body, &key, err);
     } else {
         rc = layer_perf_read(p, root, b->n_layer, b->n_expert, err);
     }
@@ -141,7 +141,7 @@ static int layers_that_differ(const uint8_t *a, const uint8_t *b, int n_layer, i
     return n;
 }
 
-static int apply_hot_list(moe_update *u, const engine_context *ec, const expert_profile *p,
+static int apply_hot_list(moe_update *u, const engine_context *ec, const usage_profile *p,
                      err_ctx *err)
 {
     const model_handle *h = ec->model;
@@ -150,17 +150,17 @@ static int apply_hot_list(moe_update *u, const engine_context *ec, const expert_
     uint8_t *before = mem_zalloc(2 * n);
     int rc = 0;
     if (!before) return err_set(err, ERR_NOMEM, "%zu experts", n);
-    engine_whereabouts(h->e, before);
+    engine_expert_tiers(h->e, before);
     for (size_t i = 0; i < n; i++) u->capacity += before[i] == EXPERT_IN_VRAM;
     for (int l = 0; l < b->n_layer; l++)
         for (int e = 0; e < b->n_expert; e++) {
-            const expert_uses *uses = &expert_profile_uses(p, l)[e];
+            const expert_uses *uses = &usage_profile_uses(p, l)[e];
             u->hot += uses->hot;
             u->cold += uses->raw - uses->hot;
         }
-    rc = expert_memory_use(&u->candidates, h->e, p, h->where, &h->asked, h->m, err);
+    rc = expert_cache_files_use(&u->candidates, h->e, p, h->where, &h->asked, h->m, err);
     if (rc >= 0) {
-        engine_whereabouts(h->e, before + n);
+        engine_expert_tiers(h->e, before + n);
         u->exchanged = rc;
         u->layers_changed = layers_that_differ(before, before + n, b->n_layer, b->n_expert);
     }
@@ -174,13 +174,13 @@ static void save_hot_list(const model_handle *h)
 {
     placement_options o = h->asked;
     o.learn = NULL;
-    expert_memory_keep(h->e, &o, h->m);
+    expert_cache_files_keep(h->e, &o, h->m);
 }
 
 static void apply(void *ctx, const engine_context *ec)
 {
     moe_call *call = ctx;
-    expert_profile *p = NULL;
+    usage_profile *p = NULL;
     moe_update u = { 0 };
     textbuf text = { 0 };
     err_ctx err = { 0 };
@@ -202,7 +202,7 @@ static void apply(void *ctx, const engine_context *ec)
             reply(call->x, &text);
         }
     }
-    expert_profile_free(p);
+    usage_profile_free(p);
     textbuf_free(&text);
     end_call(call);
 }

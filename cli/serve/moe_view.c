@@ -28,9 +28,9 @@ static double ratio(const layer_sums *f) { return per(f->hot, f->hot + f->cold);
 
 static layer_sums of_layer(const moe_counts *c, int l)
 {
-    const layer_uses *u = expert_profile_layer(c->profile, l);
-    const expert_uses *x = expert_profile_uses(c->profile, l);
-    const int n = expert_profile_experts(c->profile);
+    const layer_uses *u = usage_profile_layer(c->profile, l);
+    const expert_uses *x = usage_profile_uses(c->profile, l);
+    const int n = usage_profile_experts(c->profile);
     layer_sums f = { .calls = u->calls, .hot = c->cached ? sum(x, n, hot_uses) : 0,
                   .cold = sum(x, n, c->cached ? cold_uses : all_uses), .hot_s = u->hot_s,
                   .cold_s = u->cold_s, .join_s = u->join_s };
@@ -95,8 +95,8 @@ static void put_experts(textbuf *out, const char *name, const expert_uses *u, in
 
 static void put_layer(textbuf *out, const moe_counts *c, int l, const layer_sums *f)
 {
-    const expert_uses *u = expert_profile_uses(c->profile, l);
-    const int n = expert_profile_experts(c->profile);
+    const expert_uses *u = usage_profile_uses(c->profile, l);
+    const int n = usage_profile_experts(c->profile);
     textbuf_printf(out, "{\"layer\":%d,\"calls\":%.0f,\"hot_slots_total\":%.0f,"
                    "\"cold_slots_total\":%.0f,\"hot_slots_per_call\":%.6g,"
                    "\"cold_slots_per_call\":%.6g,\"hot_slot_ratio\":%.6g,", l, f->calls, f->hot,
@@ -115,7 +115,7 @@ static void put_layer(textbuf *out, const moe_counts *c, int l, const layer_sums
 
 void moe_view_perf(textbuf *out, const moe_counts *c)
 {
-    const int n_layer = c->profile ? expert_profile_layers(c->profile) : 0;
+    const int n_layer = c->profile ? usage_profile_layers(c->profile) : 0;
     const perf_counts *a = &c->all;
     layer_sums all = { 0 };
     bool first = true;
@@ -132,7 +132,7 @@ void moe_view_perf(textbuf *out, const moe_counts *c)
                    "\"n_expert_used\":%d,\"updates\":%llu,\"overflow_resets\":0,\"summary\":{"
                    "\"layer_calls\":%.0f,\"hot_slot_ratio\":%.6g,",
                    c->level == PERF_FULL ? "full" : "update", layer_perf_schema,
-                   c->profile ? expert_profile_experts(c->profile) : 0, a->n_used,
+                   c->profile ? usage_profile_experts(c->profile) : 0, a->n_used,
                    (unsigned long long)(a->uploads + a->swaps), all.calls, ratio(&all));
     put_times(out, &all);
     if (c->level == PERF_FULL)

@@ -5,12 +5,12 @@
 #ifndef CLI_SERVE_MOE_VIEW_H
 #define CLI_SERVE_MOE_VIEW_H
 
-#include "engine/instruments.h"
-#include "moe/expert_profile.h"
+#include "engine/engine_stats.h"
+#include "moe/usage_profile.h"
 
 typedef struct moe_counts {
     perf_level level;
-    const expert_profile *profile;       /* NULL: uses are not counted */
+    const usage_profile *profile;        /* NULL: uses are not counted */
     bool cached;                         /* there is a VRAM cache; without it all uses are cold */
     perf_counts all;
     const perf_layer *layers;            /* [n_layer] with PERF_FULL, or NULL */

@@ -10,7 +10,7 @@
 #include "cli/serve/moe_routes.h"
 #include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 
 typedef void route_fn(server_context *c, http_exchange *x, int arg);
 

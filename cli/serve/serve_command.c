@@ -15,14 +15,14 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/engine_args.h"
-#include "cli/expert_memory.h"
+#include "cli/expert_cache_files.h"
 #include "cli/interrupt.h"
 #include "cli/plan_view.h"
 #include "cli/prompt_cache.h"
 #include "cli/serve/metrics.h"
 #include "cli/serve/route.h"
 #include "cli/tier_args.h"
-#include "tiers/memory_room.h"
+#include "tiers/available_memory.h"
 
 #define DIGITS "0123456789"
 #define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -42,7 +42,7 @@ enum {
 typedef struct serve_options {
     const char *model, *key_file;
     arg_texts listen, keys, aliases, origins;
-    int64_t queue, patience, parallel;
+    int64_t queue, wait_limit, parallel;
     uint64_t body, cache, drive;
     bool quiet;
     engine_args engine;
@@ -73,7 +73,7 @@ static const arg_option options[] = {
       "RAM for the prompt cache; 0: last prompt only. Default: 1/32 of free RAM, at least 1G" },
     { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
       "Prompt cache on the drive, in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G" },
-    { "stop-after", 0, ARG_INT, FIELD(patience), "SECONDS", NULL, 0, 3600,
+    { "stop-after", 0, ARG_INT, FIELD(wait_limit), "SECONDS", NULL, 0, 3600,
       "On Ctrl-C, wait up to this long for running answers. Default: 10" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0, "Print only errors" },
 };
@@ -85,22 +85,28 @@ static const arg_group groups[] = {
 
 static const arg_spec spec = {
     .usage = "moe-serve [[-m] FILE] [options]",
-    .about = "Serves a model over HTTP: OpenAI's chat completions, completions and Responses,\n"
-             "Anthropic's messages, Ollama's chat and generate. The address it prints, opened in a\n"
-             "browser, is a page with a chat and a map of the experts.\n"
-             "  moe-serve -m model.gguf\n"
-             "  curl http://127.0.0.1:8080/v1/chat/completions -d \\\n"
-             "    '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'",
-    .options = options, .n_option = ARRAY_LEN(options),
-    .min_operands = 0, .max_operands = 1, .operands = "FILE",
-    .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "Paths: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,\n"
-                "/v1/messages/count_tokens, /api/chat, /api/generate, /api/show, /tokenize,\n"
-                "/detokenize, /apply-template; GET /v1/models, /api/tags, /api/ps, /api/version,\n"
-                "/props, /health, /slots, /metrics, /moe-events; GET and POST /moe-layer-perf,\n"
-                "/moe-hot-cache.\n"
-                "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage, 130 or 143 ended at once by a\n"
-                "second signal.",
+    .about =
+        "Serves a model over HTTP: OpenAI's chat completions, completions and Responses,\n"
+        "Anthropic's messages, Ollama's chat and generate. The address it prints, opened in a\n"
+        "browser, is a page with a chat and a map of the experts.\n"
+        "  moe-serve -m model.gguf\n"
+        "  curl http://127.0.0.1:8080/v1/chat/completions -d \\\n"
+        "    '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'",
+    .options = options,
+    .n_option = ARRAY_LEN(options),
+    .min_operands = 0,
+    .max_operands = 1,
+    .operands = "FILE",
+    .groups = groups,
+    .n_group = ARRAY_LEN(groups),
+    .epilogue =
+        "Paths: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,\n"
+        "/v1/messages/count_tokens, /api/chat, /api/generate, /api/show, /tokenize,\n"
+        "/detokenize, /apply-template; GET /v1/models, /api/tags, /api/ps, /api/version,\n"
+        "/props, /health, /slots, /metrics, /moe-events; GET and POST /moe-layer-perf,\n"
+        "/moe-hot-cache.\n"
+        "Exit code: 0 stopped by a signal, 1 failed, 2 bad usage, 130 or 143 ended at once by a\n"
+        "second signal.",
 };
 
 typedef struct server {
@@ -293,7 +299,7 @@ static void describe(server *v)
                       .quant = quant_name((uint32_t)model_first_bank(m)->weight[0]->type),
                       .build = commands_version_text(), .n_ctx = session_ctx(v->s[0]),
                       .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = v->n_slot,
-                      .thinks = chat_reasons(v->l.talk) };
+                      .thinks = chat_reasons(v->l.format) };
     if (v->o.aliases.n > 1) {
         a->aliases = v->o.aliases.text + 1;
         a->n_alias = v->o.aliases.n - 1;
@@ -332,7 +338,7 @@ static int choose_n_slot(server *v, err_ctx *err)
     uint64_t one_bytes, two_bytes, vram;
     int rc = 0;
     v->n_slot = (int)v->o.parallel;
-    two.n_beside = 1;
+    two.n_sharing = 1;
     if (v->n_slot == 0 &&
         (rc = session_plan(&one_bytes, &vram, v->l.e, &v->so, err)) == 0 &&
         (rc = session_plan(&two_bytes, &vram, v->l.e, &two, err)) == 0 &&
@@ -344,7 +350,7 @@ static int choose_n_slot(server *v, err_ctx *err)
         for (v->n_slot = 1; v->n_slot < DEFAULT_SLOTS; v->n_slot++)
             if ((uint64_t)v->n_slot * each > room / SLOTS_FRACTION) break;
     }
-    v->so.n_beside = v->n_slot - 1;
+    v->so.n_sharing = v->n_slot - 1;
     return rc;
 }
 
@@ -370,7 +376,7 @@ static int place_model(server *v, err_ctx *err)
     int rc = model_handle_place(&v->l, &v->so, err);
     if (rc == ERR_NOMEM && v->o.parallel == 0 && v->n_slot > 1) {
         v->n_slot = 1;
-        v->so.n_beside = 0;
+        v->so.n_sharing = 0;
         rc = model_handle_place(&v->l, &v->so, err);
     }
     while (rc == ERR_NOMEM && v->o.cache > 0) {
@@ -386,7 +392,7 @@ static int make_sessions(server *v, err_ctx *err)
 {
     int rc = model_handle_session(&v->s[0], &v->l, &v->so, err);
     for (int i = 1; i < v->n_slot && rc == 0; i++)
-        rc = session_create_beside(&v->s[i], v->s[0], err);
+        rc = session_create_sharing(&v->s[i], v->s[0], err);
     return rc;
 }
 
@@ -396,7 +402,7 @@ static uint64_t usual_cache(void)
     const uint64_t least = (uint64_t)1 << 30;
     const char *whose;
     uint64_t room;
-    return memory_room(&room, &whose, NULL) == 0 && room / USUAL_CACHE_PART > least
+    return available_memory(&room, &whose, NULL) == 0 && room / USUAL_CACHE_PART > least
                ? room / USUAL_CACHE_PART : least;
 }
 
@@ -422,7 +428,7 @@ static int load_model(server *v)
     name_model(v);
     describe(v);
     v->context.tok = v->l.tok;
-    v->context.talk = v->l.talk;
+    v->context.format = v->l.format;
     if (encoder_create(&v->context.enc, v->l.tok, &err) < 0) return model_handle_fail(NULL, &err);
     const engine_context ec = { .model = &v->l, .sessions = v->s, .n_session = v->n_slot,
                                 .cache = v->cache, .name = v->name };
@@ -516,7 +522,7 @@ int cmd_serve(int argc, char **argv)
     const char *operand = NULL;
     int code;
 
-    v.o = (serve_options){ .queue = 64, .body = 32u << 20, .patience = 10,
+    v.o = (serve_options){ .queue = 64, .body = 32u << 20, .wait_limit = 10,
                              .cache = UINT64_MAX, .drive = PROMPT_CACHE_BYTES };
     engine_args_init(&v.o.engine);
     tier_args_init(&v.o.tiers);
@@ -541,8 +547,8 @@ int cmd_serve(int argc, char **argv)
         http_quiesce(v.http);
     }
     live_events_close(v.context.events);
-    queue_close(v.context.queue, (double)v.o.patience);
-    if (v.http) send_rest(&v, v.o.patience);
+    queue_close(v.context.queue, (double)v.o.wait_limit);
+    if (v.http) send_rest(&v, v.o.wait_limit);
     http_stop(v.http);
     live_events_free(v.context.events);
     queue_free(v.context.queue);
@@ -550,7 +556,7 @@ int cmd_serve(int argc, char **argv)
     encoder_free(v.context.enc);
     prefix_cache_free(v.cache);
     while (v.n_slot > 0) session_free(v.s[--v.n_slot]);
-    if (v.l.e) expert_memory_keep(v.l.e, &v.l.asked, v.l.m);
+    if (v.l.e) expert_cache_files_keep(v.l.e, &v.l.asked, v.l.m);
     model_handle_close(&v.l);
     mem_free(v.keys);
     mem_free(v.key_text);

@@ -27,7 +27,7 @@ typedef struct server_context {
     request_queue *queue;
     live_events *events;
     const tokenizer *tok;
-    const chat *talk;
+    const chat *format;
     encoder *enc;                        /* network thread only */
     api_model model;
     perf_level perf;                     /* engine thread only: what the sessions count */

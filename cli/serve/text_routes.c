@@ -87,7 +87,7 @@ static void apply_template(server_context *c, http_exchange *x, str_view body)
         return;
     }
     r->chat.date = str_from(text_today(date, sizeof date));
-    if (chat_render(&ids, c->talk, c->enc, &r->chat, &err) < 0)
+    if (chat_render(&ids, c->format, c->enc, &r->chat, &err) < 0)
         refuse(x, API_BAD_REQUEST, err.msg);
     else reply_text(c, x, "prompt", ids.ids, ids.n);
     ids_free(&ids);

@@ -268,9 +268,9 @@ static void begin_total(const part *total, const attend_args *a, const attend_bl
 {
     const size_t columns = columns_of(a->head_dim);
     for (int h = from; h < end; h++) {
-        const bool sink = a->sinks && h < b->n_head;
-        total->top[h] = sink ? a->sinks[b->head + h] : -FLT_MAX;
-        total->total[h] = sink ? 1.0 : 0.0;
+        const bool output_file = a->sinks && h < b->n_head;
+        total->top[h] = output_file ? a->sinks[b->head + h] : -FLT_MAX;
+        total->total[h] = output_file ? 1.0 : 0.0;
     }
     memset(total->sum + (size_t)from * columns, 0,
            (size_t)(end - from) * columns * sizeof *total->sum);

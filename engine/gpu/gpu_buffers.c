@@ -71,8 +71,8 @@ static void place_parts(gpu_buffers *b, mem_layout *a, const model_hparams *hp, 
 {
     const int few = min_int(n, GPU_FEW);
     for (int i = 0; i < 2; i++) b->parts[i] = mem_layout_floats(a, n, hp->n_embd);
-    b->beside_rows = mem_layout_floats(a, few, hp->n_embd);
-    b->beside_blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
+    b->partial_rows = mem_layout_floats(a, few, hp->n_embd);
+    b->partial_blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
     b->beside = mem_layout_take(a, gpu_network_scratch(few, hp->n_ff_shared, hp->n_embd), 1, 1);
 }
 

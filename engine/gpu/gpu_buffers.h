@@ -26,8 +26,8 @@ typedef struct gpu_buffers {
     float *parts[2];                     /* [n, n_embd] that are normed before they are added:
                                           * attention or experts, and the network beside these;
                                           * NULL where nothing is */
-    float *beside_rows;                  /* of that network, for few tokens: like rows, blocks, */
-    void *beside_blocks, *beside;        /* and scratch */
+    float *partial_rows;                 /* of that network, for few tokens: like rows, blocks, */
+    void *partial_blocks, *beside;       /* and scratch */
     void *experts;                       /* scratch, of networks, too */
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */

@@ -10,7 +10,7 @@
 
 #include "engine/gpu/gpu_buffers.h"
 #include "engine/gpu/gpu_sampling.h"
-#include "tiers/fault.h"
+#include "tiers/fault_injection.h"
 
 /* Page-locked: what the device tells the host, and the other way round. */
 typedef struct mailbox {
@@ -19,12 +19,12 @@ typedef struct mailbox {
 } mailbox;
 
 /* A batch's vectors on their way to the host and back; page-locked. */
-typedef struct errand {
+typedef struct host_transfer {
     float *x, *sums;                     /* [n, n_embd] */
     float *gates;                        /* [n, k] */
     int32_t *ids;
     void *memory;                        /* NULL: nothing ever leaves the device */
-} errand;
+} host_transfer;
 
 /* One token and the pick after it. */
 typedef struct recorded_token {
@@ -37,7 +37,7 @@ typedef struct recorded_token {
 enum { GUESS_WAYS = 3, WATCHED = 2 * GUESS_WAYS, RECORDINGS };
 
 /* Recordings have the addresses of the session's state in them. */
-struct gpu_seat {
+struct gpu_session_recordings {
     state *st;
     recorded_token tokens[RECORDINGS];
 };
@@ -45,18 +45,18 @@ struct gpu_seat {
 enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
 
 struct gpu_steps {
-    steps live, played;
+    layer_steps live, replay_table;
     gpu_parts p;
     gpu_buffers b;
-    mailbox *mail;
-    errand errand;
-    gpu_marks *marks;                    /* NULL: the host computes nothing */
+    mailbox *mailbox;
+    host_transfer host_transfer;
+    gpu_events *marks;                   /* NULL: the host computes nothing */
     gpu_sampling sampling;
-    bank_stream *banks;                  /* NULL: they never pass through VRAM */
-    prompt_experts *split;               /* NULL: not some of them, either */
-    gpu_seat *seat;                      /* of the session whose turn it is; borrowed */
+    expert_stream *banks;                /* NULL: they never pass through VRAM */
+    prompt_split *split;                 /* NULL: not some of them, either */
+    gpu_session_recordings *recordings;  /* of the session whose turn it is; borrowed */
     bool recording, profiling;
-    int forced;                          /* a prompt_way, or -1 */
+    int forced;                          /* a prompt_strategy, or -1 */
     bool outside;                        /* some experts of layers here are not in VRAM */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
 
@@ -66,7 +66,7 @@ struct gpu_steps {
     bool contract;                       /* of many tokens: experts have the contract's bits */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
-    gpu_input beside_in;                 /* of the network beside them, for few tokens, ... */
+    gpu_input partial_in;                /* of the network beside them, for few tokens, ... */
     gpu_network_args beside;             /* ... if it is computed while the host is asked */
     double waited_s;                     /* for the ends of single tokens, but by the sampler */
     int failed;                          /* of the host's half of a played token: the first, ... */
@@ -127,7 +127,7 @@ static void mix_attention(gpu_steps *s, int l)
     const int window = s->p.m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->p.rope->n_table > 1;
     const int from = model_kv_layer(s->p.m, l);
-    const kv_view rows = kv_layer_view(state_kv(s->seat->st), from);
+    const kv_view rows = kv_layer_view(state_kv(s->recordings->st), from);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
@@ -135,16 +135,35 @@ static void mix_attention(gpu_steps *s, int l)
     gpu_project(s->p.g, &h, projections, from != l ? 1 : w->attn.v.data ? 3 : 2);
 
     const gpu_attention a = {
-        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows, .q_head_stride = apart * dim,
-        .k = from == l ? b->k : NULL, .v = w->attn.v.data ? b->v : b->k, .q_norm = w->attn.q_norm,
-        .k_norm = w->attn.k_norm, .norm_whole = f->attn_norm_whole,
-        .norm_values = f->attn_norm_values, .eps = hp->rms_eps, .cosine = b->rope_cos[table],
-        .sine = b->rope_sin[table], .rope_dim = shape.rope_dim,
-        .kv = kv_types[kv_type_of(state_kv(s->seat->st))], .keys = rows.keys, .values = rows.values,
-        .kv_rows = rows.rows, .n_head = shape.n_head, .n_head_kv = shape.n_head_kv,
-        .head_dim = dim, .window = window, .sinks = w->attn.sinks,
-        .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim), .at = b->at, .n = s->n,
-        .last = s->last, .partial = b->partial, .counters = b->counters + 1,
+        .out = b->heads,
+        .q = b->q,
+        .q_stride = w->attn.q.rows,
+        .q_head_stride = apart * dim,
+        .k = from == l ? b->k : NULL,
+        .v = w->attn.v.data ? b->v : b->k,
+        .q_norm = w->attn.q_norm,
+        .k_norm = w->attn.k_norm,
+        .norm_whole = f->attn_norm_whole,
+        .norm_values = f->attn_norm_values,
+        .eps = hp->rms_eps,
+        .cosine = b->rope_cos[table],
+        .sine = b->rope_sin[table],
+        .rope_dim = shape.rope_dim,
+        .kv = kv_types[kv_type_of(state_kv(s->recordings->st))],
+        .keys = rows.keys,
+        .values = rows.values,
+        .kv_rows = rows.rows,
+        .n_head = shape.n_head,
+        .n_head_kv = shape.n_head_kv,
+        .head_dim = dim,
+        .window = window,
+        .sinks = w->attn.sinks,
+        .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim),
+        .at = b->at,
+        .n = s->n,
+        .last = s->last,
+        .partial = b->partial,
+        .counters = b->counters + 1,
     };
     gpu_attend(s->p.g, &a);
 
@@ -164,7 +183,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     const model_hparams *hp = &s->p.m->hp;
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const gpu_buffers *b = &s->b;
-    recurrent *memory = state_recurrent(s->seat->st);
+    recurrent *memory = state_recurrent(s->recordings->st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
     const bool apart = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
@@ -201,7 +220,7 @@ static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
     if (s->p.m->layers[l].mixer == MIX_ATTENTION && s->p.m->layers[l].kv_back == 0)
-        kv_wrote(state_kv(s->seat->st), l, s->pos, s->n);
+        kv_wrote(state_kv(s->recordings->st), l, s->pos, s->n);
 }
 
 static void mix(void *self, int l)
@@ -223,8 +242,8 @@ static gpu_router_rule rule_of(const gpu_steps *s, int l)
  * there. */
 static bool skips_missing(const gpu_steps *s, int l)
 {
-    return s->p.skip_missing && s->n <= GPU_FEW && host_experts_layer(s->p.host, l) &&
-           host_experts_wanted(s->p.host, l);
+    return s->p.skip_missing && s->n <= GPU_FEW && expert_server_layer(s->p.host, l) &&
+           expert_server_wanted(s->p.host, l);
 }
 
 static void prefer_hot(gpu_steps *s, int l)
@@ -232,9 +251,9 @@ static void prefer_hot(gpu_steps *s, int l)
     const model_hparams *hp = &s->p.m->hp;
     const gpu_buffers *b = &s->b;
     const gpu_prefer args = {
-        .logits = b->router, .rule = rule_of(s, l), .hot = host_experts_split(s->p.host, l).hot,
+        .logits = b->router, .rule = rule_of(s, l), .hot = expert_server_split(s->p.host, l).hot,
         .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .ids = b->chosen,
-        .gates = b->gates, .wanted = host_experts_wanted(s->p.host, l),
+        .gates = b->gates, .wanted = expert_server_wanted(s->p.host, l),
     };
     gpu_prefer_hot(s->p.g, &args);
     s->experts.ids = b->chosen;
@@ -255,11 +274,11 @@ static gpu_input experts_input(const gpu_steps *s, int l)
 
 /* ... and of the network beside them, for few tokens: nothing else uses its memory, so that it can
  * be finished early. */
-static gpu_input beside_input(const gpu_steps *s, int l)
+static gpu_input partial_input(const gpu_steps *s, int l)
 {
     gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
-    in.rows = s->b.beside_rows;
-    in.blocks = s->b.beside_blocks;
+    in.rows = s->b.partial_rows;
+    in.blocks = s->b.partial_blocks;
     return in;
 }
 
@@ -274,7 +293,7 @@ static void route(void *self, int l)
     gpu_input in = normed(s, "router", w->router_norm);
     if (own) s->h = experts_input(s, l);
     else in.blocks = b->blocks;                          /* for the experts */
-    if (w->ffn_out_norm && few) s->beside_in = beside_input(s, l);
+    if (w->ffn_out_norm && few) s->partial_in = partial_input(s, l);
     const gpu_router_rule rule = rule_of(s, l);
     const bool later = few && (gpu_rule_can_wait(&rule) || skips_missing(s, l));
     float *keys = later && rule.sigmoid && rule.bias ? b->keys : NULL;
@@ -283,7 +302,7 @@ static void route(void *self, int l)
         .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
         .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
         .keys = keys, .sigma = b->sigma, .also = { own ? &s->h : NULL,
-                                     w->ffn_out_norm && few ? &s->beside_in : NULL },
+                                     w->ffn_out_norm && few ? &s->partial_in : NULL },
     };
     gpu_route(s->p.g, &in, &args);
     if (!own) s->h = in;
@@ -324,7 +343,7 @@ static void dense_network(gpu_steps *s, int l, float *y, bool add)
     gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
     const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* beside them: see route */
-    gpu_network(s->p.g, early ? &s->beside_in : &in, &args);
+    gpu_network(s->p.g, early ? &s->partial_in : &in, &args);
 }
 
 /* ... or while the host computes experts. */
@@ -332,11 +351,11 @@ static void ask_for_network(gpu_steps *s, int l)
 {
     s->beside = network_of(s, l, s->b.parts[1], false);
     s->beside.scratch = s->b.beside;
-    s->experts.beside_in = &s->beside_in;
+    s->experts.partial_in = &s->partial_in;
     s->experts.beside = &s->beside;
 }
 
-static int experts_here(void *self, int l, err_ctx *err)
+static int experts_local(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     (void)err;
@@ -348,31 +367,31 @@ static int experts_here(void *self, int l, err_ctx *err)
 static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    const gpu_split split = host_experts_split(s->p.host, l);
+    const gpu_with_host split = expert_server_split(s->p.host, l);
     if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, l);
-    gpu_experts_split(s->p.g, &s->h, &s->experts, &split);
-    return s->recording ? 0 : host_experts_serve(s->p.host, l, err);
+    gpu_experts_with_host(s->p.g, &s->h, &s->experts, &split);
+    return s->recording ? 0 : expert_server_serve(s->p.host, l, err);
 }
 
 /* What the host has to know of the layer's batch. */
 static void send_choices(gpu_steps *s)
 {
     const size_t n = (size_t)s->n, choices = n * (size_t)s->experts.k;
-    const errand *e = &s->errand;
+    const host_transfer *e = &s->host_transfer;
     gpu_finish_input(s->p.g, &s->h);
     gpu_copy(s->p.g, e->x, s->h.rows, n * (size_t)s->p.m->hp.n_embd * sizeof *e->x);
     gpu_copy(s->p.g, e->ids, s->b.chosen, choices * sizeof *e->ids);
     gpu_copy(s->p.g, e->gates, s->b.gates, choices * sizeof *e->gates);
-    gpu_marks_set(s->p.g, s->marks, CHOICES_SENT);
+    gpu_events_record(s->p.g, s->marks, CHOICES_SENT);
 }
 
 static int sums_by_host(gpu_steps *s, int l, err_ctx *err)
 {
     const size_t wide = (size_t)s->n * (size_t)s->p.m->hp.n_embd * sizeof(float);
-    const errand *e = &s->errand;
+    const host_transfer *e = &s->host_transfer;
     int rc;
-    if ((rc = gpu_marks_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
-        (rc = host_experts_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
+    if ((rc = gpu_events_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
+        (rc = expert_server_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
         return rc;
     gpu_copy(s->p.g, s->b.sums, e->sums, wide);
     return 0;
@@ -382,20 +401,20 @@ static int sums_by_host(gpu_steps *s, int l, err_ctx *err)
 static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
 {
     const size_t n_embd = (size_t)s->p.m->hp.n_embd, k = (size_t)s->experts.k;
-    const errand *e = &s->errand;
+    const host_transfer *e = &s->host_transfer;
     const float *cold;
     gpu *g = s->p.g;
-    gpu_experts_beside_begin(g, &s->h, &s->experts, hot);
-    int rc = gpu_marks_wait(g, s->marks, CHOICES_SENT, err);
+    gpu_experts_partial_begin(g, &s->h, &s->experts, hot);
+    int rc = gpu_events_wait(g, s->marks, CHOICES_SENT, err);
     for (int done = 0; done < s->n && rc == 0;) {
-        const int n = min_int(s->n - done, HOST_EXPERTS_TOKENS);
+        const int n = min_int(s->n - done, EXPERT_SERVER_TOKENS);
         const size_t at = (size_t)done;
         /* vectors of these tokens come to where those of the ones before are */
-        if (done > 0 && (rc = gpu_marks_wait(g, s->marks, VECTORS_TAKEN, err)) < 0) return rc;
-        rc = host_experts_cold(s->p.host, l, &cold, e->x + at * n_embd, e->ids + at * k, n, err);
+        if (done > 0 && (rc = gpu_events_wait(g, s->marks, VECTORS_TAKEN, err)) < 0) return rc;
+        rc = expert_server_cold(s->p.host, l, &cold, e->x + at * n_embd, e->ids + at * k, n, err);
         if (rc < 0) return rc;
-        gpu_experts_beside_end(g, &s->h, &s->experts, hot, s->b.sums, cold, done, n);
-        gpu_marks_set(g, s->marks, VECTORS_TAKEN);
+        gpu_experts_partial_end(g, &s->h, &s->experts, hot, s->b.sums, cold, done, n);
+        gpu_events_record(g, s->marks, VECTORS_TAKEN);
         done += n;
     }
     return rc;
@@ -404,7 +423,7 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
 /* The choices are at the host: by the device what is in VRAM, by the host all else. */
 static int chosen_by_host(gpu_steps *s, int l, err_ctx *err)
 {
-    const int32_t *hot = host_experts_map(s->p.host, l);
+    const int32_t *hot = expert_server_map(s->p.host, l);
     const int rc = hot ? sums_by_both(s, l, hot, err) : sums_by_host(s, l, err);
     if (rc < 0) return rc;
     s->experts.sums = s->b.sums;
@@ -419,15 +438,15 @@ static int experts_by_host(void *self, int l, err_ctx *err)
     return chosen_by_host(s, l, err);
 }
 
-static int experts_by_count(void *self, int l, err_ctx *err)
+static int experts_split(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    const errand *e = &s->errand;
+    const host_transfer *e = &s->host_transfer;
     int rc;
     send_choices(s);
-    if ((rc = prompt_experts_look(s->split, err)) < 0 ||
-        (rc = gpu_marks_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
-        (rc = prompt_experts_run(s->split, l, &s->h, &s->experts, e->x, e->ids, err)) < 0)
+    if ((rc = prompt_split_look(s->split, err)) < 0 ||
+        (rc = gpu_events_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
+        (rc = prompt_split_run(s->split, l, &s->h, &s->experts, e->x, e->ids, err)) < 0)
         return rc;
     return rc > 0 ? 0 : chosen_by_host(s, l, err);
 }
@@ -435,7 +454,7 @@ static int experts_by_count(void *self, int l, err_ctx *err)
 static int experts_streamed(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    return bank_stream_run(s->banks, l, &s->h, &s->experts, s->watched, err);
+    return expert_stream_run(s->banks, l, &s->h, &s->experts, s->watched, err);
 }
 
 /* The kernel that computes down takes the sum, in the router's order, into the residual; or, where
@@ -461,25 +480,25 @@ static void join(void *self, int l)
  * the last cursor, a batch for its ids, a played token for the one before (forward_take). */
 static void set_cursor(gpu_steps *s, int pos, int32_t token)
 {
-    s->known = s->mail->cursor = (gpu_cursor){ pos, token };
-    gpu_copy(s->p.g, s->b.at, &s->mail->cursor, sizeof s->mail->cursor);
+    s->known = s->mailbox->cursor = (gpu_cursor){ pos, token };
+    gpu_copy(s->p.g, s->b.at, &s->mailbox->cursor, sizeof s->mailbox->cursor);
 }
 
 /* Whether the device's experts follow the contract, so that it does not show who computed which.
  * That follows from the plan, the way and the number of tokens, never from what lies in VRAM or how
  * fast anything is; so do all layers' alike, those that are all in VRAM too. */
-static bool by_contract(const gpu_steps *s, prompt_way way, int n)
+static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 {
     const model_hparams *hp = &s->p.m->hp;
     if (s->p.contract || !s->outside) return s->p.contract;
-    if (way != PROMPT_BUS) return true;
+    if (strategy != PROMPT_BUS) return true;
     if (s->forced < 0) return n <= s->p.p->contract_to;
     return s->forced != PROMPT_BUS || n <= plan_most_shared(hp->n_expert_used, hp->n_expert);
 }
 
 static void take_batch(gpu_steps *s, const batch *b)
 {
-    s->contract = b->n > GPU_FEW && by_contract(s, b->way, b->n);
+    s->contract = b->n > GPU_FEW && by_contract(s, b->strategy, b->n);
     s->n = b->n;
     s->pos = b->pos;
     s->last = b->last;
@@ -497,15 +516,16 @@ static int begin(void *self, const batch *b, err_ctx *err)
     if (b->ids) {
         rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         set_cursor(s, b->pos, -1);
-        const bool streams = b->n > GPU_FEW && b->way == PROMPT_BUS;
-        if (rc < 0 || (streams && (rc = bank_stream_begin(s->banks, err)) < 0)) return rc;
+        const bool streams = b->n > GPU_FEW && b->strategy == PROMPT_BUS;
+        if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
     }
-    if (s->p.host && b->n > GPU_FEW && b->way != PROMPT_BUS) host_experts_prompt_begin(s->p.host);
-    if (b->n > GPU_FEW && b->way == PROMPT_SPLIT) prompt_experts_begin(s->split);
+    if (s->p.host && b->n > GPU_FEW && b->strategy != PROMPT_BUS)
+        expert_server_prompt_begin(s->p.host);
+    if (b->n > GPU_FEW && b->strategy == PROMPT_SPLIT) prompt_split_begin(s->split);
     if (s->p.host && b->n <= GPU_FEW && !s->recording) {
-        if ((rc = host_experts_turn(s->p.host, err)) < 0) return rc;
+        if ((rc = expert_server_turn(s->p.host, err)) < 0) return rc;
         s->asks = true;
-        host_experts_begin(s->p.host, b->n);
+        expert_server_begin(s->p.host, b->n);
     }
     gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.at->token, b->n);
     for (int i = 0; i < rope->n_table; i++)
@@ -519,22 +539,22 @@ static int end(void *self, err_ctx *err)
     gpu_steps *s = self;
     (void)err;
     if (s->recording) return 0;
-    if (s->asks) host_experts_end(s->p.host);
+    if (s->asks) expert_server_end(s->p.host);
     s->asks = false;
     return 0;
 }
 
 static void send_vectors(gpu_steps *s)
 {
-    gpu_copy(s->p.g, s->errand.x, s->b.x,
+    gpu_copy(s->p.g, s->host_transfer.x, s->b.x,
              (uint64_t)s->n * (uint64_t)s->p.m->hp.n_embd * sizeof(float));
 }
 
-static int hand_over(void *self, const float **x, err_ctx *err)
+static int copy_to_host(void *self, const float **x, err_ctx *err)
 {
     gpu_steps *s = self;
     send_vectors(s);
-    *x = s->errand.x;
+    *x = s->host_transfer.x;
     return gpu_wait(s->p.g, err);
 }
 
@@ -558,7 +578,7 @@ int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
 {
     err_ctx first;
     const int failed = gpu_wait(s->p.g, &first);
-    if (s->asks) host_experts_end(s->p.host);
+    if (s->asks) expert_server_end(s->p.host);
     s->asks = false;
     if (failed == 0) return rc;
     if (err) *err = first;
@@ -613,12 +633,12 @@ static int token_now(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;
     if (!s->p.host) return 0;
-    return GUESS_WAYS * host_experts_fetches(s->p.host) + host_experts_guessing(s->p.host);
+    return GUESS_WAYS * expert_server_fetches(s->p.host) + expert_server_guessing(s->p.host);
 }
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
 {
-    return s->seat->tokens[token_now(s)].last == gpu_steps_reach(pos);
+    return s->recordings->tokens[token_now(s)].last == gpu_steps_reach(pos);
 }
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
@@ -630,12 +650,12 @@ int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
 
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
-    recorded_token *t = &s->seat->tokens[token_now(s)];
+    recorded_token *t = &s->recordings->tokens[token_now(s)];
     const gpu_buffers *b = &s->b;
     s->recording = false;
     if (s->p.head) {
         run_head(s, b->x, 1);
-        gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->at, &s->mail->seen, b->best,
+        gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->at, &s->mailbox->seen, b->best,
                     &b->counters[0]);
     } else {
         send_vectors(s);
@@ -650,7 +670,7 @@ int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
 {
     const int rc = gpu_steps_wait(s, err);
     if (rc < 0) return rc;
-    *next = (int32_t)(uint32_t)s->mail->seen;
+    *next = (int32_t)(uint32_t)s->mailbox->seen;
     s->known = (gpu_cursor){ pos + 1, *next };
     return 0;
 }
@@ -662,14 +682,14 @@ static int play(void *self, const batch *b, err_ctx *err)
     gpu_steps *s = self;
     take_batch(s, b);
     if (s->p.host) {
-        const int rc = host_experts_turn(s->p.host, err);
+        const int rc = expert_server_turn(s->p.host, err);
         if (rc < 0) return rc;
     }
     s->asks = s->p.host != NULL;
     if (s->known.pos != b->pos || s->known.token != b->ids[0]) set_cursor(s, b->pos, b->ids[0]);
     s->known.token = -1;
-    gpu_play(s->p.g, s->seat->tokens[token_now(s)].r);
-    if (s->asks) host_experts_begin(s->p.host, 1);       /* threads wake up while the first layer
+    gpu_replay(s->p.g, s->recordings->tokens[token_now(s)].r);
+    if (s->asks) expert_server_begin(s->p.host, 1);      /* threads wake up while the first layer
                                                           * mixes */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
     return 0;
@@ -694,7 +714,7 @@ static int serve(void *self, int l, err_ctx *err)
     gpu_steps *s = self;
     (void)err;
     if (s->failed < 0 && !gpu_alive(s->p.g)) return 0;   /* nobody asks any more */
-    const int rc = host_experts_serve(s->p.host, l, s->failed < 0 ? NULL : &s->why);
+    const int rc = expert_server_serve(s->p.host, l, s->failed < 0 ? NULL : &s->why);
     if (s->failed == 0) s->failed = rc;
     return 0;
 }
@@ -702,16 +722,16 @@ static int serve(void *self, int l, err_ctx *err)
 static int end_played(void *self, err_ctx *err)
 {
     gpu_steps *s = self;
-    if (s->asks) host_experts_end(s->p.host);
+    if (s->asks) expert_server_end(s->p.host);
     s->asks = false;
     if (s->failed < 0 && err) *err = s->why;
     return s->failed;
 }
 
-static int hand_over_played(void *self, const float **x, err_ctx *err)
+static int copy_to_host_played(void *self, const float **x, err_ctx *err)
 {
     gpu_steps *s = self;
-    *x = s->errand.x;
+    *x = s->host_transfer.x;
     return gpu_steps_wait(s, err);
 }
 
@@ -727,13 +747,13 @@ void gpu_steps_profile_end(gpu_steps *s)
 {
     gpu_profile_end(s->p.g);
     s->profiling = false;
-    s->seat->tokens[WATCHED].last = 0;
+    s->recordings->tokens[WATCHED].last = 0;
     s->known.token = -1;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static void place_errand(errand *e, mem_layout *a, const model_hparams *hp, int n)
+static void place_host_transfer(host_transfer *e, mem_layout *a, const model_hparams *hp, int n)
 {
     e->x = mem_layout_floats(a, n, hp->n_embd);
     e->sums = mem_layout_floats(a, n, hp->n_embd);
@@ -741,11 +761,11 @@ static void place_errand(errand *e, mem_layout *a, const model_hparams *hp, int 
     e->ids = mem_layout_take(a, (uint64_t)n, (uint64_t)hp->n_expert_used, sizeof *e->ids);
 }
 
-static uint64_t errand_bytes(const model_hparams *hp, int chunk)
+static uint64_t host_transfer_bytes(const model_hparams *hp, int chunk)
 {
-    errand unused;
+    host_transfer unused;
     mem_layout a = mem_layout_count(64);
-    place_errand(&unused, &a, hp, chunk);
+    place_host_transfer(&unused, &a, hp, chunk);
     return a.used;
 }
 
@@ -756,43 +776,43 @@ uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk)
 
 uint64_t gpu_steps_host_bytes(const model *m, int chunk)
 {
-    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab) + errand_bytes(&m->hp, chunk) +
-           prompt_experts_bytes(m);
+    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab) +
+           host_transfer_bytes(&m->hp, chunk) + prompt_split_bytes(m);
 }
 
-prompt_way gpu_steps_way(const gpu_steps *s, int n)
+prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n)
 {
-    const prompt_way way = !s->banks ? PROMPT_CORES :
-                           s->forced >= 0 ? (prompt_way)s->forced : plan_prompt_way(s->p.p, n);
-    if (way == PROMPT_SPLIT && n > PLAN_SPLIT_TOKENS) return PROMPT_BUS;
-    return way == PROMPT_SPLIT && !s->split ? PROMPT_CORES : way;
+    const prompt_strategy strategy = !s->banks ? PROMPT_CORES :
+                           s->forced >= 0 ? (prompt_strategy)s->forced : plan_prompt_way(s->p.p, n);
+    if (strategy == PROMPT_SPLIT && n > PLAN_SPLIT_TOKENS) return PROMPT_BUS;
+    return strategy == PROMPT_SPLIT && !s->split ? PROMPT_CORES : strategy;
 }
 
-void gpu_steps_force_way(gpu_steps *s, int way) { s->forced = way; }
+void gpu_steps_force_strategy(gpu_steps *s, int strategy) { s->forced = strategy; }
 
-prompt_experts_stats gpu_steps_split_counts(const gpu_steps *s)
+prompt_split_stats gpu_steps_split_counts(const gpu_steps *s)
 {
-    return s->split ? prompt_experts_counts(s->split) : (prompt_experts_stats){ 0 };
+    return s->split ? prompt_split_counts(s->split) : (prompt_split_stats){ 0 };
 }
 
 void gpu_steps_reset_split(gpu_steps *s)
 {
-    if (s->split) prompt_experts_reset_counts(s->split);
+    if (s->split) prompt_split_reset_counts(s->split);
 }
 
 /* Needed unless everything is done on the device. */
-static int make_errand(gpu_steps *s, int chunk, err_ctx *err)
+static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 {
     const model_hparams *hp = &s->p.m->hp;
     if (s->p.host) {
-        const int rc = gpu_marks_create(&s->marks, s->p.g, MARKS, err);
+        const int rc = gpu_events_create(&s->marks, s->p.g, MARKS, err);
         if (rc < 0) return rc;
     }
     if (!s->p.host && s->p.head) return 0;
-    s->errand.memory = gpu_alloc_host(s->p.g, errand_bytes(hp, chunk), err);
-    if (!s->errand.memory) return ERR_NOMEM;
-    mem_layout a = mem_layout_over(s->errand.memory, 64);
-    place_errand(&s->errand, &a, hp, chunk);
+    s->host_transfer.memory = gpu_alloc_host(s->p.g, host_transfer_bytes(hp, chunk), err);
+    if (!s->host_transfer.memory) return ERR_NOMEM;
+    mem_layout a = mem_layout_over(s->host_transfer.memory, 64);
+    place_host_transfer(&s->host_transfer, &a, hp, chunk);
     return 0;
 }
 
@@ -801,22 +821,22 @@ static int make_banks(gpu_steps *s, err_ctx *err)
     expert_banks here = s->p.m->experts;
     if (!s->p.host || s->p.p->stage_parts == 0) return 0;
     here.n_layer = s->p.n_layer;
-    const int rc = bank_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.places, s->p.p,
-                                      err);
-    if (rc < 0 || s->p.p->split_from == INT_MAX || !bank_stream_can_pick(s->banks)) return rc;
-    return prompt_experts_create(&s->split, s->p.g, s->p.m, s->p.host, s->banks, s->p.p, err);
+    const int rc = expert_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.places, s->p.p,
+                                        err);
+    if (rc < 0 || s->p.p->split_from == INT_MAX || !expert_stream_can_pick(s->banks)) return rc;
+    return prompt_split_create(&s->split, s->p.g, s->p.m, s->p.host, s->banks, s->p.p, err);
 }
 
 static int make_all(gpu_steps *s, int chunk, err_ctx *err)
 {
     const gpu_parts *p = &s->p;
     int rc;
-    for (int l = 0; l < p->n_layer && p->host; l++) s->outside |= host_experts_layer(p->host, l);
+    for (int l = 0; l < p->n_layer && p->host; l++) s->outside |= expert_server_layer(p->host, l);
     if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
-    s->mail = gpu_alloc_host(p->g, sizeof *s->mail, err);
-    if (!s->mail) return ERR_NOMEM;
+    s->mailbox = gpu_alloc_host(p->g, sizeof *s->mailbox, err);
+    if (!s->mailbox) return ERR_NOMEM;
     if ((rc = gpu_sampling_init(&s->sampling, p->g, &s->b, p->m->hp.n_vocab, err)) < 0 ||
-        (rc = make_errand(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
+        (rc = make_host_transfer(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
         return rc;
     for (int i = 0; i < p->rope->n_table && rc == 0; i++)
         rc = gpu_write(p->g, s->b.freq[i], p->rope->freq[i],
@@ -831,16 +851,16 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
     if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
     s->p = *parts;
     s->known.token = s->forced = -1;
-    s->live = (steps){
-        .self = s, .begin = begin, .mix = mix, .route = route, .experts_here = experts_here,
+    s->live = (layer_steps){
+        .self = s, .begin = begin, .mix = mix, .route = route, .experts_local = experts_local,
         .experts_asked = experts_asked, .experts_by_host = experts_by_host,
-        .experts_by_count = experts_by_count, .experts_streamed = experts_streamed, .join = join,
-        .end = end, .hand_over = hand_over, .logits = logits,
+        .experts_split = experts_split, .experts_streamed = experts_streamed, .join = join,
+        .end = end, .copy_to_host = copy_to_host, .logits = logits,
     };
-    s->played = (steps){
+    s->replay_table = (layer_steps){
         .self = s, .begin = play, .mix = note_written, .route = nothing,
-        .experts_here = nothing_to_do, .experts_asked = serve, .join = nothing,
-        .end = end_played, .hand_over = hand_over_played, .logits = logits,
+        .experts_local = nothing_to_do, .experts_asked = serve, .join = nothing,
+        .end = end_played, .copy_to_host = copy_to_host_played, .logits = logits,
     };
     const int rc = make_all(s, chunk, err);
     if (rc < 0) {
@@ -854,19 +874,19 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
 void gpu_steps_free(gpu_steps *s)
 {
     if (!s) return;
-    prompt_experts_free(s->split);
-    bank_stream_free(s->banks);
+    prompt_split_free(s->split);
+    expert_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
-    gpu_marks_free(s->marks);
-    if (s->errand.memory) gpu_free_host(s->p.g, s->errand.memory);
-    if (s->mail) gpu_free_host(s->p.g, s->mail);
+    gpu_events_free(s->marks);
+    if (s->host_transfer.memory) gpu_free_host(s->p.g, s->host_transfer.memory);
+    if (s->mailbox) gpu_free_host(s->p.g, s->mailbox);
     gpu_buffers_release(&s->b, s->p.g);
     mem_free(s);
 }
 
-int gpu_seat_create(gpu_seat **out, state *st, err_ctx *err)
+int gpu_seat_create(gpu_session_recordings **out, state *st, err_ctx *err)
 {
-    gpu_seat *s = mem_zalloc(sizeof *s);
+    gpu_session_recordings *s = mem_zalloc(sizeof *s);
     int rc = 0;
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
@@ -878,14 +898,17 @@ int gpu_seat_create(gpu_seat **out, state *st, err_ctx *err)
     return rc;
 }
 
-void gpu_seat_free(gpu_seat *s)
+void gpu_seat_free(gpu_session_recordings *s)
 {
     if (!s) return;
     for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
     mem_free(s);
 }
 
-void gpu_steps_turn_to(gpu_steps *s, gpu_seat *seat) { s->seat = seat; }
+void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings)
+{
+    s->recordings = recordings;
+}
 
-const steps *gpu_steps_live(const gpu_steps *s) { return &s->live; }
-const steps *gpu_steps_played(const gpu_steps *s) { return &s->played; }
+const layer_steps *gpu_steps_live(const gpu_steps *s) { return &s->live; }
+const layer_steps *gpu_steps_played(const gpu_steps *s) { return &s->replay_table; }

@@ -3,17 +3,17 @@
  *
  * Steps are operations of cuda/gpu.h: they go into a stream and return. For a single token they are
  * recorded once and played again: position and token live on the device. The host computes experts
- * that are not in VRAM while the recording plays (host_experts.h), or they pass through VRAM bank
+ * that are not in VRAM while the recording plays (expert_server.h), or they pass through VRAM bank
  * by bank when a prompt is long enough. */
 #ifndef ENGINE_GPU_GPU_STEPS_H
 #define ENGINE_GPU_GPU_STEPS_H
 
-#include "engine/gpu/prompt_experts.h"
+#include "engine/gpu/prompt_split.h"
 #include "engine/gpu/weights_gpu.h"
 #include "engine/models/rope.h"
 #include "engine/session/sampler.h"
 #include "engine/session/state.h"
-#include "engine/steps.h"
+#include "engine/layer_steps.h"
 
 typedef struct gpu_steps gpu_steps;
 
@@ -26,9 +26,9 @@ typedef struct gpu_parts {
     int n_layer;                         /* the first layers: those that are computed here */
     bool head;                           /* and the output matrix */
     /* where the experts outside VRAM are; all NULL: there are none */
-    host_experts *host;
+    expert_server *host;
     expert_store *store;
-    vram_places *places;                 /* NULL: what is in VRAM stays there */
+    vram_cache *places;                  /* NULL: what is in VRAM stays there */
     const plan *p;
     bool skip_missing;                   /* only with places: engine.h */
     bool contract;                       /* all prompts' experts have the contract's bits, not only
@@ -44,27 +44,28 @@ uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* of page-lock
 
 /* What belongs to one of the sessions that use these steps in turn: its state, borrowed, and
  * recordings of its tokens. */
-typedef struct gpu_seat gpu_seat;
-int gpu_seat_create(gpu_seat **out, state *st, err_ctx *err);
-void gpu_seat_free(gpu_seat *s);         /* NULL is fine */
+typedef struct gpu_session_recordings gpu_session_recordings;
+int gpu_seat_create(gpu_session_recordings **out, state *st, err_ctx *err);
+void gpu_seat_free(gpu_session_recordings *s);  /* NULL is fine */
 /* All that follows is of this session; first of all, and between batches. */
-void gpu_steps_turn_to(gpu_steps *s, gpu_seat *seat);
+void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings);
 
 /* Operations into the stream, or into a recording. Outside a recording, for batches of more than
  * one token, they also do the host's half of a layer. */
-const steps *gpu_steps_live(const gpu_steps *s);
+const layer_steps *gpu_steps_live(const gpu_steps *s);
 
 /* The host's half of a recorded token, from playing it to its end. After a failure, later questions
  * get an empty reply, so that the device can finish, and end returns the failure. */
-const steps *gpu_steps_played(const gpu_steps *s);
+const layer_steps *gpu_steps_played(const gpu_steps *s);
 
 /* How experts that are not in VRAM are computed for a batch of n tokens, more than GPU_FEW: as the
  * plan says, where there is what it takes. */
-prompt_way gpu_steps_way(const gpu_steps *s, int n);
-void gpu_steps_force_way(gpu_steps *s, int way);  /* whatever the plan says; -1: as it does */
+prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n);
+void gpu_steps_force_strategy(gpu_steps *s,
+                              int strategy); /* whatever the plan says; -1: as it does */
 
 /* What has become of those that were shared out between bus and cores; nothing yet: all 0. */
-prompt_experts_stats gpu_steps_split_counts(const gpu_steps *s);
+prompt_split_stats gpu_steps_split_counts(const gpu_steps *s);
 void gpu_steps_reset_split(gpu_steps *s);
 
 /* Waits for what is in flight, so that its memory can be used again. Returns the device's own

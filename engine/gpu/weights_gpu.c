@@ -7,9 +7,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "tiers/fault.h"
+#include "tiers/fault_injection.h"
 
-typedef struct shelf {
+typedef struct uploader {
     uint8_t *arena;                      /* NULL while counting */
     bool zeros;                          /* nothing is copied */
     uint64_t used, total;
@@ -19,19 +19,19 @@ typedef struct shelf {
     void *ctx;
     err_ctx *err;
     int rc;                              /* the first failure */
-} shelf;
+} uploader;
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
 /* Makes room for bytes; the address is NULL while counting. */
-static uint8_t *reserve(shelf *s, uint64_t bytes)
+static uint8_t *reserve(uploader *s, uint64_t bytes)
 {
     uint8_t *at = s->arena ? s->arena + s->used : NULL;
     s->used += size_align(bytes, 256);
     return at;
 }
 
-static void copy_to(shelf *s, uint8_t *to, const void *from, uint64_t bytes)
+static void copy_to(uploader *s, uint8_t *to, const void *from, uint64_t bytes)
 {
     if (!s->arena || s->zeros || s->rc < 0) return;
     s->rc = gpu_upload(s->g, to, from, bytes, pool_copy, s->team, s->err);
@@ -39,7 +39,7 @@ static void copy_to(shelf *s, uint8_t *to, const void *from, uint64_t bytes)
         s->rc = err_set(s->err, ERR_STOPPED, "interrupted");
 }
 
-static uint8_t *put(shelf *s, const void *from, uint64_t bytes)
+static uint8_t *put(uploader *s, const void *from, uint64_t bytes)
 {
     uint8_t *at = reserve(s, bytes);
     copy_to(s, at, from, bytes);
@@ -48,7 +48,7 @@ static uint8_t *put(shelf *s, const void *from, uint64_t bytes)
 
 /* ---- the kinds of tensors -------------------------------------------------------------------- */
 
-static const float *put_floats(shelf *s, const void *from, uint64_t n)
+static const float *put_floats(uploader *s, const void *from, uint64_t n)
 {
     return from ? (const float *)(const void *)put(s, from, n * sizeof(float)) : NULL;
 }
@@ -59,7 +59,7 @@ static gpu_matrix shape_of(const matrix *m)
                          .row_bytes = m->row_bytes, .scale = m->scale };
 }
 
-static gpu_matrix put_matrix(shelf *s, const matrix *m)
+static gpu_matrix put_matrix(uploader *s, const matrix *m)
 {
     gpu_matrix out = { 0 };
     if (!m->data) return out;
@@ -70,7 +70,7 @@ static gpu_matrix put_matrix(shelf *s, const matrix *m)
 }
 
 /* The first `hot` experts; the small vectors of all experts. */
-static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which, int hot)
+static gpu_bank put_bank(uploader *s, const expert_bank *b, expert_slab which, int hot)
 {
     const uint64_t n = (uint64_t)b->n_expert, bytes = expert_slab_bytes(b, which);
     const matrix one = expert_matrix(b, which, 0);
@@ -93,7 +93,8 @@ static gpu_bank put_bank(shelf *s, const expert_bank *b, expert_slab which, int 
 
 /* The legacy projection has, for each key head, its q, its k, and v and z of its value heads: rows
  * of q, k, v and z are put together. */
-static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const model_hparams *hp)
+static void put_grouped(layer_weights_gpu *y, uploader *s, const matrix *in,
+                        const model_hparams *hp)
 {
     const uint64_t dim = (uint64_t)hp->ssm_head_dim, n_k = (uint64_t)hp->ssm_n_k_head;
     const uint64_t wide = dim * (uint64_t)(hp->ssm_n_v_head / hp->ssm_n_k_head);
@@ -116,7 +117,8 @@ static void put_grouped(layer_weights_gpu *y, shelf *s, const matrix *in, const 
 
 /* Rows of queries or keys, `bytes` each, head by head: of those that turn, 2i to i and 2i + 1 to
  * half + i, as mix_attention.c parts their products. */
-static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows, attn_shape heads)
+static uint8_t *put_parted(uploader *s, const void *from, uint64_t bytes, int rows,
+                           attn_shape heads)
 {
     const uint64_t dim = (uint64_t)heads.head_dim, half = (uint64_t)heads.rope_dim / 2;
     uint8_t *at = reserve(s, (uint64_t)rows * bytes), *head;
@@ -137,7 +139,7 @@ static uint8_t *put_parted(shelf *s, const void *from, uint64_t bytes, int rows,
 }
 
 /* Of a matrix whose rows are values of heads that turn; all operations turn i with half + i. */
-static gpu_matrix put_turning(shelf *s, const matrix *m, const model *of, attn_shape heads)
+static gpu_matrix put_turning(uploader *s, const matrix *m, const model *of, attn_shape heads)
 {
     if (!of->family->rope_neighbours) return put_matrix(s, m);
     gpu_matrix out = shape_of(m);
@@ -148,7 +150,7 @@ static gpu_matrix put_turning(shelf *s, const matrix *m, const model *of, attn_s
     return out;
 }
 
-static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x, const model *m,
+static void put_attention(layer_weights_gpu *y, uploader *s, const layer_weights *x, const model *m,
                           attn_shape heads)
 {
     const bool whole = m->family->attn_norm_whole;
@@ -162,7 +164,7 @@ static void put_attention(layer_weights_gpu *y, shelf *s, const layer_weights *x
     y->attn.sinks = put_floats(s, x->attn.sinks, (uint64_t)heads.n_head);
 }
 
-static void put_norms(layer_weights_gpu *y, shelf *s, const layer_weights *x, uint64_t n)
+static void put_norms(layer_weights_gpu *y, uploader *s, const layer_weights *x, uint64_t n)
 {
     y->attn_norm = put_floats(s, x->attn_norm, n);
     y->post_attn_norm = y->router_norm = y->experts_norm = put_floats(s, x->post_attn_norm, n);
@@ -175,7 +177,7 @@ static void put_norms(layer_weights_gpu *y, shelf *s, const layer_weights *x, ui
     y->out_scale = x->out_scale;
 }
 
-static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
+static void put_deltanet(layer_weights_gpu *y, uploader *s, const layer_weights *x,
                          const model_hparams *hp)
 {
     const uint64_t n_v = (uint64_t)hp->ssm_n_v_head, dim = (uint64_t)hp->ssm_head_dim;
@@ -196,8 +198,8 @@ static void put_deltanet(layer_weights_gpu *y, shelf *s, const layer_weights *x,
     y->delta.norm = put_floats(s, x->delta.norm, dim);
 }
 
-static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const layer_weights *x, int l,
-                      int hot)
+static void put_layer(layer_weights_gpu *y, uploader *s, const model *m, const layer_weights *x,
+                      int l, int hot)
 {
     const model_hparams *hp = &m->hp;
     put_norms(y, s, x, (uint64_t)hp->n_embd);
@@ -216,7 +218,7 @@ static void put_layer(layer_weights_gpu *y, shelf *s, const model *m, const laye
     y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
 }
 
-static void put_all(weights_gpu *to, shelf *s, const model *m, const weights *w,
+static void put_all(weights_gpu *to, uploader *s, const model *m, const weights *w,
                     const weights_choice *what)
 {
     matrix embed = w->embed;
@@ -308,7 +310,7 @@ int weights_gpu_check(const model *m, err_ctx *err)
 uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *what)
 {
     weights_gpu unused = { 0 };
-    shelf s = { 0 };
+    uploader s = { 0 };
     put_all(&unused, &s, m, w, what);
     return s.used;
 }
@@ -330,7 +332,7 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
                        err_ctx *err)
 {
     const uint64_t bytes = weights_gpu_bytes(m, w, what);
-    shelf s = { .zeros = what->zeros, .total = bytes, .g = g, .team = team, .watch = watch,
+    uploader s = { .zeros = what->zeros, .total = bytes, .g = g, .team = team, .watch = watch,
                 .ctx = ctx, .err = err };
     weights_gpu *to = mem_zalloc(sizeof *to);
     int rc = 0;

@@ -10,10 +10,10 @@
 #include "engine/host/host_batch.h"
 
 struct host_steps {
-    steps face;
+    layer_steps face;
     host_batch b;                        /* the batch under way; ws is ours */
     experts_cpu *experts;
-    expert_profile *seen;                /* or NULL */
+    usage_profile *seen;                 /* or NULL */
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -109,8 +109,8 @@ static void route(void *self, int l)
              select_experts, &a);
     if (!s->seen) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
-        expert_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
-    expert_profile_call(s->seen, l, 0, 0, 0, 0);
+        usage_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
+    usage_profile_call(s->seen, l, 0, 0, 0, 0);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
@@ -158,7 +158,7 @@ static int routed_experts(host_steps *s, int l, err_ctx *err)
     return rc < 0 ? err_prefix(err, rc, "layer %d", l) : 0;
 }
 
-static int experts_here(void *self, int l, err_ctx *err)
+static int experts_local(void *self, int l, err_ctx *err)
 {
     host_steps *s = self;
     const int rc = routed_experts(s, l, err);
@@ -234,7 +234,7 @@ static int end(void *self, err_ctx *err)
     return 0;                            /* every step has finished when it returns */
 }
 
-static int hand_over(void *self, const float **x, err_ctx *err)
+static int copy_to_host(void *self, const float **x, err_ctx *err)
 {
     (void)err;
     *x = ((host_steps *)self)->b.ws->x;
@@ -274,9 +274,9 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
     int rc;
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the CPU: %zu bytes", sizeof *s);
-    s->face = (steps){
+    s->face = (layer_steps){
         .self = s, .begin = begin, .resume = resume, .mix = mix, .route = route,
-        .experts_here = experts_here, .join = join, .end = end, .hand_over = hand_over,
+        .experts_local = experts_local, .join = join, .end = end, .copy_to_host = copy_to_host,
         .logits = logits,
     };
     s->seen = parts->seen;
@@ -301,4 +301,4 @@ void host_steps_free(host_steps *s)
 
 void host_steps_turn_to(host_steps *s, state *st) { s->b.st = st; }
 
-const steps *host_steps_face(const host_steps *s) { return &s->face; }
+const layer_steps *host_steps_face(const host_steps *s) { return &s->face; }

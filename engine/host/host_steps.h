@@ -5,8 +5,8 @@
 #include "engine/host/experts_cpu.h"
 #include "engine/models/rope.h"
 #include "engine/session/state.h"
-#include "engine/steps.h"
-#include "moe/expert_profile.h"
+#include "engine/layer_steps.h"
+#include "moe/usage_profile.h"
 #include "moe/router.h"
 
 typedef struct host_steps host_steps;
@@ -19,7 +19,7 @@ typedef struct host_parts {
     const rope_tables *rope;
     expert_store *store;                 /* where experts come from; NULL: the mapping */
     router_ahead *ahead;                 /* or NULL */
-    expert_profile *seen;                /* counts what is chosen; or NULL */
+    usage_profile *seen;                 /* counts what is chosen; or NULL */
 } host_parts;
 
 /* Everything for batches of up to chunk tokens. */
@@ -31,6 +31,6 @@ uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT
  * and between batches. */
 void host_steps_turn_to(host_steps *s, state *st);
 
-const steps *host_steps_face(const host_steps *s);
+const layer_steps *host_steps_face(const host_steps *s);
 
 #endif

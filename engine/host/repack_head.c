@@ -2,7 +2,7 @@
  * will later read a part, so pages spread over the memory of all nodes. */
 #include "engine/host/repack_head.h"
 
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 static uint64_t bundles_of(const matrix *m, int bundle)
 {

@@ -8,18 +8,18 @@
 #include <string.h>
 
 #include "loader/bytes.h"
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 enum { EMBED_KEPT = 256 };               /* tokens: forgetting takes some microseconds */
 
 /* ---- small vectors --------------------------------------------------------------------------- */
 
-typedef struct shelf {
+typedef struct uploader {
     float *block;                        /* NULL while counting */
     size_t used;
-} shelf;
+} uploader;
 
-static float *put_vector(shelf *s, const weight *w)
+static float *put_vector(uploader *s, const weight *w)
 {
     if (!w->t) return NULL;
     const quant_traits *q = quant_traits_of(w->t->type);
@@ -69,7 +69,8 @@ matrix expert_matrix(const expert_bank *b, expert_slab s, int index)
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-static void set_attention(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+static void set_attention(layer_weights *y, const model_layer *x, const model_hparams *hp,
+                          uploader *s)
 {
     y->attn.out = view(&x->attn.out, &x->attn.out_bias);
     if (x->attn.qkv.t) {
@@ -88,7 +89,7 @@ static void set_attention(layer_weights *y, const model_layer *x, const model_hp
     y->attn.sinks = put_vector(s, &x->attn.sinks);
 }
 
-static void set_deltanet(layer_weights *y, const model_layer *x, shelf *s)
+static void set_deltanet(layer_weights *y, const model_layer *x, uploader *s)
 {
     y->delta.qkv = view(&x->delta.qkv, NULL);
     y->delta.gate = view(&x->delta.gate, NULL);
@@ -104,7 +105,7 @@ static void set_deltanet(layer_weights *y, const model_layer *x, shelf *s)
 }
 
 /* The router's norm has its factor in the gains. */
-static void set_norms(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+static void set_norms(layer_weights *y, const model_layer *x, const model_hparams *hp, uploader *s)
 {
     y->attn_norm = put_vector(s, &x->attn_norm);
     y->post_attn_norm = y->router_norm = y->experts_norm = put_vector(s, &x->post_attn_norm);
@@ -123,7 +124,7 @@ static void set_norms(layer_weights *y, const model_layer *x, const model_hparam
     y->out_scale = scale ? *scale : 1.0f;
 }
 
-static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, shelf *s)
+static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, uploader *s)
 {
     set_norms(y, x, hp, s);
     if (x->mixer == MIX_ATTENTION) set_attention(y, x, hp, s);
@@ -137,7 +138,7 @@ static void set_layer(layer_weights *y, const model_layer *x, const model_hparam
     y->shared_down = view(&x->shared_down, NULL);
 }
 
-static void set_all(weights *w, const model *m, shelf *s)
+static void set_all(weights *w, const model *m, uploader *s)
 {
     w->embed = view(&m->embed, NULL);
     if (m->hp.embed_scale > 0.0f) w->embed.scale *= m->hp.embed_scale;
@@ -172,7 +173,7 @@ uint64_t weights_embed_bytes(const model *m, int chunk)
 int weights_create(weights **out, const model *m, err_ctx *err)
 {
     weights *w = mem_zalloc(sizeof *w);
-    shelf s = { 0 };
+    uploader s = { 0 };
     *out = NULL;
     if (!w) return err_set(err, ERR_NOMEM, "weights: %zu bytes", sizeof *w);
     w->layers = mem_array((size_t)m->hp.n_layer, sizeof *w->layers);
@@ -181,7 +182,7 @@ int weights_create(weights **out, const model *m, err_ctx *err)
     set_all(w, m, &s);
     w->small = mem_array(s.used, sizeof *w->small);
     if (!w->small) goto fail;
-    s = (shelf){ .block = w->small };
+    s = (uploader){ .block = w->small };
     set_all(w, m, &s);
     w->embed_by_row = embed_by_row(m);
     if (w->embed_by_row) pages_few(m->embed.t->data, m->embed.t->bytes);

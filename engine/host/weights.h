@@ -51,7 +51,7 @@ typedef struct layer_weights {
 
 typedef struct weights {
     matrix embed, head;
-    bool embed_by_row;                   /* from the mapped file: pages.h may forget it */
+    bool embed_by_row;                   /* from the mapped file: page_advice.h may forget it */
     const float *out_norm;
     layer_weights *layers;               /* [n_layer]: the trunk */
     float *small;                        /* all decoded vectors */

@@ -1,9 +1,9 @@
 /* measure.c - times the CPU's experts, the GPU's links and the drive.
  *
  * Experts are made up: blocks of one byte value, in the shapes and types of the first layer that
- * has experts, many times the size of the caches, so that every product reads memory. Their sums are
- * finite and of no interest. No figure waits for another: what one of them lacks memory for, the
- * others may still get. */
+ * has experts, many times the size of the caches, so that every product reads memory. Their sums
+ * are finite and of no interest. No figure waits for another: what one of them lacks memory for,
+ * the others may still get. */
 #include "engine/plan/measure.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@
 #include "cuda/gpu.h"
 #include "engine/host/experts_cpu.h"
 #include "engine/plan/measure_layers.h"
-#include "tiers/drive.h"
-#include "tiers/pages.h"
+#include "tiers/drive_access.h"
+#include "tiers/page_advice.h"
 #include "tiers/topology.h"
 
 enum {
@@ -213,7 +213,7 @@ static int token_dense(double *done, bench *b, err_ctx *err)
 }
 
 /* Multiply-adds when tokens share experts. */
-static int prompt_experts(double *done, bench *b, err_ctx *err)
+static int prompt_split(double *done, bench *b, err_ctx *err)
 {
     const int k = b->m->hp.n_expert_used, n_expert = b->bank.n_expert;
     for (int t = 0; t < b->n_token; t++)
@@ -272,7 +272,7 @@ static int measure_cpu(speeds *out, bench *b, err_ctx *err)
         (rc = decode_speed(&out->cpu_dense, token_dense, b, err)) < 0)
         return rc;
     if ((rc = time_layer(&out->layer_cpu, b, err)) < 0) return rc;
-    return speed_of(&out->cpu_many, prompt_experts, WINDOW_S, b, err);
+    return speed_of(&out->cpu_many, prompt_split, WINDOW_S, b, err);
 }
 
 /* A prompt's product on the GPU, as one matrix of the experts' type. */

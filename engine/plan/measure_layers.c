@@ -33,7 +33,7 @@ typedef struct layer_bench {
     mem_space *vram;
     state *st;
     gpu_steps *s;
-    gpu_seat *seats[CHAINS];             /* each with a recording */
+    gpu_session_recordings *seats[CHAINS];  /* each with a recording */
 } layer_bench;
 
 /* ---- what is read ---------------------------------------------------------------------------- */
@@ -117,8 +117,8 @@ static int make_banks(layer_bench *b, err_ctx *err)
 static int record_chain(layer_bench *b, int chain, err_ctx *err)
 {
     const batch one = { .n = 1, .last = gpu_steps_reach(0) };
-    const steps *live = gpu_steps_live(b->s);
-    gpu_steps_turn_to(b->s, b->seats[chain]);
+    const layer_steps *live = gpu_steps_live(b->s);
+    gpu_steps_select(b->s, b->seats[chain]);
     const int rc = gpu_steps_record_begin(b->s, err);
     if (rc < 0) return rc;
     (void)live->begin(live->self, &one, NULL);           /* as in the loop: nothing is waited for */
@@ -126,7 +126,7 @@ static int record_chain(layer_bench *b, int chain, err_ctx *err)
         live->mix(live->self, l);
         live->route(live->self, l);
         if (chain == DENSE_LAYERS) continue;
-        (void)live->experts_here(live->self, l, NULL);
+        (void)live->experts_local(live->self, l, NULL);
         live->join(live->self, l);
     }
     return gpu_steps_record_end(b->s, 0, err);
@@ -136,10 +136,10 @@ static int play_once(double *seconds, layer_bench *b, err_ctx *err)
 {
     const int32_t id = 0;
     const batch one = { .ids = &id, .n = 1 };
-    const steps *played = gpu_steps_played(b->s);
+    const layer_steps *replay_table = gpu_steps_played(b->s);
     const uint64_t from = clock_ns();
-    int rc = played->begin(played->self, &one, err);
-    if (rc == 0) rc = played->end(played->self, err);
+    int rc = replay_table->begin(replay_table->self, &one, err);
+    if (rc == 0) rc = replay_table->end(replay_table->self, err);
     if (rc < 0) return gpu_steps_give_up(b->s, rc, err);
     rc = gpu_steps_wait(b->s, err);
     *seconds = clock_since(from);
@@ -152,7 +152,7 @@ static int time_chain(double *best, layer_bench *b, int chain, err_ctx *err)
     uint64_t from = 0;
     double s = 0;
     int rc = 0;
-    gpu_steps_turn_to(b->s, b->seats[chain]);
+    gpu_steps_select(b->s, b->seats[chain]);
     *best = INFINITY;
     for (int i = -WARM_UP; i < MOST_PLAYS && rc == 0; i++) {
         if (i == 0) from = clock_ns();

@@ -15,10 +15,10 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
 #include "engine/session/state.h"
-#include "moe/bank_stream.h"
+#include "moe/expert_stream.h"
 #include "tiers/machine.h"
-#include "tiers/memory_room.h"
-#include "tiers/pages.h"
+#include "tiers/available_memory.h"
+#include "tiers/page_advice.h"
 #include "tiers/topology.h"
 
 enum {
@@ -58,7 +58,7 @@ int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
     gpu_info info;
     int rc;
     *out = (plan_machine){ 0 };
-    if ((rc = memory_room(&out->ram_available, &whose, err)) < 0) return rc;
+    if ((rc = available_memory(&out->ram_available, &whose, err)) < 0) return rc;
     out->ram_program = planning_program_bytes();
     if (!use_gpu || gpu_count() == 0) return 0;
     if ((rc = gpu_describe(&info, 0, err)) < 0) return rc;
@@ -125,13 +125,13 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
         to->expert_bytes[l] = expert_slabs_bytes(b);
-        to->slot_bytes[l] = expert_slots_one(&m->experts, l);
+        to->slot_bytes[l] = ram_frames_one(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;          /* none: both are 0 */
         floats |= expert_bank_has_floats(b);
     }
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
-    const uint64_t spares = expert_slots_spares(&m->experts);
+    const uint64_t spares = ram_frames_n_free(&m->experts);
     const uint64_t others = sum.params_active - expert_elems;
     to->what = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
@@ -189,7 +189,7 @@ static uint64_t sum_of(const uint64_t *parts, size_t n)
 
 static uint64_t ids_bytes(const session_options *o)
 {
-    return (1 + (uint64_t)o->n_beside) * (uint64_t)o->ctx * sizeof(int32_t);
+    return (1 + (uint64_t)o->n_sharing) * (uint64_t)o->ctx * sizeof(int32_t);
 }
 
 /* What the CPU computes with, beside its state. */
@@ -205,10 +205,10 @@ static uint64_t cpu_work(const model *m, const session_options *o, int n_thread,
 }
 
 /* Vectors on their way between both, and what the CPU needs to compute with them. */
-static uint64_t beside_gpu(const model *m, const session_options *o, int chunk)
+static uint64_t partial_gpu(const model *m, const session_options *o, int chunk)
 {
     const uint64_t parts[] = {
-        gpu_steps_host_bytes(m, chunk), host_experts_ram_bytes(m),
+        gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m),
         ids_bytes(o), (uint64_t)m->hp.n_vocab * sizeof(float),
     };
     return sum_of(parts, ARRAY_LEN(parts));
@@ -221,13 +221,13 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
     const state_options so = {
         .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
     };
-    const uint64_t n = 1 + (uint64_t)o->n_beside, all = size_times(state_bytes(m, &so), n);
+    const uint64_t n = 1 + (uint64_t)o->n_sharing, all = size_times(state_bytes(m, &so), n);
     s->snapshots[i] = size_times(state_snapshot_bytes(m, &so), n);
     s->state[i] = all == UINT64_MAX ? all : all - s->snapshots[i];
     for (int l = 0; l < m->hp.n_layer; l++)
         s->layer_state[i][l] = size_times(state_layer_bytes(m, &so, l), n);
     s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
-    s->ram_beside[i] = beside_gpu(m, o, chunk);
+    s->ram_beside[i] = partial_gpu(m, o, chunk);
     s->ram_embed[i] = weights_embed_bytes(m, chunk);
     return all != UINT64_MAX && s->ram_work[i] != UINT64_MAX && s->ram_beside[i] != UINT64_MAX;
 }
@@ -259,8 +259,8 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     *out = (plan_session){ .ctx = o->ctx };
     /* a chunk that is stopped half-way, or a read that fails, needs a copy of the state */
     if (work)
-        out->vram_cold = host_experts_vram_bytes(m) + recurrent_bytes(m) +
-                         bank_stream_bytes(&m->experts);
+        out->vram_cold = expert_server_vram_bytes(m) + recurrent_bytes(m) +
+                         expert_stream_bytes(&m->experts);
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];

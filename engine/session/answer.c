@@ -136,7 +136,7 @@ static int stream_open(stream *st, const answer_options *o, const answer_hooks *
         st->way = mem_array(way_words(st), sizeof *st->way);
         if (!st->way) return err_set(err, ERR_NOMEM, "answer: a mask of %d tokens", n_vocab);
     }
-    if (o->talk) return chat_parser_create(&st->parser, o->talk, o->req, err);
+    if (o->format) return chat_parser_create(&st->parser, o->format, o->req, err);
     const size_t room = token_room(o);
     st->text = mem_alloc(room);
     return st->text ? 0 : err_set(err, ERR_NOMEM, "answer: %zu bytes", room);

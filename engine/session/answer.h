@@ -30,7 +30,7 @@ const char *answer_end_name(answer_end e);       /* "stop", "stop string", "leng
 
 typedef struct answer_options {
     const tokenizer *tok;
-    const chat *talk;                    /* splits the stream; NULL: raw text, all of it answer */
+    const chat *format;                  /* splits the stream; NULL: raw text, all of it answer */
     const chat_request *req;             /* that the prompt was made from, or NULL; with talk
                                           * only */
     stop_strings *stop;                         /* stop strings in the answer's text, or NULL */

@@ -10,7 +10,7 @@
 #include "engine/engine_internal.h"
 #include "engine/session/prefix_tree.h"
 #include "engine/session/state_internal.h"
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 /* The state that s went on from on its way to pos, with the bits it has: root if that is not kept
  * (any more). */

@@ -19,7 +19,7 @@
 
 #include "engine/session/prefix_file.h"
 #include "engine/session/prefix_tree.h"
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 enum {
     STALE_S = 3600                       /* age of a temporary file whose writer is gone */
@@ -189,7 +189,8 @@ void prefix_drive_refresh(const prefix_cache *c, const prefix_node *k)
     const prefix_file f = file_of(c, k);
     char path[4400], name[PREFIX_NAME];
     struct timespec now[2];
-    if (c->read_only || !k->on_drive || !path_in(path, sizeof path, c, prefix_file_name(name, &f))) return;
+    if (c->read_only || !k->on_drive || !path_in(path, sizeof path, c, prefix_file_name(name, &f)))
+        return;
     clock_gettime(CLOCK_REALTIME, &now[0]);              /* finer than what the system would set */
     now[1] = now[0];
     utimensat(AT_FDCWD, path, now, 0);

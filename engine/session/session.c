@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
-#include "engine/instruments.h"
+#include "engine/engine_stats.h"
 
 /* What a session computes with. */
 typedef struct bench {
@@ -28,9 +28,9 @@ struct session {
     engine *e;                           /* borrowed */
     session_options opt;
     bench *at;
-    bool guest;                          /* the bench is another session's */
+    bool shares_runner;                  /* the bench is another session's */
     state *st;
-    forward_seat *seat;
+    forward_recordings *recordings;
     bool broken;                         /* the recurrent state is that of no position */
     int n_recovery;                      /* gpu_recoveries when the state began: if the device has
                                           * another number, nothing of the state is certain */
@@ -51,8 +51,8 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
-    if (o->n_beside < 0 || o->n_beside > SESSION_MOST_BESIDE)
-        return err_set(err, ERR_RANGE, "%d sessions beside one are not within 0..%d", o->n_beside,
+    if (o->n_sharing < 0 || o->n_sharing > SESSION_MOST_BESIDE)
+        return err_set(err, ERR_RANGE, "%d sessions beside one are not within 0..%d", o->n_sharing,
                        SESSION_MOST_BESIDE);
     return 0;
 }
@@ -101,7 +101,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const state_options so = state_options_of(e, &opt);
     const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data, before = keeps_before(e);
     const uint64_t work = engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) : 0;
-    const uint64_t n = 1 + (uint64_t)opt.n_beside;
+    const uint64_t n = 1 + (uint64_t)opt.n_sharing;
     const uint64_t all[] = {
         size_times(state_bytes(m, &so), n), work,
         host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
@@ -116,7 +116,8 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     return add_parts(bytes, all, ARRAY_LEN(all), opt.ctx, err);
 }
 
-/* ---- tokens that end, or do not ---------------------------------------------------------------- */
+/* ---- tokens that end, or do not
+ * ---------------------------------------------------------------- */
 
 /* Whether a token can fail half-way, because experts are read while it is computed. */
 static bool can_fail(const session *s)
@@ -221,7 +222,7 @@ static int make_forward(session *s, err_ctx *err)
     postfetch_options post = e->post;
     post.off |= skips_missing(s);     /* as good as nothing is left to fetch */
     forward_parts parts = {
-        .host = { .m = e->m, .w = e->w, .o = &e->verbs, .rope = &e->rope,
+        .host = { .m = e->m, .w = e->w, .o = &e->ops_table, .rope = &e->rope,
                   .store = e->store, .ahead = e->ahead, .seen = e->seen },
         .postfetch = &post,
     };
@@ -246,7 +247,7 @@ static int create(session **out, engine *e, session *first, const session_option
     if (!s) return err_set(err, ERR_NOMEM, "session: %zu bytes", sizeof *s);
     s->e = e;
     s->opt = *opt;
-    s->guest = first != NULL;
+    s->shares_runner = first != NULL;
     s->n_recovery = recoveries(s);
     s->at = first ? first->at : mem_zalloc(sizeof *s->at);
     s->ids = mem_array((size_t)opt->ctx, sizeof *s->ids);
@@ -258,7 +259,7 @@ static int create(session **out, engine *e, session *first, const session_option
     if (rc == 0) rc = state_create(&s->st, e->m, &so, err);
     if (rc == 0 && !first) rc = make_before(s, err);
     if (rc == 0 && !first) rc = make_forward(s, err);
-    if (rc == 0) rc = forward_seat_create(&s->seat, s->at->f, s->st, err);
+    if (rc == 0) rc = forward_seat_create(&s->recordings, s->at->f, s->st, err);
     if (rc == 0) *out = s;
     else session_free(s);
     return rc;
@@ -272,7 +273,7 @@ int session_create(session **out, engine *e, const session_options *o, err_ctx *
     return rc < 0 ? rc : create(out, e, NULL, &opt, err);
 }
 
-int session_create_beside(session **out, session *first, err_ctx *err)
+int session_create_sharing(session **out, session *first, err_ctx *err)
 {
     *out = NULL;
     return create(out, first->e, first, &first->opt, err);
@@ -281,7 +282,7 @@ int session_create_beside(session **out, session *first, err_ctx *err)
 static void free_bench(session *s)
 {
     bench *at = s->at;
-    if (!at || s->guest) return;
+    if (!at || s->shares_runner) return;
     forward_free(at->f);
     for (int i = 0; i < RECURRENT_BLOCKS && s->st; i++) {
         const recurrent_block b = recurrent_block_of(state_recurrent(s->st), i);
@@ -295,7 +296,7 @@ void session_free(session *s)
 {
     if (!s) return;
     if (s->at) (void)settle(s->at, NULL);
-    forward_seat_free(s->seat);
+    forward_seat_free(s->recordings);
     free_bench(s);
     state_free(s->st);
     mem_free(s->ids);
@@ -362,7 +363,7 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
         b.watch_ctx = w;
     }
     const bool kept = remember(s, b.n, b.watch != NULL);
-    forward_turn_to(s->at->f, s->seat);
+    forward_select(s->at->f, s->recordings);
     const int rc = forward_eval(s->at->f, &b, err);
     if (rc < 0) return undo(s, kept, rc);
     advance(s, ids, b.n);
@@ -408,7 +409,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
 
 int32_t session_likeliest(const session *s, const float *logits)
 {
-    return ops_largest(&s->e->verbs, logits, s->e->m->hp.n_vocab);
+    return ops_largest(&s->e->ops_table, logits, s->e->m->hp.n_vocab);
 }
 
 int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
@@ -416,7 +417,7 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
     const bool kept = remember(s, 1, false);
-    forward_turn_to(s->at->f, s->seat);
+    forward_select(s->at->f, s->recordings);
     rc = forward_next(s->at->f, next, id, session_pos(s), s->at->logits, err);
     if (rc < 0) return undo(s, kept, rc);
     advance(s, &id, 1);
@@ -428,7 +429,7 @@ int session_take(session *s, int32_t id, err_ctx *err)
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
     const bool kept = remember(s, 1, false);
-    forward_turn_to(s->at->f, s->seat);
+    forward_select(s->at->f, s->recordings);
     if ((rc = forward_take(s->at->f, id, session_pos(s), err)) < 0) return undo(s, kept, rc);
     s->at->taken = s;
     s->at->taken_id = id;
@@ -468,43 +469,43 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
     if ((rc = check_tokens(s, ids, n, err)) < 0 ||
         (rc = gpu_read_bandwidth(bandwidth, s->e->device, err)) < 0)
         return rc;
-    forward_turn_to(s->at->f, s->seat);
+    forward_select(s->at->f, s->recordings);
     return forward_profile(s->at->f, spans, cap, ids, n, session_pos(s), err);
 }
 
-void session_counts(const session *s, host_experts_stats *host, store_stats *store)
+void session_counts(const session *s, expert_server_stats *host, store_stats *store)
 {
-    const host_experts *beside = forward_host_experts(s->at->f);
-    *host = beside ? host_experts_counts(beside) : (host_experts_stats){ 0 };
+    const expert_server *beside = forward_expert_server(s->at->f);
+    *host = beside ? expert_server_counts(beside) : (expert_server_stats){ 0 };
     *store = s->e->store ? expert_store_counts(s->e->store) : (store_stats){ 0 };
 }
 
 void session_reset_counts(session *s)
 {
-    host_experts *beside = forward_host_experts(s->at->f);
-    if (beside) host_experts_reset_counts(beside);
+    expert_server *beside = forward_expert_server(s->at->f);
+    if (beside) expert_server_reset_counts(beside);
     forward_reset_waited(s->at->f);
     forward_reset_split(s->at->f);
     s->at->seen.singles = s->at->seen.in_batches = 0;
     if (s->e->store) expert_store_reset_counts(s->e->store);
-    if (s->e->places) vram_places_reset_counts(s->e->places);
+    if (s->e->places) vram_cache_reset_counts(s->e->places);
 }
 
-residency_stats session_places(const session *s)
+frame_table_stats session_vram_moves(const session *s)
 {
-    return s->e->places ? residency_counts(vram_places_books(s->e->places))
-                        : (residency_stats){ 0 };
+    return s->e->places ? frame_table_counts(vram_cache_table(s->e->places))
+                        : (frame_table_stats){ 0 };
 }
 
-void session_split(const session *s, prompt_experts_stats *out) { *out = forward_split(s->at->f); }
+void session_split(const session *s, prompt_split_stats *out) { *out = forward_split(s->at->f); }
 
-void session_force_way(session *s, int way) { forward_force_way(s->at->f, way); }
+void session_force_prompt_strategy(session *s, int way) { forward_force_strategy(s->at->f, way); }
 
 void session_count(session *s, perf_level level)
 {
-    host_experts *beside = forward_host_experts(s->at->f);
+    expert_server *beside = forward_expert_server(s->at->f);
     s->at->perf = level;
-    if (beside) host_experts_count(beside, level);
+    if (beside) expert_server_count(beside, level);
     session_reset_counts(s);             /* loading, too, reads and moves */
 }
 
@@ -513,9 +514,9 @@ typedef enum one_place { ASKED, ALL_HOT, ALL_COLD } one_place;
 
 static one_place place_of(const session *s, int l)
 {
-    const host_experts *beside = forward_host_experts(s->at->f);
+    const expert_server *beside = forward_expert_server(s->at->f);
     if (l >= engine_gpu_layers(s->e)) return ALL_COLD;
-    return beside && host_experts_layer(beside, l) ? ASKED : ALL_HOT;
+    return beside && expert_server_layer(beside, l) ? ASKED : ALL_HOT;
 }
 
 /* Layers that ask nobody: nothing is counted there, because it follows from the tokens. */
@@ -544,10 +545,10 @@ static void add_silent(perf_counts *c, const session *s)
 
 perf_counts session_perf(const session *s)
 {
-    host_experts_stats h;
+    expert_server_stats h;
     store_stats st;
     session_counts(s, &h, &st);
-    const residency_stats r = session_places(s);
+    const frame_table_stats r = session_vram_moves(s);
     perf_counts c = {
         .n_layer = s->e->m->hp.n_layer, .n_used = s->e->m->hp.n_expert_used,
         .tokens = s->at->seen.singles, .prompt_tokens = s->at->seen.in_batches,
@@ -570,8 +571,8 @@ perf_counts session_perf(const session *s)
 
 int session_perf_layers(const session *s, perf_layer *layers, int cap)
 {
-    const host_experts *beside = forward_host_experts(s->at->f);
-    const perf_layer *asked = beside ? host_experts_layers(beside) : NULL;
+    const expert_server *beside = forward_expert_server(s->at->f);
+    const perf_layer *asked = beside ? expert_server_layers(beside) : NULL;
     const uint64_t slots = s->at->seen.singles * (uint64_t)s->e->m->hp.n_expert_used;
     const int n = min_int(s->e->m->hp.n_layer, cap);
     if (s->at->perf != PERF_FULL) return 0;
@@ -587,8 +588,8 @@ int session_perf_layers(const session *s, perf_layer *layers, int cap)
 
 void session_pause_postfetch(session *s, bool paused)
 {
-    host_experts *beside = forward_host_experts(s->at->f);
-    if (beside) host_experts_pause_fetching(beside, paused);
+    expert_server *beside = forward_expert_server(s->at->f);
+    if (beside) expert_server_pause_fetching(beside, paused);
 }
 
 /* ---- going back, files ----------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/session/state_internal.h"
-#include "tiers/pages.h"
+#include "tiers/page_advice.h"
 
 /* ---- create, free --------------------------------------------------------------------------- */
 

@@ -1,0 +1,38 @@
+/* attention.cu - attention: which kernel. attention_decode.cuh takes up to GPU_FEW tokens, in
+ * one file for each kind of store; attention_prompt.cu takes prompts, where it can. */
+#include "cuda/attention_decode.cuh"
+#include "cuda/attention_prompt_split_kv.cuh"
+
+static_assert(PART_TOKENS <= GPU_FEW * MAX_RUNS, "both kinds have room in gpu_attention.partial");
+
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
+{
+    (void)g;
+    return (size_t)GPU_FEW * (size_t)n_head * MAX_RUNS * ((size_t)head_dim + 2);
+}
+
+bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
+{
+    return (head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256 ||
+            head_dim == 512) &&
+           n_head_kv > 0 && n_head % n_head_kv == 0;
+}
+
+/* Heads whose norms have been taken, whole, have none of their own. */
+static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
+{
+    gpu_attention rest = *a;
+    attend_norm_whole(g, a);
+    rest.q_norm = rest.k_norm = NULL;
+    return rest;
+}
+
+void gpu_attend(gpu *g, const gpu_attention *whole)
+{
+    const gpu_attention rest = whole->norm_whole ? whole_norms(g, whole) : *whole, *a = &rest;
+    if (a->n > 1) attend_prepare(g, a);
+    if (a->n > GPU_FEW && attend_many_fits(g, a)) attend_many(g, a);
+    else if (a->kv == GPU_KV_F32) attention_decode_f32(g, a);
+    else if (a->kv == GPU_KV_F16) attention_decode_f16(g, a);
+    else attention_decode_q8(g, a);
+}

@@ -1,0 +1,296 @@
+/* attention_decode.cuh - the kernel of attention.cu: attention of up to GPU_FEW tokens over their
+ * keys, in F32 arithmetic.
+ *
+ * Threads hold eight dimensions each: head_dim / 8 of them make a key's score, and a warp works on
+ * several keys at a time, four rounds before it looks at the maximum. Heads of 512 have sixteen
+ * dimensions in a thread, eight in each half of the head, one key in a warp, and two rounds. All
+ * keys but a token's own are old: a block asks for its first ones before it waits for the queries.
+ * attention_decode_mma.cu takes long stores of F16. Prompts come here, too, where there is no
+ * kernel for them: then a block sees all keys of its token.
+ *
+ * Each kind of store is compiled in a file of its own, only because compiling takes so long. */
+#ifndef CUDA_ATTENTION_DECODE_CUH
+#define CUDA_ATTENTION_DECODE_CUH
+
+#include "cuda/attention_decode_split_kv.cuh"
+#include "cuda/batch.cuh"
+
+/* How a warp divides keys. */
+template <int DIM> struct key_shape {
+    enum {
+        LANES = DIM < 256 ? DIM / 8 : 32,        /* threads of a key */
+        KEYS = 32 / LANES,                       /* of a warp */
+        PIECES = DIM / (8 * LANES),              /* of eight dimensions, of a thread */
+        ROUNDS = PIECES > 1 ? 2 : 4              /* keys of a thread between two looks at the
+                                                  * maximum */
+    };
+};
+
+enum {
+    FEW_HEADS = 4,                       /* query heads of a block, at most: few keep the latency
+                                          * low, MAX_HEADS read keys once where there are many */
+    MANY_KEYS = 8192                     /* from this many keys on */
+};
+
+/* Keys and values of ROUNDS keys of a thread, as they lie in the store. */
+template <int KV, int DIM> struct key_batch {
+    typedef key_shape<DIM> S;
+    typedef typename kv_row<KV>::raw raw;
+    raw k[S::ROUNDS][S::PIECES], v[S::ROUNDS][S::PIECES];
+
+    /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end are
+     * zeros: what lies there may be anything. wrap: the first multiple of kv_rows that is not below
+     * the run, which is not longer than the store. */
+    static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
+                                                const gpu_attention &a, const uint8_t *rows,
+                                                int key0, int end, int line_wrap)
+    {
+        const int lane = threadIdx.x % 32, d = lane % S::LANES * 8;
+        #pragma unroll
+        for (int i = 0; i < S::ROUNDS; i++) {
+            const int key = key0 + i * S::KEYS + lane / S::LANES;
+            const int row = key >= line_wrap ? key - line_wrap : key - line_wrap + a.kv_rows;
+            #pragma unroll
+            for (int p = 0; p < S::PIECES; p++) {
+                to[i][p] = {};
+                if (key < end)
+                    to[i][p] = kv_row<KV>::load(rows + (size_t)row * kv_row<KV>::bytes(DIM),
+                                                d + p * 8 * S::LANES);
+            }
+        }
+    }
+};
+
+/* WHOLE: r.whole */
+template <int KV, int DIM, int HEADS, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_args r)
+{
+    typedef key_shape<DIM> S;
+    enum { LANES = S::LANES, KEYS = S::KEYS, PIECES = S::PIECES, ROUNDS = S::ROUNDS };
+    enum { EACH = 8 * PIECES };          /* dimensions of a thread: d + i, and half a head on */
+    const gpu_attention &a = r.a;
+    /* queries first, then what the warps found */
+    enum { PASS = HEADS * DIM > 1024 ? 1024 / HEADS : DIM };     /* dimensions with room */
+    const auto dim_at = [](int d, int i) { return d + i % 8 + i / 8 * 8 * LANES; };
+    __shared__ __align__(16) float merge[WARPS][HEADS][PASS];
+    __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
+    __shared__ float own_head[2][DIM];   /* the new key and value */
+    __shared__ __align__(16) uint8_t fresh[2][DIM * 4];          /* their rows */
+    float (*q_shared)[DIM] = (float (*)[DIM])merge;
+    const int warp = warp_index(), lane = threadIdx.x % 32, d = lane % LANES * 8;
+    const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM), WHOLE);
+    const int n_head = where.n_head, own = where.own, end = where.end;
+    const int old_end = own >= 0 ? own : end;
+    key_batch<KV, DIM> batch;
+
+    pdl_begin(f);
+    if (where.run >= where.n_run) {
+        pdl_wait(f);
+        pdl_end(f);
+        return;
+    }
+    int key0 = where.begin + warp * KEYS * ROUNDS;
+    head_maker<DIM> maker;
+    if (!WHOLE) pdl_wait(f);
+    const int line_wrap = (where.begin + a.kv_rows - 1) / a.kv_rows * a.kv_rows;
+    batch.load(batch.k, a, where.keys, key0, old_end, line_wrap);
+    batch.load(batch.v, a, where.values, key0, old_end, line_wrap);
+    if (WHOLE && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
+    if (WHOLE) pdl_wait(f);
+
+    make_heads<KV, DIM, HEADS>(r, where, WHOLE, q_shared, own_head, fresh, maker);
+    __syncthreads();
+
+    const float scale = a.scale * LOG2_E;
+    float q[HEADS][EACH], o[HEADS][EACH], largest[HEADS], sum[HEADS];
+    #pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        largest[h] = -INFINITY;
+        sum[h] = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            q[h][i] = h < n_head ? q_shared[h][dim_at(d, i)] * scale : 0.0f;
+            o[h][i] = 0.0f;
+        }
+    }
+
+    while (key0 < end) {
+        float score[ROUNDS][HEADS];
+        const int own_round = own - key0 - lane / LANES;         /* times KEYS */
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            #pragma unroll
+            for (int h = 0; h < HEADS; h++) score[i][h] = 0.0f;
+            #pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                float k[8];
+                if (WHOLE && own_round == i * KEYS)
+                    batch.k[i][p] = kv_row<KV>::load(fresh[0], dim_at(d, 8 * p));
+                kv_row<KV>::widen(k, batch.k[i][p]);
+                #pragma unroll
+                for (int h = 0; h < HEADS; h++)
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++)
+                        score[i][h] = fmaf(q[h][8 * p + c], k[c], score[i][h]);
+            }
+        }
+        const int next = key0 + WARPS * KEYS * ROUNDS;
+        if (next < end) batch.load(batch.k, a, where.keys, next, old_end, line_wrap);
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const bool inside = key0 + i * KEYS + lane / LANES < end;
+            #pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                #pragma unroll
+                for (int s = LANES / 2; s > 0; s >>= 1)
+                    score[i][h] += __shfl_xor_sync(~0u, score[i][h], s);
+                if (!inside) score[i][h] = -INFINITY;
+            }
+        }
+        #pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float top = largest[h];
+            #pragma unroll
+            for (int i = 0; i < ROUNDS; i++) top = fmaxf(top, score[i][h]);
+            /* nothing seen yet: any finite number will do */
+            const float base = top == -INFINITY ? 0.0f : top;
+            const float shrink = power_of_2(largest[h] - base);
+            largest[h] = top;
+            sum[h] *= shrink;
+            #pragma unroll
+            for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
+            #pragma unroll
+            for (int i = 0; i < ROUNDS; i++) {
+                score[i][h] = power_of_2(score[i][h] - base);
+                sum[h] += score[i][h];
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            #pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                float v[8];
+                if (WHOLE && own_round == i * KEYS)
+                    batch.v[i][p] = kv_row<KV>::load(fresh[1], dim_at(d, 8 * p));
+                kv_row<KV>::widen(v, batch.v[i][p]);
+                #pragma unroll
+                for (int h = 0; h < HEADS; h++)
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++)
+                        o[h][8 * p + c] = fmaf(score[i][h], v[c], o[h][8 * p + c]);
+            }
+        }
+        if (next < end) batch.load(batch.v, a, where.values, next, old_end, line_wrap);
+        key0 = next;
+    }
+
+    /* the keys of a warp, then the warps */
+    __syncthreads();                     /* queries have been read */
+    #pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        float top = largest[h];
+        #pragma unroll
+        for (int s = LANES; s < 32; s <<= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+        const float shrink = top == -INFINITY ? 0.0f : power_of_2(largest[h] - top);
+        sum[h] *= shrink;
+        #pragma unroll
+        for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
+        #pragma unroll
+        for (int s = LANES; s < 32; s <<= 1) {
+            sum[h] += __shfl_xor_sync(~0u, sum[h], s);
+            #pragma unroll
+            for (int c = 0; c < EACH; c++) o[h][c] += __shfl_xor_sync(~0u, o[h][c], s);
+        }
+        if (lane == 0) {
+            merge_max[warp][h] = top;
+            merge_sum[warp][h] = sum[h];
+        }
+    }
+    for (int first = 0; first < DIM; first += PASS) {
+        #pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            #pragma unroll
+            for (int p = 0; p < PIECES; p++) {
+                const int at = dim_at(d, 8 * p) - first;
+                if (lane < LANES && at >= 0 && at < PASS) {
+                    #pragma unroll
+                    for (int c = 0; c < 8; c++) merge[warp][h][at + c] = o[h][8 * p + c];
+                }
+            }
+        __syncthreads();
+        store_pass<DIM, PASS, HEADS>(r, where, merge, merge_max, merge_sum, first);
+    }
+    merge_if_last<DIM, HEADS>(r, where);
+    pdl_end(f);
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+/* Blocks along the second dimension of the grid. */
+static inline int rows_of_heads(const gpu_attention *a, int heads)
+{
+    return a->n_head_kv * (int)ceil_div((uint64_t)(a->n_head / a->n_head_kv), (uint64_t)heads);
+}
+
+template <int KV, int DIM, int HEADS>
+static void launch_heads(gpu *g, const gpu_attention *a, int keys)
+{
+    const int rows = rows_of_heads(a, HEADS), each_sm = HEADS < FEW_HEADS ? 2 : 1;
+    const int max_runs = a->n > GPU_FEW ? 1 : runs_for(a, keys, each_sm * g->n_sm / rows);
+    const run_args r = { *a, a->n_head / a->n_head_kv, rows / a->n_head_kv, max_runs, a->n == 1 };
+    launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
+           r.whole ? attend_run<KV, DIM, HEADS, true> : attend_run<KV, DIM, HEADS, false>,
+           dim3((unsigned)r.max_runs, (unsigned)rows, (unsigned)a->n), THREADS, 0, r);
+    launch_merge<DIM>(g, r);
+}
+
+/* As few heads in a block as make no more than four blocks on a multiprocessor, but two, unless a
+ * key takes a whole warp: then each of its heads takes five shuffles. */
+template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
+{
+    const int runs = (int)ceil_div((uint64_t)keys, (uint64_t)run_keys(DIM)) * a->n;
+    const auto has_room = [&](int heads) { return rows_of_heads(a, heads) * runs <= 4 * g->n_sm; };
+    if constexpr (DIM >= 256) {
+        if (has_room(1)) {
+            launch_heads<KV, DIM, 1>(g, a, keys);
+            return;
+        }
+    }
+    if (has_room(2)) launch_heads<KV, DIM, 2>(g, a, keys);
+    else launch_heads<KV, DIM, FEW_HEADS>(g, a, keys);
+}
+
+template <int KV, int DIM> static void launch_runs(gpu *g, const gpu_attention *a)
+{
+    const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
+    if (keys < MANY_KEYS) launch_low<KV, DIM>(g, a, keys);
+    else if constexpr (KV == GPU_KV_F16 && DIM >= 64) attention_decode_mma(g, a, keys);
+    else launch_heads<KV, DIM, MAX_HEADS>(g, a, keys);
+}
+
+/* Heads of 512 leave no registers for MAX_HEADS of them. */
+template <int KV> static void launch_large(gpu *g, const gpu_attention *a)
+{
+    const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
+    launch_heads<KV, 512, FEW_HEADS>(g, a, keys);
+}
+
+template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
+{
+    switch (a->head_dim) {
+    case 32: launch_runs<KV, 32>(g, a); break;
+    case 64: launch_runs<KV, 64>(g, a); break;
+    case 128: launch_runs<KV, 128>(g, a); break;
+    case 256: launch_runs<KV, 256>(g, a); break;
+    case 512: launch_large<KV>(g, a); break;
+    default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
+    }
+}
+
+/* gpu_attend for up to GPU_FEW tokens, or more with heads of 512, after attend_prepare if there are
+ * several. */
+void attention_decode_f32(gpu *g, const gpu_attention *a);
+void attention_decode_f16(gpu *g, const gpu_attention *a);
+void attention_decode_q8(gpu *g, const gpu_attention *a);
+
+#endif

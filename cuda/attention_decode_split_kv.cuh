@@ -1,0 +1,399 @@
+/* attention_decode_split_kv.cuh - what the kernels for attention of few tokens share: how the keys
+ * that a token sees are cut into runs, how its own heads are prepared, and how runs are merged.
+ *
+ * A block takes one run and some of the query heads that share a key head. The block that finishes
+ * last merges what the runs found, or, where runs are many, a separate kernel does. For a single
+ * token, the block whose run ends with it norms, rotates and stores its key and value. Scores and
+ * maxima are exponents of 2. */
+#ifndef CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
+#define CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
+
+#include "cuda/kv_rows.cuh"
+
+enum {
+    THREADS = 256, WARPS = THREADS / 32,
+    MAX_HEADS = 8,                       /* query heads of a block, at most */
+    MAX_RUNS = 64, MERGE_RUNS = 32       /* at most, and merged by the block that finishes last */
+};
+
+/* Least length of a run: what all warps ask for at once (key_batch) where heads have 64, 128 or 256
+ * dimensions. */
+static __host__ __device__ __forceinline__ int run_keys(int dim)
+{
+    return dim > 128 ? 32 : dim > 64 ? 64 : 128;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+typedef struct run_args {
+    gpu_attention a;
+    int group;                           /* queries of a key head */
+    int n_part;                          /* blocks that share them */
+    int max_runs;
+    bool whole;                          /* norm, rotation and store are to be done here */
+} run_args;
+
+static const float LOG2_E = 1.44269504f;
+
+/* How a token's keys are cut. */
+typedef struct run_plan {
+    int lowest, n_key, per_run, n_run;
+} run_plan;
+
+static __device__ __forceinline__ run_plan plan_runs(const gpu_attention &a, int t, int max_runs)
+{
+    const int pos = a.at->pos + t;
+    run_plan p;
+    p.lowest = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+    p.n_key = pos - p.lowest + 1;
+    const int each = (p.n_key + max_runs - 1) / max_runs;
+    p.per_run = max_runs == 1 ? p.n_key : max(run_keys(a.head_dim), (each + 15) / 16 * 16);
+    p.n_run = (p.n_key + p.per_run - 1) / p.per_run;
+    return p;
+}
+
+/* A head on its way from global to shared memory, by one warp: norm, then rotation. All loads are
+ * issued before the first is used; weight and tables may be loaded before the head is ready. */
+template <int DIM> struct head_maker {
+    enum { EACH = DIM / 32 };
+    float gain[EACH], cosine[EACH], sine[EACH];          /* of d = lane + 32 i */
+    bool normed;
+
+    __device__ __forceinline__ void begin(const float *weight, const gpu_attention &a)
+    {
+        const int lane = threadIdx.x % 32;
+        normed = weight != NULL;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int d = lane + 32 * i;
+            gain[i] = weight ? weight[d] : 1.0f;
+            if (d < a.rope_dim / 2) {
+                cosine[i] = a.cosine[d];
+                sine[i] = a.sine[d];
+            }
+        }
+    }
+
+    __device__ __forceinline__ void make(float *head, const float *from, const gpu_attention &a)
+    {
+        const int lane = threadIdx.x % 32, half = a.rope_dim / 2;
+        float v[EACH], sum = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) v[i] = from[lane + 32 * i];
+        if (normed) {
+            #pragma unroll
+            for (int i = 0; i < EACH; i++) sum = fmaf(v[i], v[i], sum);
+            const float scale = 1.0f / sqrtf(warp_sum(sum) / DIM + a.eps);
+            #pragma unroll
+            for (int i = 0; i < EACH; i++) v[i] = v[i] * scale * gain[i];
+        }
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) head[lane + 32 * i] = v[i];
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int d = lane + 32 * i;
+            if (d < half) {
+                const float lower = head[d], upper = head[d + half];
+                head[d] = lower * cosine[i] - upper * sine[i];
+                head[d + half] = lower * sine[i] + upper * cosine[i];
+            }
+        }
+        __syncwarp();
+    }
+};
+
+/* x / rms(x), by one warp; lanes read what they wrote themselves. */
+template <int DIM> static __device__ __forceinline__ void norm_value(float *x, float eps)
+{
+    float sum = 0.0f;
+    for (int c = threadIdx.x % 32; c < DIM; c += 32) sum = fmaf(x[c], x[c], sum);
+    const float scale = 1.0f / sqrtf(warp_sum(sum) / DIM + eps);
+    for (int c = threadIdx.x % 32; c < DIM; c += 32) x[c] *= scale;
+}
+
+/* What a block has to do. */
+typedef struct run_place {
+    int t, kv_head, head0, n_head;       /* token; key head; query heads */
+    int run, n_run, begin, end;          /* keys */
+    int own;                             /* the key that is made here, or -1 */
+    int n_make;                          /* heads to be prepared: queries, own key and value */
+    size_t row_bytes;
+    uint8_t *keys, *values;              /* of the key head */
+    uint8_t *own_row[2];                 /* of the key that is made here, and of its value */
+} run_place;
+
+/* whole: r.whole, for the compiler to know where the caller does. */
+template <int HEADS>
+static __device__ __forceinline__ run_place place_of(const run_args &r, size_t row_bytes,
+                                                     bool whole)
+{
+    const gpu_attention &a = r.a;
+    run_place w;
+    w.t = blockIdx.z;
+    w.kv_head = blockIdx.y / r.n_part;
+    w.head0 = w.kv_head * r.group + (blockIdx.y - w.kv_head * r.n_part) * HEADS;
+    w.n_head = min((int)HEADS, (w.kv_head + 1) * r.group - w.head0);
+    const run_plan p = plan_runs(a, w.t, r.max_runs);
+    w.run = blockIdx.x;
+    w.n_run = p.n_run;
+    w.begin = p.lowest + w.run * p.per_run;
+    w.end = min(w.begin + p.per_run, p.lowest + p.n_key);
+    w.own = whole && a.k && w.run == p.n_run - 1 ? w.end - 1 : -1;
+    w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
+    w.row_bytes = row_bytes;
+    w.keys = a.keys + (size_t)w.kv_head * a.kv_rows * row_bytes;
+    w.values = a.values + (size_t)w.kv_head * a.kv_rows * row_bytes;
+    if (w.own >= 0) {
+        const size_t at = (size_t)(w.own % a.kv_rows) * row_bytes;
+        w.own_row[0] = w.keys + at;
+        w.own_row[1] = w.values + at;
+    }
+    return w;
+}
+
+/* Queries, then this token's own key and value, a warp for each while there are enough. maker has
+ * begun the warp's first. own: room for key and value; fresh: their rows as they are stored, too,
+ * or NULL. The block must synchronise before anybody reads them. */
+template <int KV, int DIM, int HEADS>
+static __device__ __forceinline__ void make_heads(const run_args &r, const run_place &w, bool whole,
+                                                  float (*queries)[DIM], float (*own)[DIM],
+                                                  uint8_t (*fresh)[DIM * 4],
+                                                  head_maker<DIM> &maker)
+{
+    const gpu_attention &a = r.a;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int i = warp; i < w.n_make; i += WARPS) {
+        const bool is_query = i < w.n_head, is_value = i == w.n_head + 1;
+        const float *from = is_query ? a.q + (size_t)w.t * a.q_stride +
+                                       (size_t)(w.head0 + i) * a.q_head_stride
+                                     : (is_value ? a.v : a.k) + (size_t)w.kv_head * DIM;
+        float *to = is_query ? queries[i] : own[is_value];
+        if (whole && !is_value) {
+            if (HEADS + 2 > WARPS && i != warp) maker.begin(is_query ? a.q_norm : a.k_norm, a);
+            maker.make(to, from, a);
+        } else {
+            #pragma unroll
+            for (int c = lane; c < DIM; c += 32) to[c] = from[c];
+            if (is_value && a.norm_values) norm_value<DIM>(to, a.eps);
+        }
+        if (!is_query) {
+            #pragma unroll
+            for (int c = lane; c < DIM; c += 32) {
+                kv_row<KV>::store(is_value ? w.own_row[1] : w.own_row[0], c, to[c]);
+                if (fresh) kv_row<KV>::store(fresh[is_value], c, to[c]);
+            }
+        }
+        if (HEADS + 2 <= WARPS) break;   /* each warp has one */
+    }
+}
+
+/* ---- merging runs ---------------------------------------------------------------------------- */
+
+/* Where a run leaves what it found of a head: its sum of values, undivided, and after all of those
+ * its maximum and its sum of weights. head: counted over all tokens. */
+template <int DIM>
+static __device__ __forceinline__ float *run_values(const run_args &r, size_t head, int run)
+{
+    return r.a.partial + (head * r.max_runs + run) * DIM;
+}
+
+template <int DIM>
+static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t head, int run)
+{
+    float *behind = r.a.partial + (size_t)GPU_FEW * r.a.n_head * MAX_RUNS * DIM;
+    return (float2 *)behind + head * r.max_runs + run;
+}
+
+/* The whole block merges the runs of n_head heads from head0 on, HEADS at most; sinks are added
+ * here. Threads take four dimensions each; if HEADS leave threads over, these share the runs. What
+ * is read first is asked for before the weights are known: all of it where runs are many, since
+ * nothing else is in registers there. */
+template <int DIM, int HEADS, int RUNS>
+static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
+                                                   int n_head)
+{
+    enum {
+        QUADS = DIM / 4,                         /* threads of a head */
+        TOGETHER = HEADS * QUADS <= THREADS ? HEADS : THREADS / QUADS,
+        SHARES = THREADS / (TOGETHER * QUADS),
+        MANY = RUNS / SHARES < 16 ? RUNS / SHARES : 16,
+        ASKED = RUNS > MERGE_RUNS ? MANY : SHARES < 8 ? 4 : 2,   /* quads asked for at a time */
+        EACH = (RUNS + 31) / 32                  /* runs of a lane */
+    };
+    static_assert((HEADS & (HEADS - 1)) == 0 && THREADS % (TOGETHER * QUADS) == 0, "even shares");
+    static_assert(SHARES == 1 || TOGETHER == HEADS, "shares are found once");
+    const gpu_attention &a = r.a;
+    __shared__ float factor[HEADS][RUNS];
+    __shared__ __align__(16) float4 found[SHARES][TOGETHER * QUADS];
+    const size_t first = (size_t)t * a.n_head + head0;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int share = threadIdx.x / (TOGETHER * QUADS), quad = threadIdx.x % (TOGETHER * QUADS);
+    float4 v[ASKED];
+    const auto ask = [&](int h0, int i0) {
+        const int h = h0 + quad / QUADS;
+        #pragma unroll
+        for (int c = 0; c < ASKED; c++) {
+            const int i = i0 + c * SHARES;
+            if (i < n_run && h < n_head)
+                v[c] = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad % QUADS);
+        }
+    };
+
+    ask(0, share);
+    for (int h = warp; h < n_head; h += WARPS) {         /* a warp for each head's weights */
+        float top = a.sinks ? a.sinks[head0 + h] * LOG2_E : -INFINITY, total = 0.0f;
+        const float output_file = top;
+        float2 stats[EACH];
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            stats[i] = make_float2(-INFINITY, 0.0f);
+            if (lane + 32 * i < n_run)
+                stats[i] = __ldcg(run_stats<DIM>(r, first + h, lane + 32 * i));
+            top = fmaxf(top, stats[i].x);
+        }
+        #pragma unroll
+        for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+        #pragma unroll
+        for (int i = 0; i < EACH; i++)
+            total = fmaf(stats[i].y, power_of_2(stats[i].x - top), total);
+        total = warp_sum(total) + power_of_2(output_file - top);
+        const float inverse = 1.0f / total;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (lane + 32 * i < n_run)
+                factor[h][lane + 32 * i] = power_of_2(stats[i].x - top) * inverse;
+    }
+    __syncthreads();
+    for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* for which there are threads */
+        const int h = h0 + quad / QUADS;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (h0 > 0) ask(h0, share);
+        for (int i0 = share; i0 < n_run; i0 += ASKED * SHARES) {
+            if (i0 > share) ask(h0, i0);
+            #pragma unroll
+            for (int c = 0; c < ASKED; c++) {
+                const int i = i0 + c * SHARES;
+                if (i >= n_run || h >= n_head) break;
+                const float w = factor[h][i];
+                sum.x = fmaf(w, v[c].x, sum.x);
+                sum.y = fmaf(w, v[c].y, sum.y);
+                sum.z = fmaf(w, v[c].z, sum.z);
+                sum.w = fmaf(w, v[c].w, sum.w);
+            }
+        }
+        if (SHARES > 1) {
+            found[share][quad] = sum;
+            __syncthreads();
+        }
+        if (share == 0 && h < n_head) {
+            #pragma unroll
+            for (int i = 1; i < SHARES; i++) {
+                const float4 more = found[i][quad];
+                sum.x += more.x;
+                sum.y += more.y;
+                sum.z += more.z;
+                sum.w += more.w;
+            }
+            ((float4 *)(a.out + (first + h) * DIM))[quad % QUADS] = sum;
+        }
+    }
+}
+
+/* Maximum and sum of weights of head h over the warps of a block. */
+static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS],
+                                                    const float (*sum)[MAX_HEADS], int h)
+{
+    float2 s = make_float2(-INFINITY, 0.0f);
+    for (int w = 0; w < WARPS; w++) s.x = fmaxf(s.x, top[w][h]);
+    for (int w = 0; w < WARPS; w++) s.y = fmaf(sum[w][h], power_of_2(top[w][h] - s.x), s.y);
+    return s;
+}
+
+/* Dimension c of head h of a block's run: undivided for the merge, or finished if it is alone. */
+template <int DIM>
+static __device__ __forceinline__ void store_value(const run_args &r, const run_place &w, int h,
+                                                   int c, float value, float2 stats)
+{
+    const size_t head = (size_t)w.t * r.a.n_head + w.head0 + h;
+    if (w.n_run == 1) {
+        if (r.a.sinks) stats.y += power_of_2(r.a.sinks[w.head0 + h] * LOG2_E - stats.x);
+        r.a.out[head * DIM + c] = value / stats.y;
+        return;
+    }
+    run_values<DIM>(r, head, w.run)[c] = value;
+    if (c == 0) *run_stats<DIM>(r, head, w.run) = stats;
+}
+
+/* Joins what a block's warps found: PASS dimensions of its heads, from `first` on. The block has
+ * synchronised, and does again. */
+template <int DIM, int PASS, int HEADS>
+static __device__ __forceinline__ void store_pass(const run_args &r, const run_place &where,
+                                                  const float (*found)[HEADS][PASS],
+                                                  const float (*top)[MAX_HEADS],
+                                                  const float (*sum)[MAX_HEADS], int first)
+{
+    for (int i = threadIdx.x; i < where.n_head * PASS; i += THREADS) {
+        const int h = i / PASS, c = i % PASS;
+        const float2 stats = join_stats(top, sum, h);
+        float value = 0.0f;
+        for (int w = 0; w < WARPS; w++)
+            value = fmaf(found[w][h][c], power_of_2(top[w][h] - stats.x), value);
+        store_value<DIM>(r, where, h, first + c, value, stats);
+    }
+    __syncthreads();
+}
+
+/* Counts; what the block wrote before it synchronised is there for whoever counts after it. */
+static __device__ __forceinline__ uint32_t count_done(uint32_t *counter)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
+/* By all threads of all blocks of a token and some heads of it, once their runs are stored and they
+ * have synchronised. */
+template <int DIM, int HEADS>
+static __device__ __forceinline__ void merge_if_last(const run_args &r, const run_place &w)
+{
+    __shared__ bool is_last;
+    if (w.n_run == 1 || r.max_runs > MERGE_RUNS) return;
+    uint32_t *counter = r.a.counters + (size_t)w.t * r.a.n_head + blockIdx.y;
+    if (threadIdx.x == 0) is_last = count_done(counter) == (uint32_t)w.n_run - 1;
+    __syncthreads();
+    if (!is_last) return;
+    merge_heads<DIM, HEADS, MERGE_RUNS>(r, w.n_run, w.t, w.head0, w.n_head);
+    if (threadIdx.x == 0) *counter = 0;
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+/* As many runs as can be active at a time, but none shorter than run_keys. */
+static inline int runs_for(const gpu_attention *a, int keys, int room)
+{
+    const int useful = (int)ceil_div(keys, run_keys(a->head_dim)),
+              n = useful < room ? useful : room;
+    return n < 1 ? 1 : n > MAX_RUNS ? MAX_RUNS : n;
+}
+
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS) attend_merge(frame f, const run_args r)
+{
+    pdl_begin(f);
+    pdl_wait(f);
+    const run_plan p = plan_runs(r.a, blockIdx.y, r.max_runs);
+    if (p.n_run > 1) merge_heads<DIM, 1, MAX_RUNS>(r, p.n_run, blockIdx.y, blockIdx.x, 1);
+    pdl_end(f);
+}
+
+/* Only where no block has merged them. */
+template <int DIM> static void launch_merge(gpu *g, const run_args &r)
+{
+    if (r.max_runs > MERGE_RUNS)
+        launch(g, "attention", 0, attend_merge<DIM>,
+               dim3((unsigned)r.a.n_head, (unsigned)r.a.n), THREADS, 0, r);
+}
+
+#endif

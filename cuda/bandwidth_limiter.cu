@@ -1,0 +1,234 @@
+/* bandwidth_limiter.cu - less bandwidth for a smaller card, for measurements: readers on the
+ * multiprocessors that are not ours (sm_partition.cu), as many as it takes until one on ours gets
+ * no more than a share.
+ *
+ * Readers are kernels of a millisecond; a thread queues one after the other until it is told to
+ * stop. One that never ends would be simpler, but everything else gets slower beside it. The thread
+ * is made here, since what makes the others (tiers/thread.c) is above this room. */
+#include "cuda/device.cuh"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+
+enum { THREADS = 512, LOADS = 4, IN_FLIGHT = 3, STARTS = 8, TRIES = 3 };
+static const uint64_t BUFFER_BYTES = 512u << 20;         /* far more than a cache holds */
+static const uint64_t READ_NS = 1000 * 1000;
+static const char *const WHAT = "smaller card";
+
+struct gpu_hold {
+    const gpu *g;
+    uint8_t *memory;                     /* a buffer for us, and one for readers: neither finds in a
+                                          * cache what the other one read */
+    int n_reader;                        /* blocks; 0: there is no thread */
+    pthread_t thread;
+    bool stop;                           /* written here, read by the thread: it is to end */
+    bool over;                           /* written by the thread, read here: it has ended */
+    uint64_t n_ended;                    /* its kernels; written by the thread, read here */
+    uint64_t begun;                      /* when the first had ended */
+    cudaError_t failure;                 /* the thread's, once it is over */
+};
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+/* Takes no frame: the thread that launches it shares nothing with the device's. */
+static __global__ void __launch_bounds__(THREADS) read_a_while(const uint4 *from, size_t n,
+                                                               size_t at, uint32_t *to)
+{
+    const unsigned long long begin = device_ns();
+    const size_t step = (size_t)gridDim.x * THREADS;
+    uint32_t sum = 0;
+
+    at += blockIdx.x * (size_t)THREADS + threadIdx.x;
+    do {
+        for (int i = 0; i < 16; i++) {
+            uint4 v[LOADS];
+            #pragma unroll
+            for (int k = 0; k < LOADS; k++) {
+                v[k] = __ldcs(from + at);
+                at = at + step < n ? at + step : at + step - n;
+            }
+            #pragma unroll
+            for (int k = 0; k < LOADS; k++) sum ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+        }
+    } while (device_ns() - begin < READ_NS);
+    if (sum == 0x12345678u) *to = sum;   /* so that the reads are not optimised away */
+}
+
+/* The thread. Each kernel begins elsewhere: what the one before it read may still be in a cache. */
+static void *queue_readers(void *self)
+{
+    gpu_hold *h = (gpu_hold *)self;
+    uint4 *from = (uint4 *)(h->memory + BUFFER_BYTES);
+    const size_t n = (size_t)(BUFFER_BYTES / sizeof *from);
+    cudaStream_t stream = NULL;
+    cudaEvent_t ended[IN_FLIGHT] = {};
+    cudaError_t rc = gpu_rest_make_current(h->g);
+
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    for (cudaEvent_t &e : ended)
+        if (rc == cudaSuccess)
+            rc = cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventBlockingSync);
+    for (uint64_t i = 0; rc == cudaSuccess && !__atomic_load_n(&h->stop, __ATOMIC_ACQUIRE); i++) {
+        const size_t at = i % STARTS * (n / STARTS);
+        rc = cudaEventSynchronize(ended[i % IN_FLIGHT]);
+        if (rc == cudaSuccess && i >= IN_FLIGHT)
+            __atomic_store_n(&h->n_ended, i - IN_FLIGHT + 1, __ATOMIC_RELEASE);
+        if (rc == cudaSuccess)
+            read_a_while<<<(unsigned)h->n_reader, THREADS, 0, stream>>>(from, n, at,
+                                                                        (uint32_t *)from);
+        if (rc == cudaSuccess) rc = cudaGetLastError();
+        if (rc == cudaSuccess) rc = cudaEventRecord(ended[i % IN_FLIGHT], stream);
+    }
+    if (stream && rc == cudaSuccess) rc = cudaStreamSynchronize(stream);
+    for (cudaEvent_t e : ended)
+        if (e) cudaEventDestroy(e);
+    if (stream) cudaStreamDestroy(stream);
+    h->failure = rc;
+    __atomic_store_n(&h->over, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Returns when they read. */
+static int readers_start(gpu_hold *h, int n_reader, err_ctx *err)
+{
+    sigset_t all, before;
+    if (n_reader == 0) return 0;
+    h->stop = h->over = false;
+    h->n_ended = 0;
+    h->n_reader = n_reader;
+    sigfillset(&all);                    /* signals are for the program's other threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int why = pthread_create(&h->thread, NULL, queue_readers, h);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (why != 0) {
+        h->n_reader = 0;
+        return err_set(err, ERR_NOMEM, "a smaller card: no thread for its readers: %s",
+                       strerror(why));
+    }
+    while (!__atomic_load_n(&h->n_ended, __ATOMIC_ACQUIRE) &&
+           !__atomic_load_n(&h->over, __ATOMIC_ACQUIRE)) sched_yield();
+    h->begun = clock_ns();
+    return 0;
+}
+
+/* Whether they read all the time, or nearly: as many kernels have ended as there was time for. */
+static bool readers_stop(gpu *g)
+{
+    gpu_hold *h = g->hold;
+    if (h->n_reader == 0) return true;
+    const uint64_t ns = clock_ns() - h->begun;
+    const uint64_t n = __atomic_load_n(&h->n_ended, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&h->stop, true, __ATOMIC_RELEASE);
+    pthread_join(h->thread, NULL);
+    h->n_reader = 0;
+    gpu_fail(g, h->failure, WHAT);
+    return g->failure == cudaSuccess && (n + IN_FLIGHT) * READ_NS >= ns / 5 * 4;
+}
+
+/* ---- measuring and holding ------------------------------------------------------------------- */
+
+/* The rate of a reader in the device's usual context, on all multiprocessors. */
+static double whole_rate(gpu *g)
+{
+    const cudaStream_t stream = g->stream;
+    const int n_sm = g->n_sm;
+
+    gpu_fail(g, cudaSetDevice(g->device), WHAT);
+    g->stream = NULL;
+    gpu_fail(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), WHAT);
+    g->n_sm = g->n_sm_all;
+    const double rate = gpu_read_rate(g, g->hold->memory, BUFFER_BYTES);
+    if (g->stream) cudaStreamDestroy(g->stream);
+    g->stream = stream;
+    g->n_sm = n_sm;
+    gpu_fail(g, gpu_make_current(g), WHAT);
+    return rate;
+}
+
+/* As many blocks as can be active on the multiprocessors that are not ours. */
+static int most_readers(gpu *g)
+{
+    int each = 0;
+    gpu_fail(g, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, read_a_while, THREADS, 0),
+             WHAT);
+    return each * gpu_rest_sms(g);
+}
+
+/* The rate on our part beside so many. Something else may have had the chip for a moment: then once
+ * more. */
+static int rate_beside(double *rate, gpu *g, int n_reader, err_ctx *err)
+{
+    for (int i = 0; i < TRIES; i++) {
+        int rc = readers_start(g->hold, n_reader, err);
+        if (rc < 0) return rc;
+        *rate = gpu_read_rate(g, g->hold->memory, BUFFER_BYTES);
+        const bool held = readers_stop(g);
+        if ((rc = gpu_wait(g, err)) < 0) return rc;
+        if (held) return 0;
+    }
+    return err_set(err, ERR_UNSUPPORTED, "a smaller card: no kernel runs beside others here, or "
+                   "other programs use the GPU");
+}
+
+/* The least number of readers that leaves no more than the share, and what it leaves. */
+static int find_readers(int *n_reader, gpu *g, double share, gpu_throttled *out, err_ctx *err)
+{
+    int low = 0, rc;
+    for (int high = share < 1 ? most_readers(g) : 0; low < high;) {
+        const int n = low + (high - low) / 2;
+        if ((rc = rate_beside(&out->bytes_per_s, g, n, err)) < 0) return rc;
+        if (out->bytes_per_s > share * out->whole_bytes_per_s) low = n + 1;
+        else high = n;
+    }
+    *n_reader = low;
+    return rate_beside(&out->bytes_per_s, g, low, err);
+}
+
+static void hold_free(gpu *g)
+{
+    gpu_free(g, g->hold->memory);
+    mem_free(g->hold);
+    g->hold = NULL;
+}
+
+static int hold_make(gpu *g, bool readers, err_ctx *err)
+{
+    const uint64_t bytes = (readers ? 2 : 1) * BUFFER_BYTES;
+    gpu_hold *h = g->hold = (gpu_hold *)mem_zalloc(sizeof *h);
+    if (!h) return err_set(err, ERR_NOMEM, "a smaller card: %zu bytes", sizeof *h);
+    h->g = g;
+    h->memory = (uint8_t *)gpu_alloc(g, bytes, "the readers of a smaller card", err);
+    if (h->memory) gpu_fail(g, cudaMemsetAsync(h->memory, 1, bytes, g->stream), WHAT);
+    const int rc = h->memory ? gpu_wait(g, err) : ERR_NOMEM;
+    if (rc < 0) hold_free(g);
+    return rc;
+}
+
+int gpu_throttle_begin(gpu *g, double share, gpu_throttled *out, err_ctx *err)
+{
+    int n_reader = 0, rc;
+
+    *out = { g->n_sm, g->n_sm_all, 0, 0 };
+    if (share < 1 && gpu_rest_sms(g) == 0)
+        return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
+                       "none is left to take bandwidth", g->n_sm);
+    if ((rc = hold_make(g, share < 1, err)) < 0) return rc;
+    out->whole_bytes_per_s = whole_rate(g);
+    if ((rc = gpu_wait(g, err)) < 0 ||
+        (rc = find_readers(&n_reader, g, share, out, err)) < 0 ||
+        (rc = readers_start(g->hold, n_reader, err)) < 0)
+        hold_free(g);
+    return rc;
+}
+
+int gpu_throttle_end(gpu *g, err_ctx *err)
+{
+    if (!g->hold) return 0;
+    const bool held = readers_stop(g);
+    hold_free(g);
+    const int rc = gpu_wait(g, err);
+    return rc < 0 || held ? rc : err_set(err, ERR_UNSUPPORTED, "a smaller card: its bandwidth was "
+                                         "not held all the time");
+}

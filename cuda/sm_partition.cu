@@ -1,0 +1,159 @@
+/* sm_partition.cu - a smaller card on this one, for measurements: a green context of some of its
+ * multiprocessors, and another one of the rest.
+ *
+ * A green context is the device's usual one, memory and code included, but what is launched while
+ * it is current, into streams that were made while it was, runs on its multiprocessors alone. */
+#include "cuda/device.cuh"
+
+#include <cuda.h>
+#include <stdlib.h>
+
+enum { MOST_AT_A_TIME = 16 };            /* no chip is divided more coarsely */
+
+static int pretended;                    /* multiprocessors; 0: all there are. Of the process, since
+                                          * the driver's variable below is, too */
+
+int gpu_pretended_sms(void) { return pretended; }
+
+void gpu_pretend_sms(int n)
+{
+    pretended = n;
+    /* Streams share as many queues as the driver makes when it starts, usually 8. In one queue a
+     * kernel of ours would wait for a reader before it (bandwidth_limiter.cu), though that one
+     * runs on other multiprocessors. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+#if CUDA_VERSION >= 12050                /* 12.4 has green contexts, but not the look-up below */
+
+#define FUNCTIONS(X)                                                                               \
+    X(cuDeviceGet) X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount)                        \
+    X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy)                          \
+    X(cuGreenCtxGetDevResource) X(cuCtxFromGreenCtx) X(cuCtxSetCurrent)
+
+typedef struct driver {
+#define MEMBER(name) decltype(&::name) name;
+    FUNCTIONS(MEMBER)
+#undef MEMBER
+} driver;
+
+typedef struct part {
+    CUgreenCtx green;                    /* NULL: there is none */
+    CUcontext context;                   /* the same, as what can be current */
+    int n_sm;
+} part;
+
+struct gpu_smaller {
+    driver call;
+    part own, rest;
+};
+
+static bool find_driver(driver *d)
+{
+#define FIND(name)                                                                                 \
+    if (cudaGetDriverEntryPointByVersion(#name, (void **)&d->name, 12040, cudaEnableDefault) !=    \
+        cudaSuccess || !d->name) {                                                                 \
+        cudaGetLastError();                                                                        \
+        return false;                                                                              \
+    }
+    FUNCTIONS(FIND)
+#undef FIND
+    return true;
+}
+
+/* Errors of the driver have the numbers of the runtime's. */
+static cudaError_t make_part(part *p, const driver *d, CUdevResource *of, CUdevice device)
+{
+    CUdevResourceDesc described;
+    CUdevResource got = {};
+    CUresult rc;
+    if ((rc = d->cuDevResourceGenerateDesc(&described, of, 1)) != CUDA_SUCCESS ||
+        (rc = d->cuGreenCtxCreate(&p->green, described, device, CU_GREEN_CTX_DEFAULT_STREAM)) !=
+        CUDA_SUCCESS ||
+        (rc = d->cuCtxFromGreenCtx(&p->context, p->green)) != CUDA_SUCCESS ||
+        (rc = d->cuGreenCtxGetDevResource(p->green, &got, CU_DEV_RESOURCE_TYPE_SM)) != CUDA_SUCCESS)
+        return (cudaError_t)rc;
+    p->n_sm = (int)got.sm.smCount;
+    return cudaSuccess;
+}
+
+/* As many as were asked for, rounded up to what the chip can set apart, and the rest, if any. */
+static cudaError_t divide(gpu_smaller *s, int ordinal)
+{
+    const driver *d = &s->call;
+    CUdevice device;
+    CUdevResource all = {}, own = {}, rest = {};
+    unsigned n_own = 1;                  /* parts of this size, not multiprocessors */
+    CUresult rc;
+    if ((rc = d->cuDeviceGet(&device, ordinal)) != CUDA_SUCCESS ||
+        (rc = d->cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM)) != CUDA_SUCCESS ||
+        (rc = d->cuDevSmResourceSplitByCount(&own, &n_own, &all, &rest, 0, (unsigned)pretended)) !=
+        CUDA_SUCCESS)
+        return (cudaError_t)rc;
+    if (n_own != 1) return cudaErrorInvalidResourceConfiguration;
+    const cudaError_t made = make_part(&s->own, d, &own, device);
+    if (made != cudaSuccess || rest.type != CU_DEV_RESOURCE_TYPE_SM || rest.sm.smCount == 0)
+        return made;
+    return make_part(&s->rest, d, &rest, device);
+}
+
+int gpu_smaller_open(gpu *g, err_ctx *err)
+{
+    if (pretended <= 0 || pretended >= g->n_sm) return 0;
+    gpu_smaller *s = g->smaller = (gpu_smaller *)mem_zalloc(sizeof *s);
+    if (!s) return err_set(err, ERR_NOMEM, "a smaller card: %zu bytes", sizeof *s);
+    if (!find_driver(&s->call))
+        return err_set(err, ERR_UNSUPPORTED, "GPU %d: its driver cannot divide it (it takes one "
+                       "for CUDA 12.4 or later)", g->device);
+    cudaError_t rc = divide(s, g->device);
+    if (rc == cudaErrorInvalidResourceConfiguration && pretended + MOST_AT_A_TIME > g->n_sm) {
+        gpu_smaller_close(g);            /* a few more than these would be all */
+        return 0;
+    }
+    if (rc == cudaSuccess) rc = gpu_make_current(g);
+    if (rc != cudaSuccess)
+        return err_set(err, ERR_UNSUPPORTED, "GPU %d: %d of its %d multiprocessors cannot be set "
+                       "apart: %s", g->device, pretended, g->n_sm, cudaGetErrorString(rc));
+    g->n_sm = s->own.n_sm;
+    return 0;
+}
+
+void gpu_smaller_close(gpu *g)
+{
+    gpu_smaller *s = g->smaller;
+    if (!s) return;
+    cudaSetDevice(g->device);            /* what is current must not be destroyed */
+    if (s->rest.green) s->call.cuGreenCtxDestroy(s->rest.green);
+    if (s->own.green) s->call.cuGreenCtxDestroy(s->own.green);
+    mem_free(s);
+    g->smaller = NULL;
+}
+
+cudaError_t gpu_make_current(const gpu *g)
+{
+    const gpu_smaller *s = g->smaller;
+    return s ? (cudaError_t)s->call.cuCtxSetCurrent(s->own.context) : cudaSetDevice(g->device);
+}
+
+int gpu_rest_sms(const gpu *g) { return g->smaller ? g->smaller->rest.n_sm : 0; }
+
+cudaError_t gpu_rest_make_current(const gpu *g)
+{
+    return (cudaError_t)g->smaller->call.cuCtxSetCurrent(g->smaller->rest.context);
+}
+
+#else                                    /* an older toolkit */
+
+int gpu_smaller_open(gpu *g, err_ctx *err)
+{
+    if (pretended <= 0 || pretended >= g->n_sm) return 0;
+    return err_set(err, ERR_UNSUPPORTED, "GPU %d: this build cannot divide it (it takes CUDA 12.5 "
+                   "or later to make one that can)", g->device);
+}
+
+void gpu_smaller_close(gpu *) {}
+cudaError_t gpu_make_current(const gpu *g) { return cudaSetDevice(g->device); }
+int gpu_rest_sms(const gpu *) { return 0; }
+cudaError_t gpu_rest_make_current(const gpu *) { return cudaErrorNotSupported; }
+
+#endif

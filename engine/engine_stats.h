@@ -1,0 +1,64 @@
+/* engine_stats.h - what benches and planners ask an engine, and programs that only answer do
+ * not. */
+#ifndef ENGINE_ENGINE_STATS_H
+#define ENGINE_ENGINE_STATS_H
+
+#include "engine/engine.h"
+#include "engine/perf_counts.h"
+#include "moe/frame_table.h"
+#include "moe/router.h"
+
+/* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
+ * be NULL. ask returns false to stop. */
+struct gpu;
+struct speeds;
+int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, keep_going_fn *ask,
+                   void *ctx, err_ctx *err);
+
+/* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in
+ * order, at most cap, and in *bandwidth what a kernel that only reads can read in a second. The
+ * session has to be rewound afterwards. Returns the number of spans, or < 0. */
+struct gpu_span;
+int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
+                    double *bandwidth, err_ctx *err);
+
+/* A smaller card on this one, from gpu_pretend_sms on: cuda/gpu.h has what these do. Fails without
+ * a GPU. */
+struct gpu_throttled;
+int engine_throttle_begin(engine *e, double share, struct gpu_throttled *out, err_ctx *err);
+int engine_throttle_end(engine *e, err_ctx *err);
+
+/* What the tiers did since session_reset_counts: for benches. */
+struct expert_server_stats;
+struct store_stats;
+void session_counts(const session *s, struct expert_server_stats *host, struct store_stats *store);
+void session_reset_counts(session *s);
+/* What changed places in VRAM since the last reset; all 0 where nothing does. */
+frame_table_stats session_vram_moves(const session *s);
+/* What prompts had shared out between bus and cores since then. */
+struct prompt_split_stats;
+void session_split(const session *s, struct prompt_split_stats *out);
+
+/* Where every expert is now: where [n_layer, n_expert] of the model. Only looks; also while a
+ * session of the engine is between two layers of a prompt. */
+typedef enum expert_tier {
+    EXPERT_ON_DRIVE, EXPERT_IN_RAM, EXPERT_IN_VRAM,
+    EXPERT_NONE                          /* the layer has no experts */
+} expert_tier;
+void engine_expert_tiers(const engine *e, uint8_t *where);
+
+/* From now on prompts go this way, a prompt_strategy, wherever it can be gone; -1: as the plan
+ * says. */
+void session_force_prompt_strategy(session *s, int way);
+
+/* All of it together, since then. How much is counted is said between tokens, and resets. */
+void session_count(session *s, perf_level level);
+perf_counts session_perf(const session *s);
+/* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns how many; 0 if nobody
+ * counts. */
+int session_perf_layers(const session *s, perf_layer *layers, int cap);
+
+/* While paused no expert is post-fetched: for benches, to see what it is worth. */
+void session_pause_postfetch(session *s, bool paused);
+
+#endif

@@ -1,0 +1,606 @@
+/* expert_server.c - replies to the device's questions about experts that are not in VRAM.
+ *
+ * The device decides which expert is computed where, from tables that expert_server_create.c makes;
+ * the host does what the question says. Everything a question touches is allocated at creation.
+ * postfetch_levels.c decides how much is fetched: that changes tables, never a result. */
+#include "engine/gpu/expert_server_internal.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "tiers/fault_injection.h"
+
+enum { SPIN_LOOKS = 1 << 14 };          /* at the mail between checks that the device is alive */
+
+/* ---- post-fetch: which, and whether ---------------------------------------------------------- */
+
+static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
+
+void expert_server_send_levels(expert_server *c)
+{
+    err_ctx ignored;
+    (void)gpu_write(c->g, c->fetch_table, c->levels.table, FETCH_TABLE, &ignored);
+}
+
+static uint64_t cold_experts(const expert_server *c)
+{
+    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched + c->s.guessed;
+}
+
+/* After each single token, which took s seconds. */
+static void try_out(expert_server *c, double s)
+{
+    const int n_cold = (int)(cold_experts(c) - c->cold_from);
+    if (postfetch_levels_token(&c->levels, s, n_cold)) expert_server_send_levels(c);
+}
+
+void expert_server_pause_fetching(expert_server *c, bool paused)
+{
+    postfetch_levels_pause(&c->levels, paused);
+    expert_server_send_levels(c);
+}
+
+/* ---- what was fetched ------------------------------------------------------------------------ */
+
+/* The clock of layers; stands still if nobody counts. */
+static uint64_t now(const expert_server *c) { return c->perf == PERF_OFF ? 0 : clock_ns(); }
+
+/* The device has gone on: whatever the last question had fetched is there, and seen is when the
+ * host saw it. */
+static void settle_fetch(expert_server *c, uint64_t seen)
+{
+    last_fetch *f = &c->fetch;
+    double least, most;
+    if (!f->open) return;
+    const double pull = seconds(__atomic_exchange_n(&c->mailbox->fetch_ns, 0, __ATOMIC_RELAXED));
+    perf_overlap(&least, &most, pull, f->busy_s,
+                 f->unsure_s + (f->ended ? 0.0 : seconds(seen - f->reply)));
+    c->s.pull_s += pull;
+    c->s.hidden_least_s += least;
+    c->s.hidden_most_s += most;
+    if (c->notes) postfetch_log_took(c->notes, f->layer, pull);
+    f->open = false;
+}
+
+void expert_server_tell_fetches(expert_server *c)
+{
+    if (!c->notes) return;
+    settle_fetch(c, now(c));
+    postfetch_log_tell(c->notes);
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* A number that the device writes after the data that it announces. */
+static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+
+static uint32_t next_number(const expert_server *c) { return (c->number + 1) & GPU_NUMBERS; }
+
+/* Whether the device has come to the next question, or past it. It cannot pass one that waits for a
+ * reply. */
+static bool has_come(const expert_server *c, uint32_t asked)
+{
+    return ((asked / GPU_CODES - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
+}
+
+uint32_t *expert_server_wanted(const expert_server *c, int layer)
+{
+    return c->wanted ? c->wanted + (expert_server_log(c, layer) - c->log) : NULL;
+}
+
+/* Slots of a quiet layer that came on a guess: the latest one's are in the word, and what earlier
+ * ones chose is in the log by then. */
+static int quiet_guesses(const expert_server *c, uint32_t asked, bool latest)
+{
+    int n = 0;
+    if (latest) return (int)(asked % GPU_CODES - GPU_QUIET);
+    for (int i = 0; c->can_guess && i < c->m->hp.n_expert_used; i++)
+        n += expert_server_log(c, c->layer)[i] >> 16 == GPU_GUESSED;
+    return n;
+}
+
+typedef struct seen_question {
+    bool quiet;                          /* the layer has all that it needs, or is past already */
+    bool waited;                         /* it came while somebody looked */
+    bool latest;                         /* none after it had come by then */
+    int n_guessed;                       /* of a quiet one */
+} seen_question;
+
+/* Between questions: for a thread that reads ahead. */
+static bool nothing_asked(void *ctx)
+{
+    const expert_server *c = ctx;
+    return !has_come(c, word(&c->mailbox->asked));
+}
+
+/* While the device mixes: what it thinks that this layer will ask for, into the cores' caches.
+ * False: it has not said anything yet. */
+static bool read_on_guess(expert_server *c)
+{
+    int32_t ids[GPU_MOST_PREDICTED];
+    const uint64_t told = __atomic_load_n(&c->mailbox->told, __ATOMIC_ACQUIRE);
+    const int n = gpu_predicted(ids, told, next_number(c));
+    if (n > 0)
+        c->s.ahead_bytes += experts_cpu_read_ahead(c->cpu, c->reader, c->layer,
+                                                   c->m->layers[c->layer].experts, ids, n,
+                                                   nothing_asked, c);
+    return n > 0;
+}
+
+static int await_question(expert_server *c, seen_question *q, err_ctx *err)
+{
+    uint32_t asked = word(&c->mailbox->asked);
+    bool may_read = c->levels.guessing != GUESS_OFF && c->n == 1;
+    q->waited = !has_come(c, asked);
+    for (uint32_t i = 1; !has_come(c, asked); i++) {
+        if (may_read) may_read = !read_on_guess(c);
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && !has_come(c, word(&c->mailbox->asked)))
+            return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
+        pool_relax();
+        asked = word(&c->mailbox->asked);
+    }
+    q->quiet = asked != next_number(c) * GPU_CODES;
+    q->latest = asked / GPU_CODES == next_number(c);
+    if (q->quiet && c->n == 1) q->n_guessed = quiet_guesses(c, asked, q->latest);
+    return 0;
+}
+
+static void answer(expert_server *c)
+{
+    c->number = next_number(c);
+    __atomic_store_n(&c->mailbox->answered, c->number, __ATOMIC_RELEASE);
+}
+
+/* The time it would take to compute one more down matrix: that long a question may wait for a slab
+ * that is on its way. */
+static uint64_t wait_limit_ns(const expert_server *c)
+{
+    const uint64_t bytes = expert_slab_bytes(c->m->layers[c->layer].experts, SLAB_DOWN);
+    const double rate = c->p->rate.cpu_busy > 0.0 ? c->p->rate.cpu_busy : SPEEDS_CPU_BUSY;
+    return (uint64_t)((double)bytes / rate * 1e9);
+}
+
+/* Whether the slab of a slot is in VRAM, or will be soon enough. All slabs of a question share one
+ * time limit. */
+static bool arrives(expert_server *c, int slot)
+{
+    const volatile uint32_t *fetched = &c->mailbox->fetched[slot];
+    if (word(fetched) == next_number(c)) return true;
+    const uint64_t from = clock_ns();
+    uint64_t at = from;
+    if (c->patient_until == 0) c->patient_until = from + wait_limit_ns(c);
+    for (uint32_t i = 1; word(fetched) != next_number(c); i++) {
+        if (!c->post.block && at > c->patient_until) break;
+        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) break;
+        pool_relax();
+        at = clock_ns();
+    }
+    c->waited_s += seconds(at - from);
+    c->s.wait_s += seconds(at - from);
+    return word(fetched) == next_number(c);
+}
+
+/* Whether the device does the down of this one. Only single tokens have slabs fetched. */
+static bool device_takes(void *ctx, const work_item *it)
+{
+    expert_server *c = ctx;
+    const int slot = c->work->slots[it->first];
+    const acts *mid = experts_cpu_mid(c->cpu);
+    const size_t row = (size_t)it->first * (size_t)mid->n_block;
+    gpu_mailbox *mailbox = c->mailbox;
+
+    if (mailbox->where[slot] != GPU_COLD_FETCHED) return false;
+    mailbox->by_host[slot] = 1;
+    if (c->post.force_cpu) return false;
+    if (!arrives(c, slot)) {
+        c->s.late++;
+        return false;
+    }
+    mailbox->by_host[slot] = 0;
+    if (mid->quantised)
+        gpu_mailbox_put_mid(mailbox, slot, mid->q + row * ACT_BLOCK, mid->dx + row,
+                            mid->s + 2 * row);
+    else
+        memcpy(mailbox->mid_rows + (size_t)slot * (size_t)mailbox->n_ff,
+               mid->x + (size_t)it->first * (size_t)mailbox->n_ff,
+               (size_t)mailbox->n_ff * sizeof(float));
+    return true;
+}
+
+/* How many of n_cold experts the device should fetch something of. */
+static int meant_to_fetch(const expert_server *c, int n_cold)
+{
+    return c->nothing_locked ? n_cold : postfetch_levels_meant(&c->levels, n_cold);
+}
+
+static void count_layer(expert_server *c, int n_hot, int n_cold, bool quiet)
+{
+    if (c->perf != PERF_FULL) return;
+    c->layers[c->layer].calls++;
+    c->layers[c->layer].quiet += quiet;
+    c->layers[c->layer].hot += (uint64_t)n_hot;
+    c->layers[c->layer].cold += (uint64_t)n_cold;
+}
+
+/* Returns how many experts have something fetched. */
+static int count(expert_server *c, const expert_bank *b)
+{
+    const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
+    int n_hot = 0, n_fetched = 0, n_guessed = 0;
+    expert_server_stats *s = &c->s;
+    s->questions++;
+    for (int i = 0; i < c->mailbox->k; i++) {
+        switch (c->mailbox->where[i]) {
+        case GPU_HOT:
+            n_hot++;
+            s->hot++;
+            s->hot_bytes += up + down;
+            break;
+        case GPU_COLD:
+            s->on_cpu++;
+            s->cpu_bytes += up + down;
+            break;
+        case GPU_COLD_FETCHED:
+            n_fetched++;
+            s->down_fetched++;
+            s->cpu_bytes += up + (c->mailbox->by_host[i] ? down : 0);
+            s->pull_bytes += down;
+            break;
+        case GPU_FETCHED:
+            n_fetched++;
+            s->all_fetched++;
+            s->pull_bytes += up + down;
+            break;
+        case GPU_GUESSED:
+            n_guessed++;
+            s->guessed++;
+            s->pull_bytes += up + down;
+            break;
+        }
+    }
+    const int n_cold = c->mailbox->k - n_hot;
+    s->not_locked += (uint64_t)max_int(meant_to_fetch(c, n_cold - n_guessed) - n_fetched, 0);
+    count_layer(c, n_hot, n_cold, false);
+    return n_fetched;
+}
+
+/* A layer without a question; its time is the device's own. */
+static void count_quiet(expert_server *c, const expert_bank *b, int n_guessed, double s)
+{
+    const int n_hot = c->m->hp.n_expert_used - n_guessed;
+    c->s.quiet++;
+    c->s.hot += (uint64_t)n_hot;
+    c->s.guessed += (uint64_t)n_guessed;
+    c->s.hot_bytes += (uint64_t)n_hot * expert_slabs_bytes(b);
+    c->s.pull_bytes += (uint64_t)n_guessed * expert_slabs_bytes(b);
+    c->s.ask_s += s;
+    count_layer(c, n_hot, n_guessed, true);
+}
+
+/* Of a single token's question. */
+static void count_times(expert_server *c, double ask_s, double cpu_s)
+{
+    c->s.ask_s += ask_s;
+    c->s.cpu_s += cpu_s;
+    if (c->perf == PERF_FULL) c->layers[c->layer].cold_s += cpu_s;
+}
+
+/* Appends the items of the work whose expert is at `where` to the n in items; returns how many
+ * there are then. */
+static int gather(expert_server *c, int n, gpu_where where)
+{
+    for (int i = 0; i < c->work->n_item; i++) {
+        const work_item *it = &c->work->items[i];
+        if (c->mailbox->where[c->work->slots[it->first]] == where) c->items[n++] = *it;
+    }
+    return n;
+}
+
+static int compute(expert_server *c, err_ctx *err)
+{
+    const gpu_mailbox *mailbox = c->mailbox;
+    c->patient_until = 0;
+    worklist_fill(c->work, mailbox->ids, mailbox->n, mailbox->k);
+    const int n_sure = gather(c, 0, GPU_COLD), n_item = gather(c, n_sure, GPU_COLD_FETCHED);
+    if (n_item == 0) return 0;
+    acts_set(&c->x, mailbox->x, mailbox->n, mailbox->n_embd);
+    const expert_job job = {
+        .bank = c->m->layers[c->layer].experts, .act = c->m->family->act, .x = &c->x,
+        .work = c->work, .items = c->items, .n_item = n_item, .y = mailbox->y, .layer = c->layer,
+        .taken = device_takes, .taken_ctx = c, .n_sure = n_sure,
+    };
+    return experts_cpu_run(c->cpu, &job, err);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+static int cold_in(const uint32_t *log, int n)
+{
+    int cold = 0;
+    for (int i = 0; i < n; i++) cold += log[i] >> 16 != GPU_HOT;
+    return cold;
+}
+
+/* The books get the choices of layers up to `end`, which are in RAM: those before a question are,
+ * and all when the last layer has a number. A layer's take some microseconds. */
+static void note_choices(expert_server *c, int end)
+{
+    const int n = c->n_logged * c->m->hp.n_expert_used;
+    for (; c->n_noted < end && n > 0; c->n_noted++) {
+        const int l = c->n_noted;
+        if (!expert_server_layer(c, l)) continue;
+        const uint32_t *log = expert_server_log(c, l);
+        const uint32_t *wanted = c->wanted ? expert_server_wanted(c, l) : log;
+        vram_cache_chosen(c->places, l, wanted, n);
+        if (c->perf != PERF_OFF) vram_cache_call(c->places, l, cold_in(log, n), c->layer_s[l]);
+        c->layer_s[l] = 0;
+        c->cold_noted += cold_in(wanted, n);
+    }
+}
+
+static int change_places(expert_server *c, err_ctx *err)
+{
+    const int all = c->n_asking * c->m->hp.n_expert_used;
+    note_choices(c, c->n_layer);
+    if (c->n_logged == 1)
+        vram_cache_token(c->places, c->token_s, all - c->cold_noted, all);
+    c->n_logged = 0;
+    return vram_cache_exchange(c->places, err);
+}
+
+/* Copies of experts begin one by one, while nobody waits for the host: setting one up takes it some
+ * ten microseconds. */
+static void send_some(expert_server *c)
+{
+    if (c->places && !c->broken) vram_cache_send(c->places, 1);
+}
+
+int expert_server_serve(expert_server *c, int layer, err_ctx *err)
+{
+    const expert_bank *bank = c->m->layers[layer].experts;
+    const uint64_t from = now(c);
+    seen_question q = { false, false, false, 0 };
+    int rc, n_fetched = 0;
+    c->layer = layer;
+    if ((rc = await_question(c, &q, err)) < 0) {         /* nobody waits for a reply */
+        c->broken = true;
+        return rc;
+    }
+    const uint64_t seen = now(c);
+    const double unseen_s = q.waited ? 0.0 : seconds(from - c->not_asked);
+    settle_fetch(c, seen);
+    if (q.waited || q.latest) c->not_asked = seen;
+    if (q.quiet) {
+        c->number = next_number(c);
+        if (q.latest) send_some(c);      /* else somebody may be waiting */
+        if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
+        return 0;
+    }
+    if (fault_hits(FAULT_GPU_LOST)) {
+        c->broken = true;
+        rc = err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
+    }
+    c->waited_s = 0.0;
+    if (c->broken) memset(c->mailbox->by_host, 1, sizeof c->mailbox->by_host);
+    else if ((rc = compute(c, err)) < 0) c->broken = true;
+    if (c->n == 1) n_fetched = count(c, bank);
+    const bool ended = __atomic_load_n(&c->mailbox->fetch_ns, __ATOMIC_RELAXED) != 0;
+    if (n_fetched > 0 && c->notes) postfetch_log_note(c->notes, layer, c->mailbox);
+    answer(c);
+    const uint64_t reply = c->not_asked = now(c);
+    send_some(c);
+    const double cpu_s = seconds(reply - seen);
+    c->layer_s[layer] += cpu_s;
+    if (c->places && !c->broken) note_choices(c, layer + 1);
+    if (c->n != 1) return rc;
+    count_times(c, seconds(seen - from), cpu_s);
+    c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
+                             .busy_s = cpu_s - c->waited_s, .unsure_s = unseen_s + c->waited_s };
+    return rc;
+}
+
+int expert_server_turn(expert_server *c, err_ctx *err)
+{
+    int rc = 0;
+    if ((c->places || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
+    if (rc < 0) return rc;
+    expert_server_tell_fetches(c);
+    if (c->places && !c->turned) rc = change_places(c, err);
+    else if (c->places) vram_cache_publish(c->places);   /* what prompts have changed since */
+    c->turned = false;
+    c->not_asked = now(c);
+    return rc;
+}
+
+void expert_server_begin(expert_server *c, int n)
+{
+    c->n = n;
+    c->n_logged = n;
+    c->n_noted = c->cold_noted = 0;
+    c->layer = -1;
+    c->broken = false;
+    pool_stay_awake(c->o->team, true);
+    c->cold_from = cold_experts(c);
+    c->token_from = clock_ns();
+}
+
+/* While the device computes the rest of the token. */
+static void exchange_begin(expert_server *c)
+{
+    err_ctx ignored;                     /* a failure shows at the next wait */
+    if (!c->places || c->broken) return;
+    vram_cache_send(c->places, INT_MAX);
+    (void)change_places(c, &ignored);
+    c->turned = true;
+}
+
+void expert_server_end(expert_server *c)
+{
+    pool_stay_awake(c->o->team, false);
+    /* of a batch that was stopped, not all layers have chosen */
+    const bool all = c->layer >= 0 && c->split[c->layer].closes;
+    if (c->broken || !all) c->n_logged = 0;
+    if (c->n == 1 && !c->broken) {
+        c->s.tokens++;
+        c->token_s = clock_since(c->token_from);
+        try_out(c, c->token_s);
+    }
+    exchange_begin(c);
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+typedef struct join_job {
+    const expert_server *c;
+    float *sums;
+    const float *gates;
+} join_job;
+
+static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const join_job *j = ctx;
+    const int k = j->c->m->hp.n_expert_used, n_embd = j->c->m->hp.n_embd;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *sum = j->sums + (size_t)t * (size_t)n_embd;
+        memset(sum, 0, (size_t)n_embd * sizeof *sum);
+        j->c->o->loops->join(sum, j->c->slots + (size_t)t * (size_t)k * (size_t)n_embd,
+                             j->gates + t * k, k, NULL, 0.0f, n_embd);
+    }
+}
+
+/* The vectors of those slots whose experts are among the first n_item of c->items. */
+static int compute_slots(expert_server *c, int layer, const float *x, int n, int n_item,
+                         err_ctx *err)
+{
+    if (n_item == 0) return 0;
+    acts_set(&c->x, x, n, c->m->hp.n_embd);
+    const expert_job job = {
+        .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x,
+        .work = c->work, .items = c->items, .n_item = n_item, .y = c->slots, .layer = layer,
+    };
+    return experts_cpu_run(c->cpu, &job, err);
+}
+
+int expert_server_prompt(expert_server *c, int layer, float *sums, const float *x,
+                         const int32_t *ids, const float *gates, int n, err_ctx *err)
+{
+    const size_t n_embd = (size_t)c->m->hp.n_embd, k = (size_t)c->m->hp.n_expert_used;
+    for (int done = 0; done < n;) {
+        const int some = min_int(n - done, EXPERT_SERVER_TOKENS);
+        const size_t at = (size_t)done;
+        worklist_fill(c->work, ids + at * k, some, (int)k);
+        memcpy(c->items, c->work->items, (size_t)c->work->n_item * sizeof *c->items);
+        const int rc = compute_slots(c, layer, x + at * n_embd, some, c->work->n_item, err);
+        if (rc < 0) return rc;
+        join_job j = { c, sums + at * n_embd, gates + at * k };
+        pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
+        done += some;
+    }
+    return 0;
+}
+
+const int32_t *expert_server_map(const expert_server *c, int layer) { return c->split[layer].hot; }
+
+void expert_server_prompt_begin(expert_server *c)
+{
+    if (c->places) vram_cache_publish(c->places);
+}
+
+/* Whether the expert is in VRAM. */
+static bool is_hot(const expert_server *c, int layer, int expert)
+{
+    if (!c->places) return expert < c->p->hot[layer];
+    return frame_table_find(vram_cache_table(c->places), layer, expert) >= 0;
+}
+
+static void tell_places(expert_server *c, int layer, const int32_t *ids, int n)
+{
+    const int k = c->m->hp.n_expert_used;
+    for (int t = 0; c->places && t < n; t++, ids += k) {
+        uint32_t chosen[GPU_MOST_USED];
+        for (int r = 0; r < k; r++)
+            chosen[r] = (uint32_t)ids[r] |
+                        (uint32_t)(is_hot(c, layer, ids[r]) ? GPU_HOT : GPU_COLD) << 16;
+        vram_cache_chosen(c->places, layer, chosen, k);
+    }
+}
+
+int expert_server_cold(expert_server *c, int layer, const float **y, const float *x,
+                       const int32_t *ids, int n, err_ctx *err)
+{
+    int n_item = 0;
+    worklist_fill(c->work, ids, n, c->m->hp.n_expert_used);
+    for (int i = 0; i < c->work->n_item; i++)
+        if (!is_hot(c, layer, c->work->items[i].expert)) c->items[n_item++] = c->work->items[i];
+    const int rc = compute_slots(c, layer, x, n, n_item, err);
+    if (rc == 0) tell_places(c, layer, ids, n);
+    *y = c->slots;
+    return rc;
+}
+
+int expert_server_some(expert_server *c, int layer, const float **y, int32_t *row, const float *x,
+                       const int32_t *ids, int n, const bool *mine, err_ctx *err)
+{
+    const int k = c->m->hp.n_expert_used;
+    worklist_fill_some(c->work, ids, n, k, mine);
+    for (int i = 0; i < n * k; i++) row[i] = -1;
+    for (int i = 0; i < c->work->n_slot; i++) row[c->work->slots[i]] = i;
+    *y = c->slots;
+    if (c->work->n_item == 0) return 0;
+    acts_set(&c->x, x, n, c->m->hp.n_embd);
+    const expert_job job = {
+        .bank = c->m->layers[layer].experts, .act = c->m->family->act, .x = &c->x,
+        .work = c->work, .items = c->work->items, .n_item = c->work->n_item, .y = c->slots,
+        .by_position = true, .layer = layer,
+    };
+    return experts_cpu_run(c->cpu, &job, err);
+}
+
+/* ---- state and counts ------------------------------------------------------------------------ */
+
+bool expert_server_layer(const expert_server *c, int layer)
+{
+    return c->split[layer].mailbox != NULL;
+}
+
+bool expert_server_fetches(const expert_server *c)
+{
+    return c->levels.level > 0 || c->levels.guessing >= GUESS_FETCH;
+}
+
+int expert_server_guessing(const expert_server *c)
+{
+    return min_int(c->levels.guessing, GUESS_FETCH);
+}
+
+gpu_with_host expert_server_split(const expert_server *c, int layer)
+{
+    gpu_with_host s = c->split[layer];
+    /* no kernel that fetches nothing */
+    if (!expert_server_fetches(c)) s.slabs = NULL;
+    if (c->levels.guessing < GUESS_FETCH) s.prediction_pad = NULL;
+    if (c->levels.guessing == GUESS_OFF) s.prediction_state = NULL;
+    return s;
+}
+
+expert_server_stats expert_server_counts(const expert_server *c)
+{
+    expert_server_stats s = c->s;
+    /* whatever is being tried out */
+    s.fetching = c->levels.tuner.level > 0 && !c->levels.paused;
+    return s;
+}
+
+void expert_server_reset_counts(expert_server *c)
+{
+    c->s = (expert_server_stats){ .pad_bytes = c->s.pad_bytes };
+    memset(c->layers, 0, (size_t)c->m->hp.n_layer * sizeof *c->layers);
+}
+
+void expert_server_count(expert_server *c, perf_level level) { c->perf = level; }
+
+const perf_layer *expert_server_layers(const expert_server *c)
+{
+    return c->perf == PERF_FULL ? c->layers : NULL;
+}

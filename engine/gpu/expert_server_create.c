@@ -1,0 +1,331 @@
+/* expert_server_create.c - makes and frees what replies to the device's questions.
+ *
+ * In RAM: the mail, the vectors of a prompt's slots, and what the CPU's experts work in. In VRAM:
+ * the tables that tell the device where experts are, and room for slabs that are fetched. For each
+ * layer that asks it keeps the arguments of its launches (expert_server_split). What happens when a
+ * question comes is in expert_server.c. */
+#include "engine/gpu/expert_server_internal.h"
+
+#include <string.h>
+
+/* ---- VRAM ------------------------------------------------------------------------------------ */
+
+static gpu_expert_args shapes_of(const weights_gpu *w, int l)
+{
+    return (gpu_expert_args){ .gate = w->layers[l].gate, .up = w->layers[l].up,
+                              .down = w->layers[l].down };
+}
+
+/* Not from a cache before a drive, where a slab could be overwritten while it is fetched. A slot
+ * that an expert has left is written when the device has ended its token. */
+static bool wants_to_fetch(const expert_server *c)
+{
+    return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED;
+}
+
+static bool can_fetch(const expert_server *c)
+{
+    return wants_to_fetch(c) && expert_store_locked(c->store) > 0;
+}
+
+static uint64_t table_bytes(const model_hparams *hp)
+{
+    return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
+}
+
+/* What lies in the arena. */
+typedef struct vram_parts {
+    uint32_t *number;
+    uint8_t *fetch;
+    void *scratch;
+    int32_t *hot;                        /* [n_layer, n_expert] */
+    uint64_t *slabs;                     /* [n_layer, n_expert, SLAB_COUNT] */
+    void *prediction_state;
+    uint8_t *pad, *prediction_pad;
+} vram_parts;
+
+static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad_bytes,
+                            uint64_t prediction_bytes)
+{
+    const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
+    vram_parts v;
+    v.number = mem_layout_take(a, 1, 1, sizeof *v.number);
+    v.fetch = mem_layout_take(a, FETCH_TABLE, 1, 1);
+    v.scratch = mem_layout_take(a, gpu_with_host_scratch(hp->n_expert_used, hp->n_ff_expert,
+                                                         hp->n_embd), 1, 1);
+    v.hot = mem_layout_take(a, n_layer, n_expert, sizeof *v.hot);
+    v.slabs = mem_layout_take(a, n_layer, table_bytes(hp), 1);
+    v.prediction_state =
+        mem_layout_take(a, gpu_prediction_state(hp->n_expert, hp->n_embd, hp->n_layer), 1, 1);
+    v.pad = mem_layout_take(a, pad_bytes, 1, 1);
+    v.prediction_pad = mem_layout_take(a, prediction_bytes, 1, 1);
+    return v;
+}
+
+static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes, uint64_t prediction_bytes)
+{
+    mem_layout a = mem_layout_count(256);
+    (void)place_all(&a, hp, pad_bytes, prediction_bytes);
+    return a.used;
+}
+
+/* Room for as many slabs as options allow, in the layer where they are largest. */
+static uint64_t choose_pad(expert_server *c, const weights_gpu *w)
+{
+    int *n_down = &c->levels.pad_down, *n_all = &c->levels.pad_all;
+    const uint64_t most = c->post.pad_bytes;
+    if (!can_fetch(c)) return 0;
+    *n_down = c->m->hp.n_expert_used;
+    *n_all = min_int(*n_down, PLAN_PAD_WHOLE);
+    for (;;) {
+        uint64_t pad = 0;
+        for (int l = 0; l < c->n_layer; l++) {
+            const gpu_expert_args shapes = shapes_of(w, l);
+            const uint64_t bytes = gpu_with_host_pad(&shapes, *n_down, *n_all);
+            if (bytes > pad) pad = bytes;
+        }
+        if (most == 0 || pad <= most || *n_down + *n_all == 0) return pad;
+        if (*n_all > 0) --*n_all;
+        else --*n_down;
+    }
+}
+
+/* What a layer's guess needs to know of the layer after it; nothing if that one has no slab to be
+ * fetched. */
+static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, int l)
+{
+    gpu_predict next = { .norm = w->layers[l].experts_norm };
+    if (l + 1 >= c->n_layer || !c->split[l].slabs || !c->split[l + 1].slabs ||
+        !gpu_prediction_fits(w->layers[l + 1].router.type))
+        return next;
+    next.router = w->layers[l + 1].router;
+    next.rule = weights_gpu_rule(&c->m->hp.router, w->layers[l + 1].choice_bias);
+    next.next_norm = w->layers[l + 1].router_norm;
+    next.hot = c->split[l + 1].hot;
+    next.slabs = c->split[l + 1].slabs;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        next.bytes[s] = expert_slab_bytes(c->m->layers[l + 1].experts, (expert_slab)s);
+    return next;
+}
+
+/* Room for the guesses of one layer, in the layer where experts are largest. */
+static uint64_t choose_guess_room(expert_server *c)
+{
+    uint64_t room = 0;
+    const int most = c->can_guess ? min_int(c->p->guesses, GPU_MOST_PREDICTIONS) : 0;
+    c->levels.most_guesses = c->can_guess ? most : -1;
+    for (int l = 0; l < c->n_layer && most > 0; l++) {
+        uint64_t bytes[SLAB_COUNT];
+        for (int s = 0; s < SLAB_COUNT; s++)
+            bytes[s] = expert_slab_bytes(c->m->layers[l].experts, (expert_slab)s);
+        if (gpu_prediction_pad(bytes) > room) room = gpu_prediction_pad(bytes);
+    }
+    return (uint64_t)most * room;
+}
+
+/* A layer that asks: where its experts are, as far as the device has to know. map: scratch. */
+static int make_split(expert_server *c, const vram_parts *v, int32_t *map, int l, err_ctx *err)
+{
+    const int n_expert = c->m->hp.n_expert, n_hot = c->p->hot[l];
+    const int32_t *hot = c->places ? vram_cache_map(c->places, l) : NULL;
+    int rc = 0;
+    if (!c->places && n_hot > 0) {
+        int32_t *own = v->hot + (size_t)l * (size_t)n_expert;
+        for (int e = 0; e < n_expert; e++) map[e] = e < n_hot ? e : -1;
+        rc = gpu_write(c->g, own, map, (size_t)n_expert * sizeof *map, err);
+        hot = own;
+    }
+    const uint64_t *table = c->s.pad_bytes > 0 ? expert_store_table(c->store, l) : NULL;
+    const uint64_t *kept = c->places ? vram_cache_slabs(c->places, l) : NULL;
+    uint64_t *own = v->slabs + (size_t)l * (size_t)n_expert * SLAB_COUNT;
+    const uint64_t *slabs = kept ? kept : own;
+    if (table && !kept && rc == 0)
+        rc = gpu_write(c->g, own, table, table_bytes(&c->m->hp), err);
+    c->split[l] = (gpu_with_host){
+        .mailbox = c->mailbox, .number = v->number, .hot = hot,
+        .chosen = c->log ? expert_server_log(c, l) : NULL,
+        .slabs = table ? slabs : NULL, .fetch = v->fetch, .pad = v->pad,
+        .pad_down = c->levels.pad_down, .pad_all = c->levels.pad_all, .scratch = v->scratch,
+        .one_stream = c->post.one_stream,
+    };
+    return rc;
+}
+
+/* All layers that ask. */
+static int make_splits(expert_server *c, const vram_parts *v, err_ctx *err)
+{
+    const int n_expert = c->m->hp.n_expert;
+    int32_t *map = mem_array((size_t)n_expert, sizeof *map);
+    gpu_with_host *last = NULL;
+    int rc = 0;
+    if (!map) return err_set(err, ERR_NOMEM, "%d experts", n_expert);
+    for (int l = 0; l < c->n_layer && rc == 0; l++) {
+        const expert_bank *bank = c->m->layers[l].experts;
+        if (bank->n_expert == 0 || c->p->hot[l] >= n_expert) continue;
+        c->n_asking++;
+        if (!c->bank) c->bank = bank;
+        rc = make_split(c, v, map, l, err);
+        last = &c->split[l];
+    }
+    if (last) last->closes = true;
+    mem_free(map);
+    return rc;
+}
+
+/* room: bytes of one of the two halves of the guesses' pad. */
+static void make_guesses(expert_server *c, const weights_gpu *w, const vram_parts *v, uint64_t room)
+{
+    for (int l = 0; l < c->n_layer && c->can_guess; l++) {
+        gpu_with_host *split = &c->split[l];
+        if (!split->slabs) continue;
+        split->next = prediction_of(c, w, l);
+        split->prediction_pad = room > 0 ? v->prediction_pad : NULL;
+        split->prediction_room = room;
+        split->prediction_turn = l % 2;
+        split->prediction_layer = l;
+        split->prediction_state = v->prediction_state;
+    }
+}
+
+static int make_vram(expert_server *c, const weights_gpu *w, err_ctx *err)
+{
+    const model_hparams *hp = &c->m->hp;
+    const uint64_t pad = c->s.pad_bytes = choose_pad(c, w);
+    c->can_guess = pad > 0 && !c->post.one_stream && !c->post.no_guesses;
+    const uint64_t room = choose_guess_room(c);
+    const uint64_t bytes = vram_bytes(hp, pad, 2 * room);
+    int rc;
+
+    c->arena = gpu_alloc(c->g, bytes, "post-fetched experts", err);
+    if (!c->arena) return ERR_NOMEM;
+    if ((rc = gpu_zero(c->g, c->arena, bytes, err)) < 0) return rc;
+    mem_layout a = mem_layout_over(c->arena, 256);
+    const vram_parts v = place_all(&a, hp, pad, 2 * room);
+    c->fetch_table = v.fetch;
+    if ((rc = make_splits(c, &v, err)) < 0) return rc;
+    make_guesses(c, w, &v, room);
+    return 0;
+}
+
+/* ---- RAM ------------------------------------------------------------------------------------- */
+
+static uint64_t log_bytes(const model_hparams *hp)
+{
+    return (uint64_t)hp->n_layer * GPU_FEW * (uint64_t)hp->n_expert_used * sizeof(uint32_t);
+}
+
+/* RAM: the vectors of a prompt's slots, and what the CPU's experts work in. */
+typedef struct ram_sizes { size_t slots, floats, acts; } ram_sizes;
+
+static ram_sizes ram_of(const model_hparams *hp)
+{
+    const size_t slots = EXPERT_SERVER_TOKENS * (size_t)hp->n_expert_used;
+    return (ram_sizes){ slots, slots * (size_t)hp->n_embd,
+                        acts_bytes(PLAN_SPLIT_TOKENS, hp->n_embd) + 64 };
+}
+
+uint64_t expert_server_ram_bytes(const model *m)
+{
+    const ram_sizes r = ram_of(&m->hp);
+    const uint64_t mailbox = (uint64_t)GPU_FEW * (uint64_t)m->hp.n_expert_used *
+                          ((uint64_t)m->hp.n_embd + 2 * (uint64_t)m->hp.n_ff_expert) *
+                          sizeof(float);
+    const uint64_t lists = (uint64_t)m->hp.n_layer * (sizeof(gpu_with_host) + table_bytes(&m->hp));
+    return r.floats * sizeof(float) + r.acts + experts_cpu_bytes(&m->hp, (int)r.slots) + mailbox +
+           lists + log_bytes(&m->hp);
+}
+
+uint64_t expert_server_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0, 0); }
+
+static int make_ram(expert_server *c, router_ahead *ahead, bool skip_missing, err_ctx *err)
+{
+    const model_hparams *hp = &c->m->hp;
+    const ram_sizes r = ram_of(hp);
+    int rc;
+    c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
+    c->layer_s = mem_zalloc((size_t)hp->n_layer * sizeof *c->layer_s);
+    c->layers = mem_zalloc((size_t)hp->n_layer * sizeof *c->layers);
+    c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
+    c->x_storage = mem_zalloc(r.acts);
+    if (!c->split || !c->layer_s || !c->layers || !c->items || !c->x_storage)
+        return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.acts);
+    c->slots = gpu_alloc_host(c->g, r.floats * sizeof *c->slots, err);
+    if (!c->slots) return ERR_NOMEM;
+    memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
+    acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PLAN_SPLIT_TOKENS,
+              hp->n_embd);
+    if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
+        (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
+        return rc;
+    if (c->places || c->p->vram_pad > 0) {
+        c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
+        if (!c->log) return ERR_NOMEM;
+        memset(c->log, 0, (size_t)log_bytes(hp));
+    }
+    if (skip_missing) {
+        c->wanted = gpu_alloc_host(c->g, log_bytes(hp), err);
+        if (!c->wanted) return ERR_NOMEM;
+        memset(c->wanted, 0, (size_t)log_bytes(hp));
+    }
+    return gpu_mailbox_create(&c->mailbox, c->g, hp->n_embd, hp->n_ff_expert, hp->n_expert_used,
+                              err);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+int expert_server_create(expert_server **out, const expert_server_parts *parts, err_ctx *err)
+{
+    expert_server *c = mem_zalloc(sizeof *c);
+    int rc;
+    *out = NULL;
+    if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
+    c->g = parts->g;
+    c->m = parts->m;
+    c->store = parts->store;
+    c->places = parts->places;
+    c->o = parts->o;
+    c->p = parts->p;
+    c->n_layer = parts->n_layer;
+    c->post = c->levels.post = *parts->post;
+    c->levels.k = parts->m->hp.n_expert_used;
+    c->levels.most_guesses = -1;
+    if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->places, err)) < 0 ||
+        (rc = make_vram(c, parts->w, err)) < 0 ||
+        (c->post.debug && c->s.pad_bytes > 0 &&
+         (rc = postfetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->levels.pad_all,
+                                    err)) < 0)) {
+        expert_server_free(c);
+        return rc;
+    }
+    if (c->can_guess &&
+        (rc = read_ahead_create(&c->reader, pool_threads(c->o->team), err)) < 0) {
+        expert_server_free(c);
+        return rc;
+    }
+    c->nothing_locked = wants_to_fetch(c) && !can_fetch(c);
+    postfetch_levels_begin(&c->levels, c->bank, &c->p->rate);
+    expert_server_send_levels(c);
+    *out = c;
+    return 0;
+}
+
+void expert_server_free(expert_server *c)
+{
+    if (!c) return;
+    expert_server_tell_fetches(c);
+    gpu_free(c->g, c->arena);
+    gpu_mailbox_free(c->g, c->mailbox);
+    gpu_free_host(c->g, c->log);
+    gpu_free_host(c->g, c->slots);
+    gpu_free_host(c->g, c->wanted);
+    experts_cpu_free(c->cpu);
+    read_ahead_free(c->reader);
+    worklist_free(c->work);
+    mem_free(c->x_storage);
+    mem_free(c->items);
+    postfetch_log_free(c->notes);
+    mem_free(c->layers);
+    mem_free(c->layer_s);
+    mem_free(c->split);
+    mem_free(c);
+}

@@ -1,0 +1,49 @@
+/* layer_steps.h - what the loop asks of whoever computes a layer.
+ *
+ * There are two implementations: engine/host/host_steps.h computes on the CPU, at once;
+ * engine/gpu/gpu_steps.h writes operations into the GPU's stream, or into a recording, and has a
+ * second face, the host's half of a recorded token. forward_tiered.c alone decides the order of the
+ * calls: begin or resume, then for each layer mix, route, one of the experts' steps and join; end
+ * after the last layer of this implementation, then copy_to_host or logits. */
+#ifndef ENGINE_LAYER_STEPS_H
+#define ENGINE_LAYER_STEPS_H
+
+#include "engine/batch.h"
+
+/* How a layer's chosen experts are computed, for one batch. */
+typedef enum expert_strategy {
+    EXPERTS_LOCAL,                       /* all where the dense part is computed */
+    EXPERTS_ASKED,                       /* few tokens on the GPU: the host is asked for those that
+                                          * are not in VRAM, while the GPU computes the others */
+    EXPERTS_BY_HOST,                     /* a short prompt on the GPU: the same, with all the
+                                          * host's vectors of a layer at once */
+    EXPERTS_SPLIT,                       /* one of some length: those that many tokens chose pass
+                                          * through VRAM, while the host computes the others */
+    EXPERTS_STREAMED                     /* a long one: all by the GPU, passing through VRAM */
+} expert_strategy;
+
+typedef struct layer_steps {
+    void *self;
+
+    /* Tokens to vectors: the embedding's rows, and the rotation of their positions. */
+    int (*begin)(void *self, const batch *b, err_ctx *err);
+    /* Instead: goes on with the vectors [n, n_embd] that another implementation handed over. */
+    int (*resume)(void *self, const batch *b, const float *x, err_ctx *err);
+
+    void (*mix)(void *self, int layer);          /* attention or DeltaNet, residual */
+    void (*route)(void *self, int layer);        /* norm, router logits, top-k, weights */
+    int (*experts_local)(void *self, int layer, err_ctx *err);
+    int (*experts_asked)(void *self, int layer, err_ctx *err);
+    int (*experts_by_host)(void *self, int layer, err_ctx *err);
+    int (*experts_split)(void *self, int layer, err_ctx *err);
+    int (*experts_streamed)(void *self, int layer, err_ctx *err);
+    void (*join)(void *self, int layer);         /* sum in the router's order, residual */
+
+    int (*end)(void *self, err_ctx *err);
+    /* The vectors of the batch in RAM, good until its next begin. */
+    int (*copy_to_host)(void *self, const float **x, err_ctx *err);
+    /* Logits [n_row, n_vocab] of the last n_row tokens of the batch. */
+    int (*logits)(void *self, float *logits, int n_row, err_ctx *err);
+} layer_steps;
+
+#endif

@@ -1,0 +1,131 @@
+/* cache_fixture.c - plans for tests: not what a planner would choose, but what covers every way. */
+#include "tests/cache_fixture.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "engine/gpu/expert_server.h"
+#include "tests/test.h"
+#include "tiers/fault_injection.h"
+
+const place places[N_PLACES] = {
+    { .name = "CPU, mapped file" },
+    { .name = "CPU, cache before the file", .planned = true, .disk = true },
+    { .name = "CPU, cache before the file, bounced", .planned = true, .disk = true,
+      .bounce = true },
+    { .name = "GPU, all in VRAM", .gpu = true },
+    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .guesses = 2, .stage_parts = 1,
+      .stream_from = 64 },
+    { .name = "GPU, experts in RAM, no post-fetch", .gpu = true, .planned = true, .no_fetch = true,
+      .stream_from = INT_MAX },
+    { .name = "GPU, half of the experts in VRAM", .gpu = true, .planned = true, .hot_of_8 = 4,
+      .guesses = 1, .stage_parts = 3, .stream_from = 9 },
+    { .name = "GPU, most of them, fetched and not used", .gpu = true, .planned = true,
+      .hot_of_8 = 6, .stage_parts = 2, .stream_from = 9, .force_cpu = true },
+    { .name = "GPU, waiting for what is late", .gpu = true, .planned = true, .block = true,
+      .stage_parts = 1, .stream_from = 9 },
+    { .name = "GPU, one stream", .gpu = true, .planned = true, .hot_of_8 = 1, .one_stream = true,
+      .stage_parts = 1, .stream_from = 9 },
+    { .name = "GPU, cache before the file", .gpu = true, .planned = true, .hot_of_8 = 2,
+      .disk = true, .stage_parts = 2, .stream_from = 40 },
+    { .name = "GPU, a cache of half of the experts", .gpu = true, .planned = true, .hot_of_8 = 4,
+      .changing = true, .guesses = 2, .stage_parts = 2, .stream_from = 9 },
+    { .name = "GPU, a cache of most experts, no post-fetch", .gpu = true, .planned = true,
+      .hot_of_8 = 6, .changing = true, .no_fetch = true, .stage_parts = 1, .stream_from = 40 },
+    { .name = "GPU, a cache of most experts, prompts by the CPU", .gpu = true, .planned = true,
+      .hot_of_8 = 7, .changing = true, .guesses = 4, .stream_from = INT_MAX },
+    { .name = "GPU, half of the experts, moved", .gpu = true, .planned = true, .hot_of_8 = 4,
+      .changing = true, .moved = true, .guesses = 2, .stage_parts = 2, .stream_from = 9 },
+    { .name = "GPU, most of the experts, moved, prompts by the CPU", .gpu = true, .planned = true,
+      .hot_of_8 = 6, .changing = true, .moved = true, .stream_from = INT_MAX },
+    { .name = "GPU, experts that would be moved, in RAM that cannot be page-locked", .gpu = true,
+      .planned = true, .hot_of_8 = 5, .changing = true, .moved = true, .no_lock = true,
+      .no_fetch = true, .stage_parts = 2, .stream_from = 9 },
+    { .name = "GPU, experts in RAM, prompts shared out", .gpu = true, .planned = true,
+      .guesses = 2, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
+    { .name = "GPU, a cache of half of the experts, prompts shared out", .gpu = true,
+      .planned = true, .hot_of_8 = 4, .changing = true, .stage_parts = 1, .split_from = 9,
+      .stream_from = 64, .bus = 1e60 },
+    { .name = "GPU, some experts in VRAM, prompts shared out", .gpu = true, .planned = true,
+      .hot_of_8 = 3, .stage_parts = 3, .split_from = 9, .stream_from = INT_MAX },
+    { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
+      .guesses = 2, .stage_parts = 1, .stream_from = 9 },
+    { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
+      .cpu_of_4 = 2, .no_fetch = true, .stream_from = INT_MAX },
+    { .name = "half of the layers on the GPU, cache before the file", .gpu = true,
+      .planned = true, .cpu_of_4 = 2, .disk = true, .stage_parts = 2, .stream_from = 40 },
+    { .name = "a quarter of the layers on the GPU, some experts in VRAM", .gpu = true,
+      .planned = true, .cpu_of_4 = 3, .hot_of_8 = 4, .stage_parts = 1, .stream_from = 9 },
+    { .name = "all layers on the GPU, the head on the CPU", .gpu = true, .planned = true,
+      .head_in_ram = true, .stage_parts = 1, .stream_from = 9 },
+};
+
+static uint64_t slabs_bytes(const expert_bank *b)
+{
+    uint64_t bytes = 0;
+    for (int s = 0; s < SLAB_COUNT; s++)
+        bytes += size_align((uint64_t)b->n_expert * expert_slab_bytes(b, (expert_slab)s), 256);
+    return bytes;
+}
+
+/* As the planner would: no floats are shared out, and where the CPU may compute experts of any
+ * prompt, all of them keep to the contract. */
+static void choose_ways(plan *to, const model *m, const place *p)
+{
+    const bool splits = p->split_from > 0 && !expert_bank_has_floats(model_first_bank(m));
+    to->stream_from = p->stream_from;
+    to->split_from = splits ? p->split_from : INT_MAX;
+    to->contract_to = p->stream_from == INT_MAX
+                          ? INT_MAX : plan_most_shared(m->hp.n_expert_used, m->hp.n_expert);
+}
+
+static void make_plan(plan *to, const model *m, const place *p)
+{
+    uint64_t largest = 0;
+    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts,
+                  .cpu_layers = m->hp.n_layer * p->cpu_of_4 / 4, .head_in_ram = p->head_in_ram };
+    choose_ways(to, m, p);
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        const uint64_t bytes = slabs_bytes(m->layers[l].experts);
+        const bool there = p->gpu && l < m->hp.n_layer - to->cpu_layers;
+        const bool whole = l < m->hp.n_layer * p->whole_of_4 / 4;
+        to->hot[l] = there ? m->hp.n_expert * (whole ? 8 : p->hot_of_8) / 8 : 0;
+        if (p->changing) to->hot[l] = max_int(to->hot[l], m->hp.n_expert_used);
+        to->place[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
+        if (bytes > largest) largest = bytes;
+    }
+    to->cache = p->changing;
+    to->moved = p->moved;
+    to->vram_experts = frame_table_bytes(&m->experts, m->hp.n_layer - to->cpu_layers, to->hot[0]);
+    if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
+    to->ram_experts = expert_store_least(&m->experts);
+    to->vram_pad = 1;                    /* there is one; its size is ignored */
+    to->guesses = p->guesses;
+    /* a bus as fast as the memory: half of everything is fetched */
+    to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,
+                         .pcie_in = p->bus > 0 ? p->bus : 1e10,
+                         .disk = 2e9, .disk_straight = p->bounce ? 1e9 : 2e9 };
+}
+
+bool place_engine(engine *e, const model *m, const place *p)
+{
+    const postfetch_options post = {.off = p->no_fetch,
+                                    .force_cpu = p->force_cpu,
+                                    .block = p->block,
+                                    .one_stream = p->one_stream,
+                                    .debug = p->told,
+                                    .frozen = p->told,
+                                    .prediction_always = true};
+    plan made;
+    err_ctx err = { 0 };
+    if (!p->gpu && !p->planned) return true;
+    if (p->planned) make_plan(&made, m, p);
+    const engine_placement where = { .gpu = p->gpu, .plan = p->planned ? &made : NULL,
+                                     .postfetch = &post, .cache = p->cache };
+    if (p->no_lock) fault_arm(FAULT_PAGE_LOCK, 1, FAULT_ALWAYS);
+    const int rc = engine_place(e, &where, &err);
+    if (p->no_lock) fault_disarm_all();
+    return CHECK_MSG(rc == 0, "%s: %s", p->name, err.msg) &&
+           CHECK_MSG(!strstr(engine_expert_store(e).reader, "bounced") == !p->bounce,
+                     "%s: read by %s", p->name, engine_expert_store(e).reader);
+}

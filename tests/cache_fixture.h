@@ -1,0 +1,37 @@
+/* cache_fixture.h - placements to run the same tests in: which processor computes, where experts
+ * are. */
+#ifndef TESTS_CACHE_FIXTURE_H
+#define TESTS_CACHE_FIXTURE_H
+
+#include "engine/engine.h"
+
+typedef struct place {
+    const char *name;
+    bool gpu;
+    bool planned;                        /* false: everything on that processor */
+    int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
+    bool head_in_ram;
+    int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
+    int whole_of_4;                      /* layers, in quarters, that have all of them there */
+    bool changing;                       /* which make room for others, */
+    bool moved;                          /* and are in RAM or in VRAM, not in both */
+    bool no_lock;                        /* RAM that cannot be page-locked: nothing moves */
+    bool disk;                           /* the others through a small cache from the file, */
+    bool bounce;                         /* read through a bounce buffer; */
+    cache_policy cache;                  /* which expert makes room */
+    int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
+    int split_from;                      /* 0: never */
+    double bus;                          /* its speed in the plan; 0: as fast as the memory */
+    bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
+    int guesses;                         /* experts of a layer fetched before they are chosen */
+    bool told;                           /* ... without trials, and every layer's logged */
+} place;
+
+enum { N_CPU_PLACES = 3, N_GPU_PLACES = 17, N_PLACES = 25 };
+extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
+                                          * layers on both */
+
+/* Moves e there. Whatever fails is a failed check. */
+bool place_engine(engine *e, const model *m, const place *p);
+
+#endif

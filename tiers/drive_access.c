@@ -1,0 +1,171 @@
+/* drive_access.c - keeps a queue full, with file offsets and memory addresses in random order. */
+#include "tiers/drive_access.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "tiers/page_advice.h"
+
+enum {
+    IN_FLIGHT = READER_DEPTH,
+    LEAST_PLACES = 4,                    /* of the file */
+    SLICES = 4,                          /* of the time, the two ways alternating */
+    LEAST_ROUNDS = 3, MOST_ROUNDS = 15   /* of waiting for a few reads */
+};
+
+static const double WORTH = 1.1;
+static const double ROUNDS_PART = 0.2;   /* of the time, for those above the least */
+
+/* Where reads come from and go to. Each read in flight has a part of the memory to itself. */
+typedef struct spread {
+    uint64_t one, n_page, n_each;        /* bytes; pages a read may begin at; places per read */
+    uint8_t *memory;
+    uint64_t n_random;                   /* words used of the random stream */
+} spread;
+
+static uint64_t below(spread *s, uint64_t n)
+{
+    return random_word(2, s->n_random++) % n;
+}
+
+static read_job job_of(spread *s, uint64_t part)
+{
+    return (read_job){ .offset = below(s, s->n_page) * READER_PAGE, .bytes = s->one, .tag = part,
+                       .to = s->memory + (part * s->n_each + below(s, s->n_each)) * s->one };
+}
+
+/* One slice. Begins and ends with nothing in flight. */
+static int read_slice(double *bytes, double *used, reader *r, spread *s, double seconds,
+                      err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    read_job jobs[IN_FLIGHT];
+    uint64_t tags[IN_FLIGHT];
+    for (int i = 0; i < IN_FLIGHT; i++) jobs[i] = job_of(s, (uint64_t)i);
+    int n, rc = reader_submit(r, jobs, IN_FLIGHT, err);
+    while (rc == 0 && reader_open_jobs(r) > 0) {
+        if ((n = reader_wait(r, tags, IN_FLIGHT, 1, err)) < 0) return n;
+        *bytes += (double)n * (double)s->one;
+        if (clock_since(from) >= seconds) continue;
+        for (int i = 0; i < n; i++) jobs[i] = job_of(s, tags[i]);
+        rc = reader_submit(r, jobs, n, err);
+    }
+    *used += clock_since(from);
+    return rc;
+}
+
+static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spread *s,
+                        err_ctx *err)
+{
+    double bytes[2] = { 0, 0 }, used[2] = { 0, 0 };
+    for (int i = 0; i < 2 * SLICES; i++) {
+        const int way = i % 2;
+        if (!r[way]) continue;
+        if (t->watch && !t->watch(t->ctx)) return err_set(err, ERR_STOPPED, "stopped");
+        const int rc = read_slice(&bytes[way], &used[way], r[way], s, t->seconds / SLICES, err);
+        if (rc < 0) return rc;
+    }
+    *out = (drive_speed){ .straight = bytes[0] / used[0],
+                          .bounced = r[1] ? bytes[1] / used[1] : 0 };
+    return 0;
+}
+
+/* Seconds until a few reads are done that begin with nothing in flight. */
+static int read_few(double *seconds, reader *r, spread *s, int n, err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    read_job jobs[IN_FLIGHT];
+    uint64_t tags[IN_FLIGHT];
+    for (int i = 0; i < n; i++) jobs[i] = job_of(s, (uint64_t)i);
+    int rc = reader_submit(r, jobs, n, err);
+    while (rc == 0 && reader_open_jobs(r) > 0) {
+        const int done = reader_wait(r, tags, IN_FLIGHT, 1, err);
+        if (done < 0) rc = done;
+    }
+    *seconds = clock_since(from);
+    return rc;
+}
+
+/* The median of some rounds. */
+static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread *s, double speed,
+                        err_ctx *err)
+{
+    const uint64_t from = clock_ns();
+    double rounds[MOST_ROUNDS];
+    int n = 0;
+    while (n < LEAST_ROUNDS || (n < MOST_ROUNDS && clock_since(from) < ROUNDS_PART * t->seconds)) {
+        const int rc = read_few(&rounds[n++], r, s, t->at_once, err);
+        if (rc < 0) return rc;
+    }
+    sort_doubles(rounds, n);
+    out->wait = rounds[n / 2] - t->at_once * (double)s->one / speed;
+    out->wait = fmin(fmax(out->wait, DRIVE_LEAST_WAIT_S), DRIVE_MOST_WAIT_S);
+    return 0;
+}
+
+/* A cell of the bounce buffer holds a read, which begins and ends at pages. */
+static uint32_t cell_bytes(uint64_t one)
+{
+    return one < READER_PIECE ? (uint32_t)one : READER_PIECE;
+}
+
+static uint64_t bounce_bytes(uint64_t one)
+{
+    return READER_BOUNCE / READER_PIECE * (uint64_t)cell_bytes(one);
+}
+
+static int measure_open(drive_speed *out, const drive_task *t, spread *s, bool bounce,
+                        err_ctx *err)
+{
+    const reader_options straight = { .kind = READER_AUTO };
+    const reader_options bounced = { .kind = READER_AUTO, .team = t->team,
+                                     .piece = cell_bytes(s->one) };
+    reader *r[2] = { NULL, NULL };
+    int rc = reader_open(&r[0], &t->path, 1, &straight, NULL, err);
+    if (rc == 0 && bounce) rc = reader_open(&r[1], &t->path, 1, &bounced, NULL, err);
+    if (rc == 0) {
+        reader_register(r[0], s->memory, IN_FLIGHT * s->n_each * s->one);
+        rc = measure_both(out, t, r, s, err);
+    }
+    if (rc == 0 && t->at_once > 0) {
+        const bool better = drive_wants_bounce(out);
+        rc = measure_wait(out, t, r[better], s, better ? out->bounced : out->straight, err);
+    }
+    if (rc < 0) *out = (drive_speed){ 0 };
+    reader_close(r[0]);
+    reader_close(r[1]);
+    return rc;
+}
+
+uint64_t drive_least_memory(uint64_t one)
+{
+    return IN_FLIGHT * size_align(one, READER_PAGE);
+}
+
+int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
+{
+    const uint64_t one = size_align(t->one, READER_PAGE);
+    void *memory;
+    *out = (drive_speed){ 0 };
+    if (one == 0 || t->file_bytes / one < LEAST_PLACES ||
+        t->memory_bytes < drive_least_memory(one))
+        return err_set(err, ERR_RANGE, "too little to measure the drive with");
+    const bool bounce = t->memory_bytes >= drive_least_memory(one) + bounce_bytes(one);
+    const uint64_t memory_bytes = t->memory_bytes - (bounce ? bounce_bytes(one) : 0);
+    spread s = { .one = one, .n_page = (t->file_bytes - one) / READER_PAGE + 1,
+                 .n_each = memory_bytes / one / IN_FLIGHT };
+    const size_t bytes = (size_t)(IN_FLIGHT * s.n_each * one);
+    int rc = pages_map(&memory, bytes, PAGES_HUGE, err);
+    if (rc < 0) return rc;
+    s.memory = memory;
+    s.n_random = clock_ns();             /* not what the last measurement left in some cache */
+    pages_touch(memory, bytes, t->team);
+    rc = measure_open(out, t, &s, bounce, err);
+    pages_unmap(memory, bytes);
+    return rc;
+}
+
+bool drive_wants_bounce(const drive_speed *s)
+{
+    return s->bounced > WORTH * s->straight;
+}
