@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/args.h"
+#include "cli/args/args.h"
+#include "cli/args/nearest_word.h"
 #include "cli/console.h"
-#include "cli/nearest_word.h"
 #include "cli/output_file.h"
 #include "cuda/gpu.h"
 #include "loader/sigbus_guard.h"

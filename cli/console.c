@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "cli/interrupt.h"
-#include "cli/line_wrap.h"
+#include "cli/view/line_wrap.h"
 
 static const char *program = "moe";
 static bool on_screen, dimmed;           /* stderr is a terminal; stdout one with colours */

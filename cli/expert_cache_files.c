@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/console.h"
 #include "cli/cache_directory.h"
+#include "cli/console.h"
 #include "moe/last_run_experts.h"
 #include "moe/profile_scores.h"
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "cli/console.h"
 #include "cli/model_name.h"
 #include "engine/models/model.h"

@@ -10,15 +10,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cli/args.h"
+#include "cli/args/args.h"
+#include "cli/args/engine_args.h"
+#include "cli/args/tier_args.h"
+#include "cli/cache_directory.h"
 #include "cli/console.h"
 #include "cli/demo_model.h"
-#include "cli/engine_args.h"
 #include "cli/expert_cache_files.h"
-#include "cli/cache_directory.h"
 #include "cli/interrupt.h"
 #include "cli/model_name.h"
-#include "cli/tier_args.h"
 #include "cuda/gpu.h"
 #include "tiers/numa.h"
 #include "tiers/page_advice.h"

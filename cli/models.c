@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "cli/console.h"
 #include "cli/model_list.h"
 

@@ -11,14 +11,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/args.h"
-#include "cli/console.h"
+#include "cli/args/args.h"
 #include "cli/cache_directory.h"
+#include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/plan_vs_measured.h"
+#include "cli/view/plan_vs_measured.h"
 #include "engine/engine_stats.h"
-#include "engine/plan/measure.h"
 #include "engine/gpu/weights_gpu.h"
+#include "engine/plan/measure.h"
 #include "tiers/cpu_utilisation.h"
 #include "tiers/machine.h"
 

@@ -9,11 +9,11 @@
 
 #include <limits.h>
 
-#include "cli/plan_view.h"
+#include "cli/view/plan_view.h"
 #include "cuda/gpu.h"
 #include "engine/plan/planning.h"
-#include "moe/profile_scores.h"
 #include "moe/postfetch.h"
+#include "moe/profile_scores.h"
 
 typedef enum device_choice { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO } device_choice;
 

@@ -8,16 +8,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/args.h"
-#include "cli/cache_cost.h"
+#include "cli/args/args.h"
+#include "cli/args/engine_args.h"
+#include "cli/args/tier_args.h"
 #include "cli/console.h"
+#include "cli/cost/cache_cost.h"
 #include "cli/demo_model.h"
-#include "cli/engine_args.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
 #include "cli/placement.h"
-#include "cli/plan_view.h"
-#include "cli/tier_args.h"
+#include "cli/view/plan_view.h"
 
 typedef struct plan_options {
     const char *model;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/console.h"
 #include "cli/cache_directory.h"
+#include "cli/console.h"
 #include "engine/session/state.h"
 
 enum {

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/args.h"
-#include "cli/console.h"
+#include "cli/args/args.h"
 #include "cli/chat/conversation.h"
+#include "cli/console.h"
 #include "cli/model_name.h"
 #include "engine/text/chat/chat.h"
 #include "engine/text/textbuf_json.h"

@@ -2,7 +2,7 @@
  *
  * Each line gets exactly one line of output, in order; the first that cannot be converted ends the
  * program with an error that names it. Lines may be of any length. */
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/model_name.h"

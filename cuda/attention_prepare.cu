@@ -6,8 +6,8 @@
  * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: the same
  * projections and tables give the same stored bytes (up to the order of the norm's sum, which is in
  * double). The attention itself is in attention_prompt.cu and in the kernels for few tokens. */
-#include "cuda/kv_rows.cuh"
 #include "cuda/batch.cuh"
+#include "cuda/kv_rows.cuh"
 
 enum {
     WARPS = 4,                           /* heads in a block */

@@ -16,9 +16,9 @@
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 
+#include "cuda/batch.cuh"
 #include "cuda/contract_activation.cuh"
 #include "cuda/dot.cuh"
-#include "cuda/batch.cuh"
 #include "cuda/select.cuh"
 
 enum { MAX_SLOTS = GPU_MOST_USED + 1 };

@@ -7,8 +7,8 @@
  * Whichever kernel reads the logits selects, by keys if sigmoids and a bias decide, or, if ids are
  * asked for, a kernel with a warp for each token. Larger batches go through the products of
  * batch.cuh. */
-#include "cuda/dot.cuh"
 #include "cuda/batch.cuh"
+#include "cuda/dot.cuh"
 #include "cuda/select.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: of a block */

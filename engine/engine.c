@@ -6,9 +6,9 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "engine/engine_stats.h"
 #include "engine/host/repack_head.h"
 #include "engine/host/router_ahead.h"
-#include "engine/engine_stats.h"
 #include "engine/plan/measure.h"
 
 /* ---- engine ---------------------------------------------------------------------------------- */

@@ -7,8 +7,8 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
-#include "engine/session/kv.h"
 #include "engine/models/model.h"
+#include "engine/session/kv.h"
 #include "engine/session/sampler.h"
 #include "moe/cache_policy.h"
 

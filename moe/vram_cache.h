@@ -7,9 +7,9 @@
 #define MOE_VRAM_CACHE_H
 
 #include "cuda/gpu.h"
-#include "moe/usage_profile.h"
 #include "moe/expert_store.h"
 #include "moe/frame_table.h"
+#include "moe/usage_profile.h"
 
 typedef struct vram_cache vram_cache;
 

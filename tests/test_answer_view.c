@@ -1,5 +1,5 @@
 /* test_answer_view.c - what parts of an answer become on standard output, byte by byte. */
-#include "cli/answer_view.h"
+#include "cli/view/answer_view.h"
 
 #include <errno.h>
 #include <fcntl.h>

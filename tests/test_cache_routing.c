@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "cuda/gpu.h"
-#include "engine/gpu/expert_server.h"
 #include "engine/engine_stats.h"
+#include "engine/gpu/expert_server.h"
 #include "moe/router.h"
 #include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
-#include "tests/sim_gpu.h"
 #include "tests/make_store.h"
+#include "tests/sim_gpu.h"
 #include "tests/test.h"
 #include "tiers/fault_injection.h"
 

@@ -12,8 +12,8 @@
 #include "engine/host/experts_cpu.h"
 #include "tests/ffn_golden.h"
 #include "tests/make_store.h"
-#include "tests/test.h"
 #include "tests/make_weights.h"
+#include "tests/test.h"
 #include "tiers/fault_injection.h"
 
 static int differing(const float *a, const float *b, int n)

@@ -12,8 +12,8 @@
 extern "C" {
 #include "engine/cpu/contract_blocks.h"
 #include "engine/cpu/kernels.h"
-#include "tests/test.h"
 #include "tests/make_weights.h"
+#include "tests/test.h"
 }
 #undef restrict
 

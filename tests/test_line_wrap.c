@@ -1,5 +1,5 @@
 /* test_line_wrap.c - where lines break, and that nothing but blanks at a break is lost. */
-#include "cli/line_wrap.h"
+#include "cli/view/line_wrap.h"
 
 #include <locale.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* test_logit_stats.c - likelihoods and divergences of rows whose probabilities are known. */
-#include "cli/logit_stats.h"
+#include "cli/cost/logit_stats.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "cuda/gpu.h"
-#include "engine/gpu/expert_server.h"
 #include "engine/engine_stats.h"
+#include "engine/gpu/expert_server.h"
 #include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"

@@ -1,6 +1,6 @@
 /* test_perf_view.c - counts as JSON and as lines: every key that the docs name is there and no
  * other, with the number that belongs to it; what has nothing to say says nothing. */
-#include "cli/perf_view.h"
+#include "cli/view/perf_view.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* test_plan_vs_measured.c - what is said about a speed that differs from the plan, and why. */
-#include "cli/plan_vs_measured.h"
+#include "cli/view/plan_vs_measured.h"
 
 #include <stdio.h>
 #include <string.h>

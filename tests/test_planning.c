@@ -3,8 +3,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/gpu/gpu_steps.h"
 #include "engine/gpu/expert_server.h"
+#include "engine/gpu/gpu_steps.h"
 #include "engine/host/weights.h"
 #include "engine/plan/planning.h"
 #include "engine/session/state.h"

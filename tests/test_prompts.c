@@ -17,8 +17,8 @@
  * And experts of a prompt that come from the drive are read before they are wanted. */
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
-#include "engine/gpu/prompt_split.h"
 #include "engine/engine_stats.h"
+#include "engine/gpu/prompt_split.h"
 #include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"

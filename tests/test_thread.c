@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "engine/session/prefix_writer.h"
-#include "tiers/reader.h"
 #include "tiers/background_worker.h"
+#include "tiers/reader.h"
 #include "tiers/thread.h"
 
 enum { MOST = 256 };

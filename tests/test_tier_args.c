@@ -1,13 +1,13 @@
 /* test_tier_args.c - what flags and variables, by our names and by those that people know from
  * elsewhere, ask of the plan, of post-fetch and of the threads. */
-#include "cli/tier_args.h"
+#include "cli/args/tier_args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/engine_args.h"
+#include "cli/args/engine_args.h"
 #include "tests/test.h"
 
 #define MIB (UINT64_C(1) << 20)

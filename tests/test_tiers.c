@@ -1,9 +1,9 @@
 /* test_tiers.c - what the machine says about itself, where threads run, how memory is read. */
 #include "tests/test.h"
+#include "tiers/affinity.h"
 #include "tiers/bandwidth.h"
 #include "tiers/machine.h"
 #include "tiers/pool.h"
-#include "tiers/affinity.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -27,8 +27,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tiers/machine.h"
 #include "tiers/affinity.h"
+#include "tiers/machine.h"
 #include "tiers/thread.h"
 
 enum {

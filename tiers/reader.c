@@ -18,9 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tiers/background_worker.h"
 #include "tiers/bounce_buffer.h"
 #include "tiers/fault_injection.h"
-#include "tiers/background_worker.h"
 
 enum {
     ENDED = -1,                          /* job.why: the file ends before the job does */

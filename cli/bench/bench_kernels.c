@@ -17,8 +17,8 @@
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/median_spread.h"
 #include "cli/synth/synth_blocks.h"
+#include "cli/view/median_spread.h"
 #include "engine/host/repack_head.h"
 #include "tiers/bandwidth.h"
 

@@ -13,8 +13,8 @@
 
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
+#include "cli/cost/logit_stats.h"
 #include "cli/interrupt.h"
-#include "cli/logit_stats.h"
 #include "cli/output_file.h"
 
 /* Logits in memory at a time; a chunk of the default size with 200,000 tokens fits. */

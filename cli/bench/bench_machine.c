@@ -15,7 +15,7 @@
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/median_spread.h"
+#include "cli/view/median_spread.h"
 #include "engine/cpu/kernels.h"
 #include "tiers/bandwidth.h"
 #include "tiers/drive_access.h"

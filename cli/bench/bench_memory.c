@@ -2,8 +2,8 @@
 #include "cli/bench/bench_memory.h"
 
 #include "cli/console.h"
-#include "tiers/bandwidth.h"
 #include "tiers/available_memory.h"
+#include "tiers/bandwidth.h"
 
 #define FIELD(f) offsetof(bench_memory_args, f)
 const arg_option bench_memory_options[BENCH_MEMORY_N_OPTION] = {

@@ -2,7 +2,7 @@
 #ifndef CLI_BENCH_BENCH_MEMORY_H
 #define CLI_BENCH_BENCH_MEMORY_H
 
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "tiers/pool.h"
 #include "tiers/topology.h"
 

@@ -6,10 +6,10 @@
 #ifndef CLI_BENCH_BENCH_MODEL_H
 #define CLI_BENCH_BENCH_MODEL_H
 
-#include "cli/args.h"
-#include "cli/engine_args.h"
+#include "cli/args/args.h"
+#include "cli/args/engine_args.h"
+#include "cli/args/tier_args.h"
 #include "cli/model_handle.h"
-#include "cli/tier_args.h"
 
 typedef struct bench_model_args {
     const char *model;                   /* NULL: the demo model inside the program */

@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "cli/bench/bench_model.h"
+#include "cli/bench/tiers_view.h"
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
-#include "cli/bench/tiers_view.h"
 #include "engine/engine_stats.h"
 
 enum {

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "cli/console.h"
-#include "cli/plan_view.h"
-#include "cli/median_spread.h"
+#include "cli/view/median_spread.h"
+#include "cli/view/plan_view.h"
 
 /* ---- what it comes to ------------------------------------------------------------------------ */
 

@@ -10,20 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/args.h"
-#include "cli/cache_cost.h"
+#include "cli/args/args.h"
+#include "cli/args/chat_args.h"
+#include "cli/args/engine_args.h"
+#include "cli/args/tier_args.h"
 #include "cli/chat/chat_session.h"
-#include "cli/console.h"
-#include "cli/demo_model.h"
-#include "cli/engine_args.h"
-#include "cli/expert_cache_files.h"
-#include "cli/experts_cost.h"
-#include "cli/interrupt.h"
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
+#include "cli/console.h"
+#include "cli/cost/cache_cost.h"
+#include "cli/cost/experts_cost.h"
+#include "cli/demo_model.h"
+#include "cli/expert_cache_files.h"
+#include "cli/interrupt.h"
 #include "cli/output_file.h"
-#include "cli/chat_args.h"
-#include "cli/tier_args.h"
 
 typedef struct chat_options {
     const char *model, *load;

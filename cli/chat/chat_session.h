@@ -5,13 +5,13 @@
 #ifndef CLI_CHAT_CHAT_SESSION_H
 #define CLI_CHAT_CHAT_SESSION_H
 
-#include "cli/answer_view.h"
+#include "cli/args/sampling_args.h"
 #include "cli/chat/conversation.h"
 #include "cli/model_handle.h"
-#include "cli/perf_view.h"
-#include "cli/plan_vs_measured.h"
 #include "cli/prompt_cache.h"
-#include "cli/sampling_args.h"
+#include "cli/view/answer_view.h"
+#include "cli/view/perf_view.h"
+#include "cli/view/plan_vs_measured.h"
 #include "engine/session/answer.h"
 
 typedef struct chat_session {

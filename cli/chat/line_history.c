@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/console.h"
 #include "cli/cache_directory.h"
+#include "cli/console.h"
 
 bool line_history_path(char *dst, size_t cap)
 {

@@ -16,9 +16,9 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "cli/chat/line_history.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/chat/line_history.h"
 
 struct line_input {
     const char *const *words;

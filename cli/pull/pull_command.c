@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "cli/interrupt.h"
 #include "cli/model_name.h"
 #include "cli/pull/pull_file.h"

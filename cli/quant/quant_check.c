@@ -3,8 +3,8 @@
 
 #include <sys/stat.h>
 
+#include "cli/args/tier_args.h"
 #include "cli/chat/conversation.h"
-#include "cli/tier_args.h"
 
 /* The text to read: a file's, or the argument itself. */
 static int take_text(char **out, str_view *text, const char *argument)

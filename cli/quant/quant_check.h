@@ -6,8 +6,8 @@
 #ifndef CLI_QUANT_QUANT_CHECK_H
 #define CLI_QUANT_QUANT_CHECK_H
 
-#include "cli/engine_args.h"
-#include "cli/text_reading.h"
+#include "cli/args/engine_args.h"
+#include "cli/cost/text_reading.h"
 
 enum { QUANT_CHECK_TOKENS = 512, QUANT_CHECK_ROWS = 128 };       /* at most */
 

@@ -3,10 +3,10 @@
  * Whatever can be refused is refused before the first weight is read. */
 #include "cli/commands.h"
 
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "cli/interrupt.h"
-#include "cli/quant/quant_report.h"
 #include "cli/output_file.h"
+#include "cli/quant/quant_report.h"
 #include "loader/quantise.h"
 
 #define TYPES "nvfp4, mxfp4, q8_0, q4_k and bf16"

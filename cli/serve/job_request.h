@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-#include "cli/form_args.h"
+#include "cli/args/form_args.h"
 #include "cli/serve/api.h"
 #include "cli/serve/conversation_dates.h"
 #include "cli/serve/engine_context.h"

@@ -12,16 +12,16 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "cli/args/engine_args.h"
+#include "cli/args/tier_args.h"
 #include "cli/console.h"
 #include "cli/demo_model.h"
-#include "cli/engine_args.h"
 #include "cli/expert_cache_files.h"
 #include "cli/interrupt.h"
-#include "cli/plan_view.h"
 #include "cli/prompt_cache.h"
 #include "cli/serve/metrics.h"
 #include "cli/serve/route.h"
-#include "cli/tier_args.h"
+#include "cli/view/plan_view.h"
 #include "tiers/available_memory.h"
 
 #define DIGITS "0123456789"

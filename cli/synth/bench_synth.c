@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/args.h"
+#include "cli/args/args.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
 #include "cli/synth/synth.h"

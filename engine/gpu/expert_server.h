@@ -10,8 +10,8 @@
 #define ENGINE_GPU_EXPERT_SERVER_H
 
 #include "cuda/gpu.h"
-#include "engine/host/experts_cpu.h"
 #include "engine/gpu/weights_gpu.h"
+#include "engine/host/experts_cpu.h"
 #include "engine/perf_counts.h"
 #include "moe/postfetch.h"
 #include "moe/vram_cache.h"

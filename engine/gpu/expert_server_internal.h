@@ -3,9 +3,9 @@
 #ifndef ENGINE_GPU_EXPERT_SERVER_INTERNAL_H
 #define ENGINE_GPU_EXPERT_SERVER_INTERNAL_H
 
+#include "engine/gpu/expert_server.h"
 #include "engine/gpu/postfetch_levels.h"
 #include "engine/gpu/postfetch_log.h"
-#include "engine/gpu/expert_server.h"
 
 /* The last question that has slabs fetched. How long that took is known when the device has gone
  * on. */

@@ -10,10 +10,10 @@
 
 #include "engine/gpu/prompt_split.h"
 #include "engine/gpu/weights_gpu.h"
+#include "engine/layer_steps.h"
 #include "engine/models/rope.h"
 #include "engine/session/sampler.h"
 #include "engine/session/state.h"
-#include "engine/layer_steps.h"
 
 typedef struct gpu_steps gpu_steps;
 

@@ -3,11 +3,11 @@
 #define ENGINE_HOST_HOST_STEPS_H
 
 #include "engine/host/experts_cpu.h"
+#include "engine/layer_steps.h"
 #include "engine/models/rope.h"
 #include "engine/session/state.h"
-#include "engine/layer_steps.h"
-#include "moe/usage_profile.h"
 #include "moe/router.h"
+#include "moe/usage_profile.h"
 
 typedef struct host_steps host_steps;
 

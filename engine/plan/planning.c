@@ -10,14 +10,14 @@
 #include <sys/stat.h>
 
 #include "cuda/gpu.h"
-#include "engine/host/repack_head.h"
 #include "engine/cpu/kernels.h"
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
+#include "engine/host/repack_head.h"
 #include "engine/session/state.h"
 #include "moe/expert_stream.h"
-#include "tiers/machine.h"
 #include "tiers/available_memory.h"
+#include "tiers/machine.h"
 #include "tiers/page_advice.h"
 #include "tiers/topology.h"
 

@@ -16,8 +16,8 @@
 #include "engine/engine.h"
 #include "engine/session/sampler.h"
 #include "engine/text/chat/chat.h"
-#include "engine/text/grammar/grammar_mask.h"
 #include "engine/text/chat/stop_strings.h"
+#include "engine/text/grammar/grammar_mask.h"
 
 typedef enum answer_end {
     ANSWER_STOP,                         /* the model ended its turn */

@@ -16,10 +16,10 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/text/textbuf_json.h"
 #include "engine/text/grammar/grammar_merge.h"
 #include "engine/text/grammar/grammar_number.h"
 #include "engine/text/grammar/grammar_value.h"
+#include "engine/text/textbuf_json.h"
 
 enum { MAX_REFS = 1024, MAX_DEPTH = 64, MAX_VISITS = 1 << 16, MAX_NAME = 256, MAX_FIXED = 256 };
 

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "engine/text/textbuf_json.h"
 #include "engine/text/grammar/grammar_number.h"
+#include "engine/text/textbuf_json.h"
 
 #define GEMMA_QUOTE "<|\"|>"
 enum { WORD_MAX_BYTES = 128 };

@@ -1,0 +1,89 @@
+/* engine_args.c - flags to engine_options and session_options.
+ *
+ * Whether the numbers suit the model is not known here: engine and session refuse what does not. */
+#include "cli/args/engine_args.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/console.h"
+#include "engine/cpu/kernels.h"
+#include "tiers/machine.h"
+#include "tiers/pool.h"
+
+#define FIELD(f) offsetof(engine_args, f)
+const arg_option engine_arg_options[ENGINE_N_OPTION] = {
+    { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
+      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs; moe-serve: "
+      "32768" },
+    { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
+      "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
+    { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
+      "Threads of the CPU. Default: one per physical core" },
+    { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
+      "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
+    { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
+      "Most tokens of a prompt computed at a time. Default: 512; up to 4096 on a GPU, and where "
+      "experts come from the drive" },
+    { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
+      "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
+    { "experts-used", 0, ARG_INT, FIELD(experts_used), "N", NULL, 1, MODEL_MOST_USED,
+      "Experts for each token. Answers change; a line says how far off they are" },
+    { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
+      "Leave out experts that are not in VRAM, but not in prompts of 9 tokens or more. Answers "
+      "change, too" },
+};
+
+void engine_args_init(engine_args *a)
+{
+    *a = (engine_args){ .kv = "f16", .device = "auto" };
+}
+
+/* 0 if the variable says nothing. */
+static int cores_said(void)
+{
+    const char *text = getenv("MOE_CORES");
+    const int n = text ? atoi(text) : 0;
+    return n > 0 && n <= POOL_MAX_THREADS ? n : 0;
+}
+
+int engine_args_cores(void)
+{
+    int n_cpu;
+    return cores_said() > 0 ? cores_said() : machine_cores(NULL, 0, &n_cpu);
+}
+
+int engine_args_read(engine_options *eo, session_options *so, device_choice *choice,
+                     const engine_args *a)
+{
+    const char *device = a->device ? a->device : "cpu";
+    char shown[64];
+    err_ctx err;
+    kv_type type;
+    if (strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0 && strcmp(device, "auto") != 0) {
+        console_error("%s: '%s' is none of cpu, cuda and auto",
+                      a->device == getenv("MOE_DEVICE") ? "MOE_DEVICE" : "--device",
+                      ESC(shown, str_from(device)));
+        return 2;
+    }
+    if (!kv_type_from_name(&type, a->kv)) {
+        /* the table hands on a pointer to the variable's own text, which tells the two apart */
+        console_error("%s: '%s' is none of f32, f16 and q8_0",
+                      a->kv == getenv("MOE_KV") ? "MOE_KV" : "--kv", a->kv);
+        return 2;
+    }
+    if (!kernels_named(a->isa, &err)) {
+        console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
+        return 2;
+    }
+    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_said(), .isa = a->isa,
+                            .exact = a->exact, .yarn_rounded = a->yarn_rounded };
+    /* CPU kernels that were asked for by name are meant to be used */
+    *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
+              strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
+              DEVICE_CPU;
+    *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type,
+                             .skip_missing = a->skip_missing };
+    return 0;
+}

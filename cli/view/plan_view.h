@@ -1,0 +1,28 @@
+/* plan_view.h - a plan for people and for scripts. */
+#ifndef CLI_VIEW_PLAN_VIEW_H
+#define CLI_VIEW_PLAN_VIEW_H
+
+#include <jansson.h>
+
+#include "tiers/plan.h"
+
+typedef struct plan_view {
+    const plan *p;
+    const plan_model *what;
+    bool measured;                       /* the speeds are this machine's, not assumed ones */
+    speeds_note when;                    /* if measured; a date of 0: not known */
+    const char *gemm;                    /* what multiplies prompts on the GPU; NULL or "": not
+                                          * known, or no GPU */
+} plan_view;
+
+/* Tables on stdout: bytes of each tier, and what to expect. */
+void plan_view_print(const plan_view *v);
+
+/* "VRAM 7.5 GB with 11 of 36 layers' experts, RAM 42.5 GB, drive 0 B; 38.6 tok/s expected, bound by
+ * CPU memory". PLAN_LINE_CAP is enough. Returns dst. */
+enum { PLAN_LINE_CAP = 320 };
+const char *plan_view_line(char *dst, size_t cap, const plan_view *v);
+
+json_t *plan_view_json(const plan_view *v);      /* NULL without memory */
+
+#endif

@@ -1,0 +1,178 @@
+/* plan_vs_measured.c - compares a plan's speed with the clock's, and names what is slower than
+ * planned.
+ *
+ * Each part of a token that can be seen (the device's own time, the CPU's, waiting for the drive)
+ * is held against the plan's term for it; the one with the largest excess is named, if it explains
+ * a good part of the missing time. Guesses are worded as such. */
+#include "cli/view/plan_vs_measured.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double SLOWER = 0.75, FASTER = 1.25;        /* of what was expected: not noise */
+static const double EXPLAINS = 0.25;     /* of the missing time: what a cause has to account for */
+static const double MANY_LATE = 0.25;    /* of the matrices fetched */
+
+/* The best explanation so far. */
+typedef struct cause {
+    double excess_s;                     /* a token, beyond the plan */
+    char text[200];
+} cause;
+
+static void consider(cause *best, double excess_s, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void consider(cause *best, double excess_s, const char *fmt, ...)
+{
+    va_list ap;
+    if (excess_s <= best->excess_s) return;
+    best->excess_s = excess_s;
+    va_start(ap, fmt);
+    vsnprintf(best->text, sizeof best->text, fmt, ap);
+    va_end(ap);
+}
+
+static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+static void consider_cpu(cause *best, double excess_s, double rate, double planned)
+{
+    consider(best, excess_s, "the CPU read weights at %.1f GB/s instead of %.1f (other programs "
+             "may share its memory or its cores)", rate * 1e-9, planned * 1e-9);
+}
+
+static void consider_device(cause *best, double s, double planned_s)
+{
+    consider(best, s - planned_s, "the GPU took %.1f ms a token for its own part instead of %.1f "
+             "(a long context, or other programs on it)", s * 1e3, planned_s * 1e3);
+}
+
+/* More of the experts' bytes were left to the CPU than planned: why. */
+static void consider_share(cause *best, double excess_s, const plan *p, const plan_seen *seen)
+{
+    const expert_server_stats *c = &seen->host;
+    const double late = ratio((double)c->late, (double)c->down_fetched);
+    if (late > MANY_LATE)
+        consider(best, excess_s, "%.0f%% of the matrices fetched came too late: the bus gave %.1f "
+                 "GB/s instead of %.1f", late * 100, ratio((double)c->pull_bytes, c->pull_s) * 1e-9,
+                 p->rate.pull_busy * 1e-9);
+    else if (p->t_pull > 0 && !c->fetching)
+        consider(best, excess_s, "post-fetch is off, because it did not pay");
+    else
+        consider(best, excess_s, "%.0f MB of experts a token fell to the CPU, %.0f at an even "
+                 "choice", (double)c->cpu_bytes / seen->tokens * 1e-6,
+                 p->t_cpu * (p->t_pull > 0 ? p->rate.cpu_busy : p->rate.cpu) * 1e-6);
+}
+
+/* With a GPU: its questions tell the two apart. */
+static void consider_both(cause *best, const plan *p, const plan_seen *seen)
+{
+    const expert_server_stats *c = &seen->host;
+    const double n = seen->tokens;
+    const double planned_rate = c->pull_bytes > 0 ? p->rate.cpu_busy : p->rate.cpu;
+    const double waited_s = fmin(seen->store.wait_s, c->cpu_s);
+    const double cpu_s = (c->cpu_s - waited_s) / n, bytes = (double)c->cpu_bytes / n;
+    const double usual_s = ratio(bytes, planned_rate);   /* for the bytes that there were */
+    consider_device(best, c->ask_s / n, p->t_dense + p->t_hot + p->t_hop);
+    consider_share(best, usual_s - p->t_cpu, p, seen);
+    consider_cpu(best, cpu_s - usual_s, ratio(bytes, cpu_s), planned_rate);
+}
+
+/* The CPU alone: all the time that is not waiting. */
+static void consider_alone(cause *best, const plan *p, const plan_seen *seen)
+{
+    const double planned_s = p->t_dense + p->t_cpu;
+    const double s = (seen->seconds - seen->store.wait_s) / seen->tokens;
+    consider_cpu(best, s - planned_s, ratio(planned_s * p->rate.cpu, s), p->rate.cpu);
+}
+
+/* Waiting is the part of the drive's time that the CPU's work does not hide. */
+static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
+{
+    const store_stats *st = &seen->store;
+    const double wait_s = st->wait_s / seen->tokens, planned_s = fmax(0, p->t_disk - p->t_cpu);
+    const double missed = ratio((double)st->misses, (double)(st->hits + st->misses));
+    const double even = ratio((double)p->disk_experts, (double)(p->disk_experts + p->ram_experts));
+    const double rate = ratio((double)st->read_bytes, st->wait_s);       /* at most */
+    if (missed > FASTER * even)
+        consider(best, wait_s - planned_s, "%.0f%% of the experts had to be read from the drive, "
+                 "%.0f%% at an even choice", missed * 100, even * 100);
+    else if (rate < p->rate.disk)
+        consider(best, wait_s - planned_s, "the drive gave %.2f GB/s instead of %.2f", rate * 1e-9,
+                 p->rate.disk * 1e-9);
+    else
+        consider(best, wait_s - planned_s, "%.1f ms a token of waiting for the drive instead of "
+                 "%.1f", wait_s * 1e3, planned_s * 1e3);
+}
+
+const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_seen *seen,
+                                  bool faster_too)
+{
+    cause best = { 0 };
+    dst[0] = '\0';
+    if (seen->tokens < 1 || !(seen->seconds > 0) || !(p->decode_tok_s > 0)) return dst;
+    const double rate = seen->tokens / seen->seconds, want = p->decode_tok_s;
+    if (rate > FASTER * want && faster_too)
+        snprintf(dst, cap, "%.1f tok/s where %.1f were expected", rate, want);
+    if (rate >= SLOWER * want) return dst;
+    if (!p->gpu) consider_alone(&best, p, seen);
+    else if (seen->host.questions > 0) consider_both(&best, p, seen);
+    else consider_device(&best, seen->seconds / seen->tokens, p->t_dense + p->t_hot);
+    if (p->disk_experts > 0) consider_drive(&best, p, seen);
+    if (best.excess_s < EXPLAINS * (1 / rate - 1 / want))
+        snprintf(best.text, sizeof best.text, "no link is much slower than measured; a long "
+                 "context or other programs may be why");
+    snprintf(dst, cap, "%.1f tok/s where %.1f were expected: %s", rate, want, best.text);
+    return dst;
+}
+
+bool plan_vs_measured_has_tiers(const plan *p)
+{
+    return p->gpu || p->disk_experts > 0;
+}
+
+/* ---- watching an answer ---------------------------------------------------------------------- */
+
+void plan_seen_less(plan_seen *seen, const plan_seen *before)
+{
+    expert_server_stats *h = &seen->host;
+    store_stats *st = &seen->store;
+    h->questions -= before->host.questions;
+    h->down_fetched -= before->host.down_fetched;
+    h->late -= before->host.late;
+    h->cpu_bytes -= before->host.cpu_bytes;
+    h->pull_bytes -= before->host.pull_bytes;
+    h->ask_s -= before->host.ask_s;
+    h->cpu_s -= before->host.cpu_s;
+    h->pull_s -= before->host.pull_s;
+    st->hits -= before->store.hits;
+    st->misses -= before->store.misses;
+    st->read_bytes -= before->store.read_bytes;
+    st->wait_s -= before->store.wait_s;
+}
+
+void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, bool faster_too)
+{
+    *w = (plan_watch){ .p = measured && plan_vs_measured_has_tiers(p) ? p : NULL, .s = s,
+                       .faster_too = faster_too };
+}
+
+void plan_watch_away(plan_watch *w, uint64_t ns)
+{
+    w->away_ns += ns;
+}
+
+void plan_watch_token(plan_watch *w)
+{
+    if (!w->p || ++w->n_token > PLAN_WATCH_TOKENS) return;
+    if (w->n_token == PLAN_WATCH_FROM) {
+        session_counts(w->s, &w->before.host, &w->before.store);
+        w->away_ns = 0;
+        w->from_ns = clock_ns();
+    }
+    if (w->n_token < PLAN_WATCH_TOKENS) return;
+    plan_seen seen = { .tokens = PLAN_WATCH_TOKENS - PLAN_WATCH_FROM };
+    seen.seconds = (double)(clock_ns() - w->from_ns - w->away_ns) * 1e-9;
+    session_counts(w->s, &seen.host, &seen.store);
+    plan_seen_less(&seen, &w->before);
+    plan_vs_measured_line(w->line, sizeof w->line, w->p, &seen, w->faster_too);
+}
