@@ -248,7 +248,7 @@ if [ -e "$tmp/state" ]; then bad "a pipe left $(ls -R "$tmp/state")"; else ok; f
 
 # ---- at a terminal. Waits for what should appear, never for a time.
 cat >"$tmp/person.py" <<'P'
-import os, pty, re, select, signal, subprocess, sys, termios, time
+import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
 program, state, gptoss, patience, results = *sys.argv[1:4], int(sys.argv[4]), []
 # whoever started the tests in the background may have switched it off
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -263,7 +263,8 @@ class Person:
             if ignored: signal.signal(ignored, signal.SIG_IGN)
             self.start([program, "chat", *flags])
         self.seen, self.at = b"", 0
-    def start(self, argv):
+    def start(self, argv):           # in lines that hold a path of any length
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 400, 0, 0))
         os.environ["TERM"] = "xterm"
         os.execv(argv[0], argv)
     def read(self, limit):

@@ -136,14 +136,14 @@ for i in $(seq 34); do
     watchers="$watchers $!"
 done
 for i in $(seq 500); do
-    [ "$(cat "$tmp"/watch.* | grep -c 'too many watch')" -lt 2 ] || break
+    [ "$(cat "$tmp"/watch.* | grep -c 'too many clients read')" -lt 2 ] || break
     sleep 0.02
 done
 gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
 for i in $(seq 50); do [ "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)" -lt 32 ] || break; sleep 0.02; done
 stop
 wait $watchers
-equal "watchers that are too many" 2 "$(cat "$tmp"/watch.* | grep -c 'too many watch')"
+equal "watchers that are too many" 2 "$(cat "$tmp"/watch.* | grep -c 'too many clients read')"
 equal "streams that ended in order" 32 "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)"
 if grep -q '\[cut\]' "$tmp"/watch.*; then bad "a stream broke when the server stopped"; else ok; fi
 
