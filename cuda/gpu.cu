@@ -360,19 +360,36 @@ int gpu_recording_create(gpu_recording **out, err_ctx *err)
     return *out ? 0 : err_set(err, ERR_NOMEM, "recording: %zu bytes", sizeof **out);
 }
 
+static void empty_recording(gpu_recording *r)
+{
+    if (r->exec) cudaGraphExecDestroy(r->exec);
+    r->exec = NULL;
+}
+
+/* VRAM for the nodes is taken by one of these two calls. */
+static cudaError_t instantiate(gpu_recording *r, cudaGraph_t graph, cudaStream_t stream)
+{
+    cudaError_t rc = cudaGraphInstantiate(&r->exec, graph, 0);
+    if (rc == cudaSuccess) rc = cudaGraphUpload(r->exec, stream);
+    else r->exec = NULL;
+    return rc;
+}
+
 int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err)
 {
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
+    cudaError_t rc = cudaSuccess;
 
     gpu_fail(g, cudaStreamEndCapture(g->stream, &graph), "end of recording");
-    if (g->failure == cudaSuccess)
-        gpu_fail(g, cudaGraphInstantiate(&exec, graph, 0), "recording");
+    empty_recording(r);                  /* first: the new one may need its memory */
+    if (g->failure == cudaSuccess) rc = instantiate(r, graph, g->stream);
     if (graph) cudaGraphDestroy(graph);
-    if (g->failure != cudaSuccess) return report(g, err);
-    if (r->exec) cudaGraphExecDestroy(r->exec);
-    r->exec = exec;
-    gpu_fail(g, cudaGraphUpload(exec, g->stream), "recording");
+    if (rc == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        empty_recording(r);
+        return fail(err, rc, "recording", g->device);
+    }
+    gpu_fail(g, rc, "recording");
     return report(g, err);
 }
 
@@ -384,7 +401,7 @@ void gpu_replay(gpu *g, gpu_recording *r)
 void gpu_recording_free(gpu_recording *r)
 {
     if (!r) return;
-    if (r->exec) cudaGraphExecDestroy(r->exec);
+    empty_recording(r);
     mem_free(r);
 }
 

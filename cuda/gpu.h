@@ -132,11 +132,16 @@ void gpu_profile_end(gpu *g);            /* recordings made meanwhile must not b
 
 typedef struct gpu_recording gpu_recording;
 
-int gpu_recording_create(gpu_recording **out, err_ctx *err);     /* nothing on it */
+/* VRAM that plans count for each kernel of a recording: its launch descriptor and arguments,
+ * rounded up generously. tests/test_gpu.c compares it with the driver's figure. */
+enum { GPU_RECORDED_KERNEL = 4 << 10 };
+
+int gpu_recording_create(gpu_recording **out, err_ctx *err);     /* empty */
 void gpu_recording_free(gpu_recording *r);                       /* NULL is fine */
 int gpu_record_begin(gpu *g, err_ctx *err);
-int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err);      /* replaces what was on it */
-void gpu_replay(gpu *g, gpu_recording *r); /* an operation */
+/* Replaces the contents of r. ERR_NOMEM: VRAM is too small, r is empty, and the device goes on. */
+int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err);
+void gpu_replay(gpu *g, gpu_recording *r);       /* an operation; r is not empty */
 
 /* ---- operands -------------------------------------------------------------------------------- */
 

@@ -94,6 +94,7 @@ static int walk(forward *f, const batch *b, const layer_steps *on_gpu, int end, 
 
 static int record(forward *f, int pos, err_ctx *err)
 {
+    if (!gpu_steps_wants_recording(f->gpu, pos)) return 0;
     const batch b = { .n = 1, .pos = pos, .last = gpu_steps_reach(pos) };
     const int rc = gpu_steps_record_begin(f->gpu, err);
     if (rc < 0) return rc;
@@ -104,11 +105,15 @@ static int record(forward *f, int pos, err_ctx *err)
 /* Takes in one token without waiting for the GPU to finish it. */
 static int take(forward *f, int32_t id, int pos, err_ctx *err)
 {
-    const batch b = { .ids = &id, .n = 1, .pos = pos };
-    int rc;
-    if (!gpu_steps_is_recorded(f->gpu, pos) && (rc = record(f, pos, err)) < 0) return rc;
-    rc = walk(f, &b, gpu_steps_played(f->gpu), f->m->hp.n_layer, err);
-    return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : 0;
+    const batch b = { .ids = &id, .n = 1, .pos = pos, .last = gpu_steps_reach(pos) };
+    int rc = record(f, pos, err);
+    if (rc < 0) return rc;
+    const bool recorded = gpu_steps_is_recorded(f->gpu, pos);
+    rc = walk(f, &b, recorded ? gpu_steps_played(f->gpu) : gpu_steps_live(f->gpu),
+              f->m->hp.n_layer, err);
+    if (rc < 0) return gpu_steps_give_up(f->gpu, rc, err);
+    if (!recorded && f->head_on_gpu) gpu_steps_end_token(f->gpu);
+    return 0;
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

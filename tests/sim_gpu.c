@@ -227,6 +227,22 @@ void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
     return NULL;
 }
 
+bool sim_take_vram(uint64_t bytes)
+{
+    pthread_mutex_lock(&card.lock);
+    const bool fits = card.used <= card.total && bytes <= card.total - card.used;
+    if (fits) card.used += bytes;
+    pthread_mutex_unlock(&card.lock);
+    return fits;
+}
+
+void sim_return_vram(uint64_t bytes)
+{
+    pthread_mutex_lock(&card.lock);
+    card.used -= bytes;
+    pthread_mutex_unlock(&card.lock);
+}
+
 static void free_piece(gpu *g, void *p, piece_kind kind, const char *what)
 {
     uint64_t bytes = 0;

@@ -35,6 +35,9 @@
 bool sim_in_vram(const void *p, uint64_t bytes);
 bool sim_in_one_piece(const void *p, uint64_t bytes);    /* of VRAM or page-locked RAM */
 bool sim_is_reachable(const void *p, uint64_t bytes);
+/* Memory of the driver's; false: there is not so much left. */
+bool sim_take_vram(uint64_t bytes);
+void sim_return_vram(uint64_t bytes);
 bool sim_touches_locked(const void *p, uint64_t bytes);  /* any of it is page-locked */
 
 int sim_sms(const gpu_info *info);       /* in use, by gpu_pretend_sms */

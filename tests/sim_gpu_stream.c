@@ -18,6 +18,7 @@ typedef struct op_list {                 /* of a recording; may still be played 
 
 struct gpu_recording {
     op_list *ops;                        /* NULL: nothing is on it */
+    uint64_t bytes;                      /* of VRAM */
 };
 
 struct gpu {
@@ -538,10 +539,17 @@ int gpu_recording_create(gpu_recording **out, err_ctx *err)
     return *out ? 0 : err_set(err, ERR_NOMEM, "recording: %zu bytes", sizeof **out);
 }
 
+static void empty_recording(gpu_recording *r)
+{
+    free_list(r->ops);
+    sim_return_vram(r->bytes);
+    *r = (gpu_recording){ 0 };
+}
+
 void gpu_recording_free(gpu_recording *r)
 {
     if (!r) return;
-    free_list(r->ops);
+    empty_recording(r);
     mem_free(r);
 }
 
@@ -565,8 +573,14 @@ int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err)
         free_list(made);
         return sim_report(g, err);
     }
-    free_list(r->ops);
-    r->ops = made;
+    uint64_t bytes = 0;
+    for (const sim_op *op = made->first; op; op = op->next) bytes += GPU_RECORDED_KERNEL;
+    empty_recording(r);
+    if (!sim_take_vram(bytes)) {
+        free_list(made);
+        return err_set(err, ERR_NOMEM, "GPU 0: recording: out of memory");
+    }
+    *r = (gpu_recording){ made, bytes };
     return 0;
 }
 

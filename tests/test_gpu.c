@@ -284,6 +284,34 @@ static void check_recording(quant_type type, const test_rng *rng)
     gpu_recording_free(r);
 }
 
+/* Eight recordings of 510 kernels take no more VRAM than plans count for them. */
+static void check_recorded_bytes(const test_rng *rng)
+{
+    enum { RECORDINGS = 8, CHAINS = 170 };
+    test_rng own = *rng;
+    const chain c = chain_make(QT_Q8_0, host_floats(256, 1.0f, &own), own);
+    gpu_recording *r[RECORDINGS] = { NULL };
+    gpu_info before, after;
+    err_ctx err = { 0 };
+    int rc = gpu_describe(&before, 0, &err);
+    for (int i = 0; i < RECORDINGS && rc == 0; i++) {
+        rc = gpu_recording_create(&r[i], &err);
+        if (rc == 0) rc = gpu_record_begin(device(), &err);
+        for (int k = 0; k < CHAINS && rc == 0; k++) run_chain(&c);
+        if (rc == 0) rc = gpu_record_end(r[i], device(), &err);
+    }
+    if (rc == 0) rc = gpu_wait(device(), &err);
+    if (rc == 0) rc = gpu_describe(&after, 0, &err);
+    if (expect(rc == 0, "%s", err.msg)) {
+        const uint64_t most = (uint64_t)RECORDINGS * CHAINS * 3 * GPU_RECORDED_KERNEL;
+        const uint64_t taken = before.vram_free < after.vram_free ? 0 :
+                               before.vram_free - after.vram_free;
+        expect(taken <= most, "%d recordings of %d kernels take %llu bytes, plans count %llu",
+               RECORDINGS, 3 * CHAINS, (unsigned long long)taken, (unsigned long long)most);
+    }
+    for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(r[i]);
+}
+
 static void check_profile(const test_rng *rng)
 {
     test_rng own = *rng;
@@ -321,6 +349,9 @@ static void test_recordings(test_rng *rng)
         check_recording(types[i], rng);
         case_end();
     }
+    case_begin("VRAM");
+    check_recorded_bytes(rng);
+    case_end();
     family("profiles");
     case_begin("two kernels");
     check_profile(rng);

@@ -30,7 +30,13 @@ typedef struct host_transfer {
 typedef struct recorded_token {
     gpu_recording *r;
     int last;                            /* position up to which it is good; 0: not yet made */
+    int refused;                         /* position at which VRAM was too small for it; -1: none */
 } recorded_token;
+
+enum {
+    RETRY_TOKENS = 64,                   /* from one attempt without VRAM to the next */
+    LAYER_KERNELS = 16                   /* of a token, in any layer or after the last, at most */
+};
 
 /* What kernels depend on: whether slabs are fetched, and what is done with guesses: nothing, the
  * cores read ahead, some cross the bus; profiles. */
@@ -56,6 +62,7 @@ struct gpu_steps {
     prompt_split *split;                 /* NULL: not some of them, either */
     gpu_session_recordings *recordings;  /* of the session whose turn it is; borrowed */
     bool recording, profiling;
+    bool refusal_logged;                 /* VRAM was too small for a recording */
     int forced;                          /* a prompt_strategy, or -1 */
     bool outside;                        /* some experts of layers here are not in VRAM */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
@@ -641,6 +648,13 @@ bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
     return s->recordings->tokens[token_now(s)].last == gpu_steps_reach(pos);
 }
 
+bool gpu_steps_wants_recording(const gpu_steps *s, int pos)
+{
+    const recorded_token *t = &s->recordings->tokens[token_now(s)];
+    const bool refused = t->refused >= 0 && pos >= t->refused && pos - t->refused < RETRY_TOKENS;
+    return t->last != gpu_steps_reach(pos) && !refused;
+}
+
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
 {
     const int rc = gpu_record_begin(s->p.g, err);
@@ -651,8 +665,24 @@ int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
     recorded_token *t = &s->recordings->tokens[token_now(s)];
-    const gpu_buffers *b = &s->b;
+    err_ctx why = { 0 };
     s->recording = false;
+    gpu_steps_end_token(s);
+    const int rc = gpu_record_end(t->r, s->p.g, &why);
+    t->last = rc == 0 ? gpu_steps_reach(pos) : 0;
+    t->refused = rc == ERR_NOMEM ? pos : -1;
+    if (rc == ERR_NOMEM && !s->refusal_logged) {
+        log_line("%s: tokens are computed without a recording, which is slower", why.msg);
+        s->refusal_logged = true;
+    } else if (rc < 0 && err) {
+        *err = why;
+    }
+    return rc == ERR_NOMEM ? 0 : rc;
+}
+
+void gpu_steps_end_token(gpu_steps *s)
+{
+    const gpu_buffers *b = &s->b;
     if (s->p.head) {
         run_head(s, b->x, 1);
         gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->at, &s->mailbox->seen, b->best,
@@ -661,9 +691,6 @@ int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
         send_vectors(s);
     }
     gpu_advance(s->p.g, b->at, 1);
-    const int rc = gpu_record_end(t->r, s->p.g, err);
-    t->last = rc == 0 ? gpu_steps_reach(pos) : 0;
-    return rc;
 }
 
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
@@ -772,6 +799,12 @@ static uint64_t host_transfer_bytes(const model_hparams *hp, int chunk)
 uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk)
 {
     return gpu_buffers_bytes(g, m, chunk);
+}
+
+uint64_t gpu_steps_recordings_bytes(const model *m)
+{
+    const uint64_t kernels = LAYER_KERNELS * (1 + (uint64_t)m->hp.n_layer);
+    return RECORDINGS * kernels * GPU_RECORDED_KERNEL;
 }
 
 uint64_t gpu_steps_host_bytes(const model *m, int chunk)
@@ -891,8 +924,10 @@ int gpu_seat_create(gpu_session_recordings **out, state *st, err_ctx *err)
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
     s->st = st;
-    for (int i = 0; i < RECORDINGS && rc == 0; i++)
+    for (int i = 0; i < RECORDINGS && rc == 0; i++) {
+        s->tokens[i].refused = -1;
         rc = gpu_recording_create(&s->tokens[i].r, err);
+    }
     if (rc == 0) *out = s;
     else gpu_seat_free(s);
     return rc;

@@ -38,7 +38,9 @@ typedef struct gpu_parts {
 /* Everything for batches of up to chunk tokens. */
 int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx *err);
 void gpu_steps_free(gpu_steps *s);       /* NULL is fine */
-uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk);       /* of VRAM */
+/* VRAM: of the steps, and of the recordings of one session. */
+uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk);
+uint64_t gpu_steps_recordings_bytes(const model *m);
 uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* of page-locked RAM, if not all
                                                                   * is done here */
 
@@ -79,11 +81,17 @@ int gpu_steps_wait(gpu_steps *s, err_ctx *err);
  * far back it looks, so twice as far takes a new one. */
 int gpu_steps_reach(int pos);
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos);
-/* Between the two, call the live steps of one token. end adds what follows the last layer: the head
- * and the pick of the likeliest token, or, without a head here, the copy of the vector to the
- * host. */
+/* Records a token if it is time to: between the two, call the live steps of one token. end adds
+ * what follows the last layer: the head and the pick of the likeliest token, or, without a head
+ * here, the copy of the vector to the host. Without VRAM for the recording end returns 0 and
+ * logs that, the token remains unrecorded, and wants_recording is false for the next
+ * RETRY_TOKENS positions. */
+bool gpu_steps_wants_recording(const gpu_steps *s, int pos);
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err);
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err);
+
+/* After the live steps of a token that is computed without a recording: the same ending. */
+void gpu_steps_end_token(gpu_steps *s);
 
 /* The likeliest token after the one just played, the first of equals. Waits for it. */
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err);

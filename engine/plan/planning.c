@@ -264,7 +264,9 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];
-        out->vram_work[i] = work ? work(ctx, m, chunk) : 0;
+        if (work)
+            out->vram_work[i] = work(ctx, m, chunk) +
+                                (1 + (uint64_t)o->n_sharing) * gpu_steps_recordings_bytes(m);
         if (!count_session(out, i, m, o, n_thread, chunk))
             return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
     }

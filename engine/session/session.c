@@ -100,8 +100,9 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     if (rc < 0) return rc;
     const state_options so = state_options_of(e, &opt);
     const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data, before = keeps_before(e);
-    const uint64_t work = engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) : 0;
     const uint64_t n = 1 + (uint64_t)opt.n_sharing;
+    const uint64_t work = !engine_on_gpu(e) ? 0 : gpu_steps_bytes(e->device, m, opt.chunk) +
+                                                  n * gpu_steps_recordings_bytes(m);
     const uint64_t all[] = {
         size_times(state_bytes(m, &so), n), work,
         host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
