@@ -139,10 +139,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (!tmpl || make_chat(&other, v, tmpl, &err) < 0) other = NULL;
         mem_free(tmpl);
     }
-    format(other             ? other
-           : which < N_SMALL ? chats[kind]
-                             : with[which - N_SMALL],
-           vocab[v].e, data[1], tools, args, text);
+    format(other ? other : which < N_SMALL ? chats[kind] : with[which - N_SMALL], vocab[v].e,
+           data[1], tools, args, text);
     chat_free(other);
     json_decref(tools);
     return 0;

@@ -293,15 +293,9 @@ static bool open_from(int first_vocab, int first_kind)
     return ready;
 }
 
-bool chats_open(void)
-{
-    return open_from(0, 0);
-}
+bool chats_open(void) { return open_from(0, 0); }
 
-bool chats_open_small(void)
-{
-    return open_from(N_VOCAB_FILE, GLM);
-}
+bool chats_open_small(void) { return open_from(N_VOCAB_FILE, GLM); }
 
 void chats_close(void)
 {

@@ -74,10 +74,7 @@ static const maker_edit *find_edit(writer *o, const char *name)
     return NULL;
 }
 
-static int count_dims(const uint64_t ne[4])
-{
-    return ne[3] ? 4 : ne[2] ? 3 : ne[1] ? 2 : 1;
-}
+static int count_dims(const uint64_t ne[4]) { return ne[3] ? 4 : ne[2] ? 3 : ne[1] ? 2 : 1; }
 
 static void write_edit(writer *o, const maker_edit *e)
 {

@@ -40,8 +40,7 @@ static bool looks_like(const char *s, const char *picture)
 static bool has_format(const char *s, const char *format)
 {
     int y, m, d;
-    if (strcmp(format, "uuid") == 0)
-        return looks_like(s, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx");
+    if (strcmp(format, "uuid") == 0) return looks_like(s, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx");
     return looks_like(s, "0000-00-00") && sscanf(s, "%d-%d-%d", &y, &m, &d) == 3 && m >= 1 &&
            m <= 12 && d >= 1 &&
            d <= (m == 2 ? 29 : m == 4 || m == 6 || m == 9 || m == 11 ? 30 : 31);

@@ -33,10 +33,7 @@ static uint16_t half_scale(weight_kind kind, test_rng *rng)
     return (uint16_t)(0x1000 + test_below(rng, 0x1800));     /* 2^-11 .. 2^-5 */
 }
 
-static uint16_t sign(test_rng *rng)
-{
-    return (uint16_t)(test_below(rng, 2) << 15);
-}
+static uint16_t sign(test_rng *rng) { return (uint16_t)(test_below(rng, 2) << 15); }
 
 static const half_scales *halves_of(quant_type type)
 {
@@ -84,8 +81,7 @@ void weight_row_make(uint8_t *row, quant_type type, int cols, weight_kind kind, 
     else test_fill(rng, row, n * bytes);
     if (kind == WEIGHTS_RANDOM) return;
     if (floats) put_floats(row, type, n, kind, rng);
-    for (size_t b = 0; b < n && !floats; b++)
-        put_scales(row + b * bytes, type, scales, kind, rng);
+    for (size_t b = 0; b < n && !floats; b++) put_scales(row + b * bytes, type, scales, kind, rng);
 }
 
 /* ---- activations --------------------------------------------------------------------------- */
@@ -106,8 +102,7 @@ static void make_block(float *x, int n, bool poison, test_rng *rng)
                         kind == 3 ? 0x1p90f : kind == 4 ? 100.0f : 1.0f;
     for (int i = 0; i < n; i++) x[i] = spread(rng) * scale;
     if (kind == 5)                       /* ties: the largest is 127, the rest end in one half */
-        for (int i = 0; i < n; i++)
-            x[i] = i == 0 ? 127.0f : (float)test_below(rng, 126) + 0.5f;
+        for (int i = 0; i < n; i++) x[i] = i == 0 ? 127.0f : (float)test_below(rng, 126) + 0.5f;
     if (kind >= 24)                      /* codes of 127 or -127 throughout: the largest sums */
         for (int i = 0; i < n; i++) x[i] = kind == 24 ? 1.0f : -1.0f;
     if (kind == 6 && poison) x[test_below(rng, (uint32_t)n)] = test_below(rng, 2) ? INFINITY : NAN;

@@ -7,10 +7,7 @@
 #include "tests/test.h"
 
 /* The larger error; one that is no number is the largest. */
-static inline double worse(double a, double b)
-{
-    return b <= a ? a : isnan(b) ? INFINITY : b;
-}
+static inline double worse(double a, double b) { return b <= a ? a : isnan(b) ? INFINITY : b; }
 
 /* |got - want| / |want|. Where all of want is 0, so must be all of got. */
 static inline double rel_error(const float *got, const double *want, size_t n)

@@ -52,10 +52,7 @@ static void note_held(void)
     held_first = __sanitizer_get_current_allocated_bytes();
 }
 
-int __lsan_is_turned_off(void)
-{
-    return __sanitizer_get_current_allocated_bytes() == held_first;
-}
+int __lsan_is_turned_off(void) { return __sanitizer_get_current_allocated_bytes() == held_first; }
 #else
 static void note_held(void)
 {
@@ -87,15 +84,9 @@ int test_end(void)
     return failed || run.n_site + run.skipped == 0;
 }
 
-const char *test_golden(void)
-{
-    return run.golden;
-}
+const char *test_golden(void) { return run.golden; }
 
-const char *test_unpacked(void)
-{
-    return run.unpacked;
-}
+const char *test_unpacked(void) { return run.unpacked; }
 
 int test_n_thread(int usual)
 {
@@ -110,10 +101,7 @@ bool test_is_long(void)
     return said && strcmp(said, "1") == 0;
 }
 
-int test_rounds(int many, int few)
-{
-    return test_is_long() ? many : few;
-}
+int test_rounds(int many, int few) { return test_is_long() ? many : few; }
 
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...)
 {

@@ -254,10 +254,7 @@ static void add_text(textbuf *b, const json_t *v)
         textbuf_put(b, (str_view){ json_string_value(v), json_string_length(v) });
 }
 
-static const json_t *at(const json_t *v, const char *key)
-{
-    return json_object_get(v, key);
-}
+static const json_t *at(const json_t *v, const char *key) { return json_object_get(v, key); }
 
 /* Reasoning, answer and calls that a client would have: "r:...\na:...\nf(...)\n". */
 typedef struct heard { textbuf reasoning, text, calls; } heard;

@@ -93,8 +93,7 @@ static const struct { int kind; const char *format, *tools, *want, *why; } rende
     { JSON, "D S^U ^S T^.", NULL, TURN("system", "S") TURN("user", "") TURN("system", "T"),
       "developer is system; a later system turn; no cue" },
     { JSON, "U Hi", "[]", TURN("user", "Hi") CUE, "an empty list of tools is none" },
-    { JSON, "U Hi", "[" TOOL "]",
-      TURN("system", JSON_TOOLS(TOOL_LINE)) TURN("user", "Hi") CUE,
+    { JSON, "U Hi", "[" TOOL "]", TURN("system", JSON_TOOLS(TOOL_LINE)) TURN("user", "Hi") CUE,
       "tools, no system; the template's sentences" },
     { JSON, "S S^U Hi^.", "[" NUMBERS "]",
       TURN("system", "S\n\n" JSON_TOOLS(NUMBERS_LINE)) TURN("user", "Hi"),
@@ -110,12 +109,11 @@ static const struct { int kind; const char *format, *tools, *want, *why; } rende
       "a template whose default stands without tools" },
     { ALWAYS, "S S^.", "[{`name`: `a`}]",
       TURN("system", "S\n\n# Tools\n\nYou may call one or more functions to assist with the user "
-           "query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n"
-           "<tools>\n{\"name\": \"a\"}\n</tools>\n\nFor each function call, return a json object "
-           "with function name and arguments within <tool_call></tool_call> XML tags:\n"
-           "<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n"
-           "</tool_call>"),
-      "the standard sentences where the template has none" },
+           "query.\n\nYou are provided with function signatures within <tools></tools> XML "
+           "tags:\n<tools>\n{\"name\": \"a\"}\n</tools>\n\nFor each function call, return "
+           "a json object with function name and arguments within <tool_call></tool_call> XML "
+           "tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n"
+           "</tool_call>"), "the standard sentences where the template has none" },
     /* ChatML, thinking */
     { THINK, "U Q^A A^R old^U R^A ^R \nnew\n^C get {}^T r^A x^C get {}^T s", NULL,
       TURN("user", "Q") TURN("assistant", "A") TURN("user", "R")

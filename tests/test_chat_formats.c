@@ -136,8 +136,7 @@ static void check_case(const chat *c, int v, const json_t *line)
         mem_free(text);
         encoder_encode(vocab[v].e, &again, str_from(want), true, NULL);
         CHECK_MSG(!same_ids_expected(v, want) ||
-                  (again.n == got.n &&
-                   memcmp(again.ids, got.ids, got.n * sizeof *got.ids) == 0),
+                  (again.n == got.n && memcmp(again.ids, got.ids, got.n * sizeof *got.ids) == 0),
                   "%s, %s: ids differ from those of the text", name, why);
     }
     ids_free(&got);
@@ -163,9 +162,8 @@ static int make_family(chat **out, size_t f, const json_t *sentences, err_ctx *e
         const str_view intro = text_at(sentences, "intro"), outro = text_at(sentences, "outro");
         char *before = mem_strdup_n(intro.ptr ? intro.ptr : "", intro.len);
         if (chatml && str_ends(intro, "\n")) before[intro.len - 1] = '\0';
-        tmpl = fill_template(families[f].tmpl, before,
-                             !outro.ptr ? "" : chatml ? outro.ptr : outro.ptr + 1,
-                             sentences ? text_at(sentences, "system").ptr : "");
+        tmpl = fill_template(families[f].tmpl, before, !outro.ptr ? "" : chatml ? outro.ptr :
+                             outro.ptr + 1, sentences ? text_at(sentences, "system").ptr : "");
         mem_free(before);
     }
     const int rc = make_chat(out, families[f].vocab, tmpl, err);

@@ -97,10 +97,7 @@ static bool next_bits(format *t)
     return true;
 }
 
-static bool may(const format *t, int id)
-{
-    return id >= 0 && (t->bits[id / 64] >> id % 64 & 1);
-}
+static bool may(const format *t, int id) { return id >= 0 && (t->bits[id / 64] >> id % 64 & 1); }
 
 /* One of those that may come. Ends come sooner than by chance, or nothing would ever end. */
 static int draw(const format *t, test_rng *rng, bool any, const char *tail)

@@ -444,17 +444,15 @@ static void test_round_trip(void)
         { THINK, "A c^R a\n\nb", "R{a\n\nb}A{c}.", "reasoning" },
         { THINK, "A c^R a^C ping {}", "R{a}A{c}C:ping {}.", "all three" },
         { XML, "A See^C get {`city`: `a\\n b \\n`, `n`: 2, `b`: false, `l`: [1, null]}^C ping {}",
-          "A{See}C:get {\"city\": \"a\\n b \\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}"
-          "C:ping {}.",
-          "XML calls" },
+          "A{See}C:get {\"city\": \"a\\n b \\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}C:ping "
+          "{}.", "XML calls" },
         { HARMONY, "A Hello.", "A{Hello.}", "an answer; <|end|> replaces <|return|>" },
         { HARMONY, "A c^R a^C get {`a`:1}", "R{a}A{c}C:get {\"a\":1}.", "all three" },
         { QWEN35, "A c^R a\n\nb^C get {`n`: 2, `l`: [1]}^C ping {}",
           "R{a\n\nb}A{c}C:get {\"n\": 2, \"l\": [1]}C:ping {}.", "all three" },
         { GLM, "A c^R a\n\nb^C get {`city`: `a\\n`, `n`: 2, `b`: false, `l`: [1, null]}^C ping {}",
-          "R{a\n\nb}A{c}C:get {\"city\": \"a\\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}"
-          "C:ping {}",
-          "all three" },
+          "R{a\n\nb}A{c}C:get {\"city\": \"a\\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}C:ping "
+          "{}", "all three" },
         { GLM_HARD, "A c^R a^C ping {}", "R{a}A{c}C:ping {}", "tags as control tokens" },
         { GLM47, "A c^R a^C get {`n`: 2}", "R{a}A{c}C:get {\"n\": 2}", "all three" },
         { GEMMA, "A ^R a\n\nb^C get {`city`: `a\\n\\`}`, `b`: [true, {`x`: null}], `n`: 1.5}",
@@ -534,8 +532,7 @@ static void test_random(void)
         const int row = i % (int)ARRAY_LEN(of), kind = of[row].kind;
         char text[1024] = "", why[32];
         const uint32_t n = 1 + test_below(&rng, 14);
-        for (uint32_t k = 0; k < n; k++)
-            strcat(text, of[row].parts[test_below(&rng, of[row].n)]);
+        for (uint32_t k = 0; k < n; k++) strcat(text, of[row].parts[test_below(&rng, of[row].n)]);
         snprintf(why, sizeof why, "random text %d", i);
         check_parse(kind, &r.chat, text, NULL, why);
     }

@@ -6,10 +6,7 @@
 
 #include "tests/test.h"
 
-static str_view sv(const char *s)
-{
-    return str_from(s);
-}
+static str_view sv(const char *s) { return str_from(s); }
 
 /* "S[be kind] U[hi] A[hello|greets]" */
 static const char *show(char *dst, size_t cap, const conversation *c)
@@ -75,8 +72,7 @@ static void test_turns(void)
             }
         }
         show(got, sizeof got, &c);
-        CHECK_MSG(!strcmp(got, turns[i].want) &&
-                  conversation_n_question(&c) == turns[i].n_question,
+        CHECK_MSG(!strcmp(got, turns[i].want) && conversation_n_question(&c) == turns[i].n_question,
                   "%s: %s, %d questions", turns[i].why, got, conversation_n_question(&c));
         conversation_put_back(&c, &kept);
         conversation_release(&c);

@@ -52,8 +52,7 @@ static void check_ahead(ffn_golden *g, const ops *o, experts_cpu *e, acts *x, wo
 {
     const int n = g->k * g->n_embd, most_guess = min_int(g->n_expert, AHEAD_RUNS / SLAB_COUNT);
     read_ahead *r = NULL;
-    if (!CHECK(read_ahead_create(&r, pool_threads(o->team), NULL) == 0))
-        return;
+    if (!CHECK(read_ahead_create(&r, pool_threads(o->team), NULL) == 0)) return;
     for (int way = 0; way < 12; way++)
         for (int t = 0; t < g->n_token; t++) {
             int32_t guess[AHEAD_RUNS];
@@ -566,8 +565,7 @@ static void check_store(stage *g, const char *name, const store_options *so, uns
     experts_cpu *plain = NULL, *e = NULL;
     test_rng rng = { seed };
     err_ctx err = { 0 };
-    if (!so->layers)
-        CHECK(router_ahead_create(&ahead, &g->o, g->weights, hp, all, NULL) == 0);
+    if (!so->layers) CHECK(router_ahead_create(&ahead, &g->o, g->weights, hp, all, NULL) == 0);
     if (!CHECK_MSG(expert_store_create(&s, &g->f.m->experts, g->o.team, so, &err) == 0, "%s",
                    err.msg))
         goto done;

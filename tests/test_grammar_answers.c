@@ -183,10 +183,9 @@ static void test_forced(const fixture *r, const char *name)
     for (int raw = 0; raw < 2; raw++) {
         const answer_end end = ask(&s, r, g, 3, 300, raw);
         const str_view text = textbuf_view(&s.answer);
-        CHECK_MSG(end != ANSWER_STOP || str_is(text, "y\xC3\xA9s") || str_is(text,
-            "y\xC3\xA9s, sir"),
-                  "%s, raw %d: %.*s (%s)", name, raw, (int)text.len, text.ptr,
-                      answer_end_name(end));
+        CHECK_MSG(end != ANSWER_STOP || str_is(text, "y\xC3\xA9s") ||
+                  str_is(text, "y\xC3\xA9s, sir"), "%s, raw %d: %.*s (%s)", name, raw,
+                  (int)text.len, text.ptr, answer_end_name(end));
         if (raw) CHECK(end == ANSWER_STOP);
         said_free(&s);
     }

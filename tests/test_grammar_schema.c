@@ -89,9 +89,8 @@ static const struct { const char *schema; bool strict; const char *text; bool ok
     { "{\"type\":\"array\",\"minItems\":2,\"maxItems\":3}", 0, "[1, 2]", 1 },
     { "{\"type\":\"array\",\"minItems\":2,\"maxItems\":3}", 0, "[1,2,3,4]", 0 },
     { "{\"type\":\"array\",\"maxItems\":0}", 0, "[1]", 0 },
-    { "{\"$ref\":\"#/$defs/t\","
-      "\"$defs\":{\"t\":{\"properties\":{\"n\":{\"$ref\":\"#/$defs/t\"}}}}}",
-      1, "{\"n\":{\"n\":{}}}", 1 },
+    { "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"properties\":{\"n\":{\"$ref\":\"#/$defs/t\"}}}}"
+      "}", 1, "{\"n\":{\"n\":{}}}", 1 },
     { "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"null\"}}}", 0, "null", 1 },
     { "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]},"
       "{\"properties\":{\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]}]}", 1,
@@ -244,8 +243,7 @@ static json_t *value_for(const json_t *s, const json_t *root, int depth)
     if (strcmp(type, "integer") == 0 || strcmp(type, "number") == 0) return number_for(s);
     if (strcmp(type, "string") == 0) {
         static const char *const strings[] = { "", "a", "\xC3\xA9o", "a\"\\",
-                                              "\xF0\x9F\x98\x80\n/b", "12345",
-                                               "1234567" };
+                                               "\xF0\x9F\x98\x80\n/b", "12345", "1234567" };
         return json_string(strings[test_below(&rng, ARRAY_LEN(strings))]);
     }
     if (strcmp(type, "array") == 0) {

@@ -196,10 +196,8 @@ static void test_answers(void)
                      "\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n", "POST"), "POST 7 - -"));
     CHECK(starts(ask(text, sizeof text, "HEAD /now " TO "Connection: close\r\n\r\n",
                      NULL), "HTTP/1.1 200") && !strstr(text, "HEAD 0"));
-    CHECK(starts(ask(text, sizeof text, "GET /later " TO "\r\n", "late"),
-                 "HTTP/1.1 202"));
-    CHECK(starts(ask(text, sizeof text, "GET /nothing " TO "\r\n", "\r\n\r\n"),
-                 "HTTP/1.1 500"));
+    CHECK(starts(ask(text, sizeof text, "GET /later " TO "\r\n", "late"), "HTTP/1.1 202"));
+    CHECK(starts(ask(text, sizeof text, "GET /nothing " TO "\r\n", "\r\n\r\n"), "HTTP/1.1 500"));
     const int fd = connect_tcp();               /* many on one connection, one of them a stream */
     for (int i = 0; i < 5; i++) {
         send_text(fd, "POST /now " TO "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n");
@@ -334,9 +332,8 @@ static void *one_of_many(void *ctx)
 {
     char *own = malloc(1 << 16);
     for (int i = 0; own && i < 20; i++) {
-        ask(own, 1 << 16, i % 2 ? "GET /stream " TO "\r\n"
-                                : "GET /later " TO "\r\n",
-            i % 2 ? "\r\n0\r\n\r\n" : "late");
+        ask(own, 1 << 16, i % 2 ? "GET /stream " TO "\r\n" : "GET /later " TO "\r\n", i % 2 ?
+            "\r\n0\r\n\r\n" : "late");
         if (i % 2 ? strstr(own, "data: 49\n\n") != NULL : strstr(own, "late") != NULL)
             atomic_fetch_add((atomic_int *)ctx, 1);
     }

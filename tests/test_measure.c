@@ -64,18 +64,16 @@ static void test_rows(const model *m)
         const int rc = measure(&s, m, r->nth, NULL, NULL);
         fault_disarm_all();
         CHECK_MSG(rc == r->rc && (s.cpu > 0) == r->cpu && (s.cpu_many > 0) == r->cpu &&
-                  (s.cpu_dense > 0) == r->cpu &&
-                  (s.disk > 0) == r->disk && s.disk >= s.disk_straight &&
-                  (s.disk_straight > 0) == r->disk, "%d, CPU %g %g, drive %g: %s", rc, s.cpu,
-                  s.cpu_many, s.disk, r->why);
+                  (s.cpu_dense > 0) == r->cpu && (s.disk > 0) == r->disk &&
+                  s.disk >= s.disk_straight && (s.disk_straight > 0) == r->disk,
+                  "%d, CPU %g %g, drive %g: %s", rc, s.cpu, s.cpu_many, s.disk, r->why);
         CHECK_MSG(r->cpu ? within(s.layer_cpu, LAYER_LEAST_S, LAYER_MOST_S) : s.layer_cpu == 0,
                   "%g s for a layer: %s", s.layer_cpu, r->why);
         CHECK_MSG(r->disk ? within(s.disk_wait, DRIVE_LEAST_WAIT_S, DRIVE_MOST_WAIT_S)
                           : s.disk_wait == 0, "%g s for the drive: %s", s.disk_wait, r->why);
         CHECK_MSG(s.vram_read == 0 && s.pcie_in == 0 && s.pcie_out == 0 && s.pull == 0 &&
                   s.pull_busy == 0 && s.cpu_busy == 0 && s.gpu_macs == 0 && s.hop == 0 &&
-                  s.layer_dense == 0 && s.layer_hot == 0,
-                  "a GPU where there is none: %s", r->why);
+                  s.layer_dense == 0 && s.layer_hot == 0, "a GPU where there is none: %s", r->why);
     }
 }
 

@@ -129,10 +129,7 @@ static void test_experts_used(void)
 
 /* ---- real sizes ------------------------------------------------------------------------------ */
 
-static bool is_expert(const char *name)
-{
-    return strstr(name, "_exps.") != NULL;
-}
+static bool is_expert(const char *name) { return strstr(name, "_exps.") != NULL; }
 
 #define ALL_OF(fn, type)                                \
     static quant_type fn(const char *name, int layer)   \
@@ -472,10 +469,7 @@ static void test_variants(void)
 /* For the functions that look at a bound model. */
 #define SEE(cond) CHECK_MSG(cond, "%s: %s", why, #cond)
 
-static bool is_named(const tensor *t, const char *name)
-{
-    return t && str_is(t->name, name);
-}
+static bool is_named(const tensor *t, const char *name) { return t && str_is(t->name, name); }
 
 static void see_legacy(const model *m, const char *why)
 {

@@ -26,15 +26,9 @@ static struct {
     const loops *f;
 } now;
 
-static uint32_t bits_of(float v)
-{
-    return load_u32(&v);
-}
+static uint32_t bits_of(float v) { return load_u32(&v); }
 
-static bool same(float a, float b)
-{
-    return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b));
-}
+static bool same(float a, float b) { return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b)); }
 
 /* One check for n values; a failure shows the first that differs. */
 static bool check_floats(const char *file, const char *what, const float *got, const float *want,
@@ -438,23 +432,18 @@ static void test_golden_files(const char *dir, bool ours)
     }
     if (ours || exists(dir, "quant.bin"))
         golden_quant(test_path(path, sizeof path, "%s/quant.bin", dir));
-    if (ours || exists(dir, "exp.u32"))
-        golden_exp(test_path(path, sizeof path, "%s/exp.u32", dir));
+    if (ours || exists(dir, "exp.u32")) golden_exp(test_path(path, sizeof path, "%s/exp.u32", dir));
     if (ours || exists(dir, "glu_qwen.u32"))
         golden_glu(test_path(path, sizeof path, "%s/glu_qwen.u32", dir), now.f->swiglu);
     if (ours || exists(dir, "glu_gptoss.u32"))
-        golden_glu(test_path(path, sizeof path, "%s/glu_gptoss.u32", dir),
-                   now.f->swiglu_clamped);
+        golden_glu(test_path(path, sizeof path, "%s/glu_gptoss.u32", dir), now.f->swiglu_clamped);
     if (ours || exists(dir, "glu_gemma.u32"))
         golden_glu(test_path(path, sizeof path, "%s/glu_gemma.u32", dir), now.f->geglu);
 }
 
 /* ---- sets and parts ------------------------------------------------------------------------ */
 
-static bool is_float_type(int type)
-{
-    return type == QT_F32 || type == QT_F16 || type == QT_BF16;
-}
+static bool is_float_type(int type) { return type == QT_F32 || type == QT_F16 || type == QT_BF16; }
 
 static void test_sets(void)
 {
@@ -621,8 +610,7 @@ static double sums_distance(const sums_case *c, const float *sums, int *bits)
     double worst = 0;
 
     for (int r = 0; r < ROWS; r++) {
-        c->t->decode(w, c->rows + (size_t)r * c->row_bytes,
-                     (size_t)(c->cols / c->t->block_elems));
+        c->t->decode(w, c->rows + (size_t)r * c->row_bytes, (size_t)(c->cols / c->t->block_elems));
         for (int t = 0; t < c->x->n_token; t++) {
             const act_row *x = &c->x->row[t];
             const float got = sums[t * ROWS + r];

@@ -188,9 +188,8 @@ static void check_layers(const session *s, const perf_counts *c, const model *m,
         sum.cold += layers[l].cold;
         sum.cold_s += layers[l].cold_s;
         const uint64_t slots = has_experts(m, l) ? c->tokens * (uint64_t)c->n_used : 0;
-        CHECK_MSG(layers[l].hot + layers[l].cold == slots,
-                  "%s, layer %d: %d hot, %d cold", p->name, l, (int)layers[l].hot,
-                  (int)layers[l].cold);
+        CHECK_MSG(layers[l].hot + layers[l].cold == slots, "%s, layer %d: %d hot, %d cold", p->name,
+                  l, (int)layers[l].hot, (int)layers[l].cold);
     }
     CHECK_MSG(sum.calls == c->calls && sum.quiet == c->quiet && sum.hot == c->hot &&
               sum.cold == c->cold && fabs(sum.cold_s - c->cold_s) < 1e-9,

@@ -76,8 +76,7 @@ int main(int argc, char **argv)
     if (chats_open())
         for (int k = 0; k < N_KIND; k++) {
             test_kind(k, kinds[k].vocab);
-            if (kinds[k].vocab < N_VOCAB_FILE)
-                test_kind(k, k == HARMONY ? DEMO_GPTOSS : DEMO_QWEN);
+            if (kinds[k].vocab < N_VOCAB_FILE) test_kind(k, k == HARMONY ? DEMO_GPTOSS : DEMO_QWEN);
         }
     chats_close();
     return test_end();

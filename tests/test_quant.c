@@ -61,20 +61,14 @@ static const struct {
 
 /* ---- values -------------------------------------------------------------------------------- */
 
-static uint32_t bits_of(float v)
-{
-    return load_u32(&v);
-}
+static uint32_t bits_of(float v) { return load_u32(&v); }
 
 static bool same_bits(float a, float b)
 {
     return bits_of(a) == bits_of(b) || (a == 0.0f && b == 0.0f);
 }
 
-static bool same_class(float a, float b)
-{
-    return isnan(b) ? isnan(a) : same_bits(a, b);
-}
+static bool same_class(float a, float b) { return isnan(b) ? isnan(a) : same_bits(a, b); }
 
 /* One check for all n values; a failure shows the first that differs. */
 static void check_values(const quant_traits *t, const char *suffix, const float *got,

@@ -370,8 +370,7 @@ static void test_hostile(void)
         const float values[] = { 1e-45f, 1e-40f, FLT_MIN, 1e-20f, 1e-8f, 1e5f, 4e6f, 1e30f, 1e38f };
         for (size_t v = 0; v < ARRAY_LEN(values); v++) {
             if (values[v] > limit) continue;
-            for (int i = 0; i < 256; i++)
-                x[i] = values[v] * (float)(i % 7 - 3) / 3;
+            for (int i = 0; i < 256; i++) x[i] = values[v] * (float)(i % 7 - 3) / 3;
             quantise_row(types[k], blocks, x, NULL, 256);
             q->decode(y, blocks, n_block);
             int n_wrong = 0;

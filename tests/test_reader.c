@@ -80,10 +80,7 @@ typedef struct batch {
     uint64_t used;                       /* of at.memory */
 } batch;
 
-static uint64_t page_begin(uint64_t n)
-{
-    return n & ~(uint64_t)(READER_PAGE - 1);
-}
+static uint64_t page_begin(uint64_t n) { return n & ~(uint64_t)(READER_PAGE - 1); }
 
 /* False if there is no room left. Tags are the index and a mark that no other number has. */
 static bool add_job(batch *b, int file, uint64_t offset, uint64_t bytes)

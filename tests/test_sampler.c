@@ -270,8 +270,7 @@ static void test_frequencies(void)
     test_rng r = { 5 };
     for (int i = 0; i < 40; i++) x[i] = (float)test_below(&r, 3000) / 1000 - 1;
     /* Limits: one in a thousand exceeds them, for m - 1 degrees of freedom */
-    check_frequencies(&(sampler_options){ .temperature = 1, PLAIN, .seed = 1 }, x, 40, 72.1,
-                      "all");
+    check_frequencies(&(sampler_options){ .temperature = 1, PLAIN, .seed = 1 }, x, 40, 72.1, "all");
     check_frequencies(&(sampler_options){ .temperature = 0.8, .top_k = 25, .top_p = 0.9,
                                           .repeat_penalty = 1, .seed = 2 }, x, 40, 37.7, "cut");
 }

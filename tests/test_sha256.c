@@ -18,8 +18,7 @@ static const struct { const char *text; long times; const char *sum, *why; } row
       "room for the length" },
     { "a", 64, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb",
       "a whole block" },
-    { "a", 119, "31eba51c313a5c08226adf18d4a359cfdfd8d2e816b13f4af952f7ea6584dcfb",
-      "two blocks" },
+    { "a", 119, "31eba51c313a5c08226adf18d4a359cfdfd8d2e816b13f4af952f7ea6584dcfb", "two blocks" },
 };
 
 static void check_rows(void)

@@ -328,13 +328,11 @@ static void test_vocabulary(const synth_vocab *v, const char *pre, const char *e
     if (!CHECK(encoder_create(&e, t, &err) == 0)) goto done;
     CHECK(!strcmp(tokenizer_pre_name(t), pre) && tokenizer_n_token(t) == N_VOCAB);
     CHECK_MSG(tokenizer_special(t, eos) == tokenizer_eos(t) &&
-              tokenizer_is_stop(t, tokenizer_eos(t)),
-              "%s: eos is %d", pre, tokenizer_eos(t));
+              tokenizer_is_stop(t, tokenizer_eos(t)), "%s: eos is %d", pre, tokenizer_eos(t));
     CHECK(tokenizer_kind(t, FIRST_SPECIAL - 1) == TOKEN_NORMAL);
     CHECK(tokenizer_kind(t, FIRST_SPECIAL) == TOKEN_CONTROL);
     CHECK(tokenizer_kind(t, N_VOCAB - 1) == TOKEN_UNUSED);
-    for (int i = 0; i < v->n_special; i++)
-        check_encodes_as(e, &ids, t, FIRST_SPECIAL + i);
+    for (int i = 0; i < v->n_special; i++) check_encodes_as(e, &ids, t, FIRST_SPECIAL + i);
     /* capitals after small letters are a separate piece in gpt-4o: not one token there */
     for (int id = 256; id < FIRST_SPECIAL; id += id < 256 + 65536 ? 1 : 7) {
         const str_view s = tokenizer_bytes(t, id, true);
@@ -392,10 +390,8 @@ static void test_merges(void)
     }
     CHECK_MSG(n_triple == 63 * 63 * 63 && bad == 0,
               "%d of %d triples are cut where BPE never comes by", bad, n_triple);
-    CHECK_MSG(synth_vocab_write(w, v, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) ==
-                  ERR_RANGE &&
-              synth_vocab_write(w, v, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) ==
-                  ERR_RANGE,
+    CHECK_MSG(synth_vocab_write(w, v, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) == ERR_RANGE &&
+              synth_vocab_write(w, v, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) == ERR_RANGE,
               "a vocabulary without room was accepted");
     gguf_close(g);
     gguf_writer_free(w);
@@ -442,10 +438,7 @@ static void count_chosen(int *count, float *logits, int n_expert, int n_used)
     }
 }
 
-static int falling(const void *a, const void *b)
-{
-    return *(const int *)b - *(const int *)a;
-}
+static int falling(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
 /* Routes the tokens of layer 0 with decoded weights: qwen3next's own embedding rows, random vectors
  * for gpt-oss. The mixer is left out: it adds a percent. count[] comes back sorted, most first. */

@@ -84,10 +84,7 @@ static void test_pieces(const synth_shape *s)
 
 /* ---- what a model chooses ---------------------------------------------------------------- */
 
-static int falling(const void *a, const void *b)
-{
-    return *(const int *)b - *(const int *)a;
-}
+static int falling(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
 /* Popularity must fall as synth_shares says: what the top eighth gets, and the exponent over the
  * first half of the ranks. */
@@ -219,10 +216,7 @@ static void test_decode(const synth_shape *s, double skew, int n_layer)
 
 /* ---- skew, by formula: also of families that the engine does not know --------------------- */
 
-static float at(const tensor *t, int i)
-{
-    return load_f32(t->data + 4 * (size_t)i);
-}
+static float at(const tensor *t, int i) { return load_f32(t->data + 4 * (size_t)i); }
 
 /* The scores by which a token chooses in the first layer with experts. Mixers are left out: they
  * add a percent. x: the embedding; it is normed here. */

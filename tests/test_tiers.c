@@ -96,10 +96,7 @@ static void test_affinity(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static bool stop_later(void *ctx)
-{
-    return --*(int *)ctx > 0;
-}
+static bool stop_later(void *ctx) { return --*(int *)ctx > 0; }
 
 static bool is_sane(const bandwidth_way *w)
 {

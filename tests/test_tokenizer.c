@@ -105,8 +105,7 @@ static void test_golden_file(const tokenizer *t, const char *dir, const char *na
     char path[512], what[600];
     size_t bytes;
     int n = 0;
-    char *data = test_read_file(test_path(path, sizeof path, "%s/tokenizer/%s", dir, name),
-                                &bytes);
+    char *data = test_read_file(test_path(path, sizeof path, "%s/tokenizer/%s", dir, name), &bytes);
     encoder *e = new_encoder(t);
     if (!data || !e) return;
     for (char *line = data; *line;) {
@@ -531,8 +530,7 @@ static void test_hostile(void)
         const int rc = small_tokenizer(&t, &rows[i].r, &err);
         CHECK_MSG(rc == rows[i].code && (rc == 0) == (t != NULL) && strstr(err.msg, rows[i].says),
                   "row %zu %s: %d '%s', expected %d '%s'", i, rows[i].why, rc, err.msg,
-                      rows[i].code,
-                  rows[i].says);
+                  rows[i].code, rows[i].says);
         tokenizer_free(t);
     }
 }
@@ -547,8 +545,7 @@ static void check_small(const recipe *r, const char *s, bool parse, const char *
     encoder *e = new_encoder(t);
     id_list ids = encode(e, view(s), parse);
     CHECK_MSG(strcmp(show_ids(got, sizeof got, &ids), want) == 0, "'%s' gives %s, expected %s: %s",
-              s,
-              got, want, why);
+              s, got, want, why);
     ids_free(&ids);
     encoder_free(e);
     tokenizer_free(t);

@@ -42,10 +42,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return at->level == 0 ? 0 : remove(path);
 }
 
-static void clear_tree(void)
-{
-    CHECK(nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0);
-}
+static void clear_tree(void) { CHECK(nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0); }
 
 #define CPU "sys/devices/system/cpu"
 #define NODE "sys/devices/system/node"
@@ -147,10 +144,9 @@ static void make_hybrid(void)
 /* A phone: three kinds of cores, nothing about caches; one name is the beginning of another. */
 static void make_phone(void)
 {
-    put("model name\t: ARMv8 Processor rev 0 (v8l)\n"
-        "CPU implementer\t: 0x41\nCPU part\t: 0xd81\nCPU implementer\t: 0x41\nCPU part\t: 0xd08\n"
-        "CPU implementer\t: 0x41\nCPU part\t: 0xd81\nCPU implementer\t: 0x51\nCPU part\t: 0x001\n",
-        "proc/cpuinfo");
+    put("model name\t: ARMv8 Processor rev 0 (v8l)\nCPU implementer\t: 0x41\nCPU part\t: 0xd81\n"
+        "CPU implementer\t: 0x41\nCPU part\t: 0xd08\nCPU implementer\t: 0x41\nCPU part\t: 0xd81\n"
+        "CPU implementer\t: 0x51\nCPU part\t: 0x001\n", "proc/cpuinfo");
     put("0-3\n", CPU "/online");
 }
 

@@ -60,9 +60,8 @@ static void check_nfc(const char *in, const char *want, const char *why)
 {
     str_view got = nfc_of(view(in));
     char a[100], b[100], c[100];
-    CHECK_MSG(str_eq(got, view(want)), "NFC of '%s' is '%s', expected "
-              "'%s': %s", ESC(a, view(in)), ESC(b, got),
-              ESC(c, view(want)), why);
+    CHECK_MSG(str_eq(got, view(want)), "NFC of '%s' is '%s', expected '%s': %s", ESC(a, view(in)),
+              ESC(b, got), ESC(c, view(want)), why);
     mem_free((void *)got.ptr);
     got = nfc_of(view(want));
     CHECK_MSG(str_eq(got, view(want)), "NFC of '%s' changes again", ESC(c, view(want)));
@@ -93,8 +92,7 @@ static void test_nfc_data(void)
         if (two) len += utf8_write(parts + len, b);
         str_view one = nfc_of(view((char *)whole)), other = nfc_of((str_view){ (char *)parts,
                                                                    len });
-        CHECK_MSG(str_eq(one, other),
-                  "U+%04X and its decomposition normalize differently", cp);
+        CHECK_MSG(str_eq(one, other), "U+%04X and its decomposition normalize differently", cp);
         CHECK_MSG(str_eq(one, view((char *)whole)) == (flag == 'P'),
                   "U+%04X %s its own NFC", cp, flag == 'P' ? "is" : "is not");
         mem_free((void *)one.ptr);
@@ -142,8 +140,7 @@ static void test_nfc(void)
         memcpy(want + 1 + 2 * N + 2 * i, "\u0301", 2);
     }
     str_view got = nfc_of((str_view){ in, 4 * N + 1 });
-    CHECK_MSG(str_eq(got, (str_view){ want, 4 * N + 1 }),
-              "%d marks are not in order", 2 * N);
+    CHECK_MSG(str_eq(got, (str_view){ want, 4 * N + 1 }), "%d marks are not in order", 2 * N);
     mem_free((void *)got.ptr);
     mem_free(in);
     mem_free(want);

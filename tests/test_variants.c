@@ -299,8 +299,7 @@ static bool reference_open(reference *w, const char *why)
     }
     gguf_writer_free(to);
     return CHECK_MSG(gguf_open_memory(&w->g, w->bytes, size, &err) == 0 &&
-                         model_bind(&w->m, w->g, &err) == 0,
-                     "%s, %s: %s", w->of->name, why, err.msg);
+                     model_bind(&w->m, w->g, &err) == 0, "%s, %s: %s", w->of->name, why, err.msg);
 }
 
 /* ---- edits: Qwen3-Next ----------------------------------------------------------------------- */

@@ -431,9 +431,8 @@ static void write_recipe(gguf_writer *w, const recipe *r)
         if (i >= 3 && i < FIRST) types[i] = TOKEN_BYTE;
         if (i >= FIRST) types[i] = r->extra[i - FIRST].type;
         if (i >= FIRST) scores[i] = r->extra[i - FIRST].score;
-        gguf_write_array_str(w, view(i < 3 ? first[i]
-                                     : i >= FIRST ? r->extra[i - FIRST].text
-                                     : i == 3 + 0x41 && r->byte_text ? r->byte_text : text));
+        gguf_write_array_str(w, view(i < 3 ? first[i] : i >= FIRST ? r->extra[i - FIRST].text :
+                                     i == 3 + 0x41 && r->byte_text ? r->byte_text : text));
     }
     gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, types, (uint64_t)n);
     if (writes(r, "scores"))

@@ -20,8 +20,7 @@ int tokenizer_from(tokenizer **t, gguf_writer *w, err_ctx *err)
     return rc;
 }
 
-void tokenizer_check_stream(const tokenizer *t, const id_list *ids, str_view want,
-                            const char *what)
+void tokenizer_check_stream(const tokenizer *t, const id_list *ids, str_view want, const char *what)
 {
     utf8_stream stream = { 0 };
     char *all = test_alloc(3 * want.len + 64, 1), piece[1024];
