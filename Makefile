@@ -221,7 +221,7 @@ $(patsubst %,$B/moe-%,run bench quant serve): $B/moe-%: $B/cli/moe_%.c.o $B/cli.
 
 define COMPILE
 @mkdir -p $(@D)
-$(if $V,,@echo "  cc      $<$(if $1, ($1))")
+$(if $V,,@echo "  cc      $<")
 $Q$(CC) $(ALL_CFLAGS) -c -o $@ $<
 endef
 
@@ -323,8 +323,6 @@ SIM_ALONE := test_sim_checks test_sim_plan test_sim_taken
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
 SIM_OBJ  := $(patsubst %,$B/%.o,$(wildcard tests/sim_gpu*.c))
-# What waits for that GPU, which needs the cores, does so without keeping one busy.
-SIM_WAITS := $B/sim/engine/gpu/expert_server.c.o
 both      = $(foreach t,$1,$B/tests/test_$t $(filter $B/tests/test_sim_$t,$(SIM_BIN)))
 # The programs with that GPU, for tests/test_cli_gpu.sh and tests/test_cli_page.sh.
 SIM_PROG := $(if $(SIMS),$B/sim/moe-run $B/sim/moe-bench $B/sim/moe-serve)
@@ -347,11 +345,8 @@ $(TEST_BIN) $(TEST_CU_BIN): $B/fixtures.a $B/cli.a $B/engine.a
 	$(LINK)
 # Without libcurl, which takes longer to load than most of what these are asked for.
 $(SIM_PROG): $B/sim/moe-%: $B/cli/moe_%.c.o $B/cli/pull/fetch_stub.c.o
-$(SIM_WAITS): FILE_FLAGS := -include tests/sim_relax.h
-$(SIM_WAITS): $B/sim/%.c.o: %.c
-	$(call COMPILE,waits)
 # Objects come before the archives, so that the simulated GPU is found first.
-$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $(SIM_WAITS) $B/fixtures.a $B/cli.a $B/engine.a
+$(SIM_BIN) $(SIM_PROG): $(SIM_OBJ) $B/fixtures.a $B/cli.a $B/engine.a
 	$(LINK)
 
 # Without libFuzzer (SAN=fuzzer,...) the targets run under tests/fuzz_main.c, a small mutator of our own.

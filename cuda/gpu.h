@@ -643,6 +643,9 @@ void gpu_prefer_hot(gpu *g, const gpu_prefer *a);
 /* Whether the stream still runs without a failure, so that a question may yet come. Cheap enough to
  * call every millisecond. */
 bool gpu_alive(gpu *g);
+/* Polls of page-locked RAM between two such calls; a power of two. Few on a simulated device, whose
+ * threads need the core of the thread that polls. */
+uint32_t gpu_polls(const gpu *g);
 
 /* ---- memory of the host that the device may read --------------------------------------------- */
 

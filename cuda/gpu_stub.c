@@ -69,7 +69,7 @@ __attribute__((used)) static uint64_t no_device(void) { return 0; }
     X(gpu_experts) X(gpu_mailbox_create) X(gpu_mailbox_free) X(gpu_mailbox_put_mid) X(gpu_prediction_fits)       \
     X(gpu_prediction_pad) X(gpu_prediction_state) X(gpu_with_host_pad) X(gpu_with_host_scratch)                      \
     X(gpu_experts_with_host) X(gpu_experts_partial_begin) X(gpu_experts_partial_end)                     \
-    X(gpu_experts_join) X(gpu_prefer_hot) X(gpu_alive) X(gpu_lock) X(gpu_unlock)                   \
+    X(gpu_experts_join) X(gpu_prefer_hot) X(gpu_alive) X(gpu_polls) X(gpu_lock) X(gpu_unlock)                   \
     X(gpu_stage_create) X(gpu_stage_free) X(gpu_stage_buffer) X(gpu_stage_copy)                    \
     X(gpu_stage_ready) X(gpu_stage_done) X(gpu_stage_sent) X(gpu_copy_queue_create) X(gpu_copy_queue_free)   \
     X(gpu_copy_queue_copy) X(gpu_copy_queue_save) X(gpu_copy_queue_record) X(gpu_copy_queue_passed) X(gpu_moves)         \

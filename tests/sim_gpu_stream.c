@@ -401,7 +401,13 @@ int gpu_wait(gpu *g, err_ctx *err)
                    (double)atomic_load(&g->limit_ns) * 1e-9);
 }
 
-/* Whoever asks has spun for a while: the device's thread may need this very core. */
+uint32_t gpu_polls(const gpu *g)
+{
+    (void)g;
+    return 64;
+}
+
+/* Sleeps: the device's thread may need the core of the thread that polls. */
 bool gpu_alive(gpu *g)
 {
     const struct timespec nap = { 0, 20000 };

@@ -1,6 +1,6 @@
 /* test_sha256.c - SHA-256 against the standard's examples, and in pieces of every size against the
  * whole. The sums are those of FIPS 180-2, appendix B, and of coreutils' sha256sum. */
-#include "loader/sha256.h"
+#include "cli/pull/sha256.h"
 
 #include <string.h>
 

@@ -10,8 +10,6 @@
 
 #include "tiers/fault_injection.h"
 
-enum { SPIN_LOOKS = 1 << 14 };          /* at the mail between checks that the device is alive */
-
 /* ---- post-fetch: which, and whether ---------------------------------------------------------- */
 
 static double seconds(uint64_t ns) { return (double)ns * 1e-9; }
@@ -127,6 +125,9 @@ static bool read_on_guess(expert_server *c)
     return n > 0;
 }
 
+/* Whether the i-th poll of the mailbox is followed by a check that the device is alive. */
+static bool is_check(const expert_server *c, uint32_t i) { return (i & (c->n_poll - 1)) == 0; }
+
 static int await_question(expert_server *c, seen_question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mailbox->asked);
@@ -134,7 +135,7 @@ static int await_question(expert_server *c, seen_question *q, err_ctx *err)
     q->waited = !has_come(c, asked);
     for (uint32_t i = 1; !has_come(c, asked); i++) {
         if (may_read) may_read = !read_on_guess(c);
-        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g) && !has_come(c, word(&c->mailbox->asked)))
+        if (is_check(c, i) && !gpu_alive(c->g) && !has_come(c, word(&c->mailbox->asked)))
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
         asked = word(&c->mailbox->asked);
@@ -171,7 +172,7 @@ static bool arrives(expert_server *c, int slot)
     if (c->patient_until == 0) c->patient_until = from + wait_limit_ns(c);
     for (uint32_t i = 1; word(fetched) != next_number(c); i++) {
         if (!c->post.block && at > c->patient_until) break;
-        if (i % SPIN_LOOKS == 0 && !gpu_alive(c->g)) break;
+        if (is_check(c, i) && !gpu_alive(c->g)) break;
         pool_relax();
         at = clock_ns();
     }

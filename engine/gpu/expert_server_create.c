@@ -280,6 +280,7 @@ int expert_server_create(expert_server **out, const expert_server_parts *parts, 
     *out = NULL;
     if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
     c->g = parts->g;
+    c->n_poll = gpu_polls(parts->g);
     c->m = parts->m;
     c->store = parts->store;
     c->places = parts->places;

@@ -35,6 +35,7 @@ struct expert_server {
                                           * page-locked */
 
     gpu_mailbox *mailbox;
+    uint32_t n_poll;                     /* gpu_polls */
     uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: what was chosen;
                                           * NULL without places */
     uint32_t *wanted;                    /* the same, of what would have been; or NULL */
