@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "cli/console.h"
-#include "loader/sha256.h"
+#include "cli/pull/sha256.h"
 
 const char *const model_list_hub = "https://huggingface.co";
 

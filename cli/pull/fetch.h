@@ -6,8 +6,8 @@
 #ifndef CLI_PULL_FETCH_H
 #define CLI_PULL_FETCH_H
 
+#include "cli/pull/sha256.h"
 #include "loader/base.h"
-#include "loader/sha256.h"
 
 #define FETCH_UNKNOWN UINT64_MAX
 

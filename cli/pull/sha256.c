@@ -1,7 +1,7 @@
 /* sha256.c - SHA-256 in plain C, as the standard writes it: one block of 64 bytes at a time.
  *
  * Nearly 200 MB/s a core, more than a gigabit line brings; files are hashed while they come. */
-#include "loader/sha256.h"
+#include "cli/pull/sha256.h"
 
 #include <string.h>
 

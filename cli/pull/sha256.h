@@ -3,8 +3,8 @@
  *
  * The state is the caller's and holds no pointers: it may be copied to look at a sum on the way. No
  * secrets are hashed here. */
-#ifndef LOADER_SHA256_H
-#define LOADER_SHA256_H
+#ifndef CLI_PULL_SHA256_H
+#define CLI_PULL_SHA256_H
 
 #include "loader/base.h"
 
