@@ -10,12 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/args/args.h"
-#include "cli/args/chat_args.h"
-#include "cli/args/engine_args.h"
+#include "cli/args/answer_args.h"
 #include "cli/args/form_args.h"
-#include "cli/args/sampling_args.h"
-#include "cli/args/tier_args.h"
 #include "cli/chat/conversation.h"
 #include "cli/console.h"
 #include "cli/cost/cache_cost.h"
@@ -32,55 +28,41 @@
 #include "engine/session/answer.h"
 
 typedef struct run_options {
-    const char *model, *prompt, *file;
-    int64_t n;                           /* -1: no limit */
-    uint64_t drive;                      /* for prompts */
+    const char *prompt, *file;
     bool raw, json, quiet;
-    chat_args chat;
-    engine_args engine;
-    tier_args tiers;
-    sampling_args sampling;
+    answer_args a;
     form_args form;
     grammar *grammar;                    /* what form says; NULL: any answer */
-    perf_args perf;
-    perf_level level;                    /* what perf says */
 } run_options;
 
 #define FIELD(f) offsetof(run_options, f)
-static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, or the first part of a split one. Default: a built-in demo" },
-    { "prompt", 'p', ARG_TEXT, FIELD(prompt), "TEXT", NULL, 0, 0, "What to answer" },
+static const arg_option prompt_options[] = {
+    { "prompt", 'p', ARG_TEXT, FIELD(prompt), "TEXT", NULL, 0, 0, "The prompt" },
     { "file", 'f', ARG_TEXT, FIELD(file), "FILE", NULL, 0, 0,
-      "Read it from FILE, or from standard input with - (also without -f)" },
-    { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
-      "Most tokens in the answer. Default: until the model ends it" },
+      "Read the prompt from FILE; - (also without -f): standard input" },
     { "raw", 0, ARG_FLAG, FIELD(raw), NULL, NULL, 0, 0,
-      "No chat format: continue the text; control tokens are read and shown" },
+      "Continue the text without a chat format; control tokens are parsed and printed" },
+};
+
+static const arg_option output_options[] = {
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
-      "One JSON object at the end: text, token counts, timings, plan, settings" },
+      "Print one JSON object at the end: text, token counts, seconds, plan, settings" },
     { "quiet", 'q', ARG_FLAG, FIELD(quiet), NULL, NULL, 0, 0,
-      "Print only the answer, errors, and what --experts-used and the like cost" },
-    { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
-      PROMPT_CACHE_HELP },
+      "Print only the answer, errors and the cost of --experts-used and --skip-missing" },
 };
 
 static const arg_group groups[] = {
-    { "Prompt:", chat_arg_options, CHAT_N_OPTION, FIELD(chat) },
-    { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
-      FIELD(sampling) },
-    { "Form of the answer:", form_options, FORM_N_OPTION, FIELD(form) },
-    { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
-    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
-    { "Statistics:", perf_options, PERF_N_OPTION, FIELD(perf) },
+#define PROMPT { "Prompt:", prompt_options, ARRAY_LEN(prompt_options), 0 }
+#define OUTPUT { "Output:", output_options, ARRAY_LEN(output_options), 0 }, \
+               { NULL, form_options, FORM_N_OPTION, FIELD(form) }
+    ANSWER_GROUPS(FIELD(a), PROMPT, OUTPUT),
 };
 
 static const arg_spec spec = {
     .usage = "moe-run [run] [[-m] FILE] -p TEXT [options]",
-    .about = "Answers a prompt. The answer streams to standard output, everything else to stderr.\n"
+    .about = "Answers a prompt. The answer streams to standard output, all else goes to stderr.\n"
              "With -p and a file, the file's text follows that of -p after an empty line:\n"
              "  git diff | moe-run -m model.gguf -p \"Explain this change.\" -",
-    .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 0, .max_operands = 1, .operands = "-",
     .groups = groups, .n_group = ARRAY_LEN(groups),
     .epilogue = "Exit code: 0 answered, 1 failed or the reader went away, 2 bad usage, 130 "
@@ -114,18 +96,17 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
                          const textbuf *text, const char *date)
 {
     int n = 0;
-    if (o->chat.system)
-        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->chat.system) };
+    if (o->a.system)
+        messages[n++] = (chat_message){ .role = CHAT_SYSTEM, .content = str_from(o->a.system) };
     messages[n++] = (chat_message){ .role = CHAT_USER, .content = textbuf_view(text) };
-    *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date) };
-    if (o->chat.reasoning)
-        chat_reasoning_from_name(&req->effort, &req->thinking, o->chat.reasoning);
+    *req = (chat_request){ .messages = messages, .n_message = n, .date = str_from(date),
+                            .effort = o->a.effort, .thinking = o->a.thinking };
 }
 
 /* Room for prompt and answer where --ctx does not say. */
 static int choose_ctx(const run_options *o, size_t n_prompt, int most)
 {
-    const uint64_t want = n_prompt + (uint64_t)(o->n >= 0 ? o->n + 1 : 4096);
+    const uint64_t want = n_prompt + (uint64_t)(o->a.most_tokens >= 0 ? o->a.most_tokens + 1 : 4096);
     const uint64_t ctx = want > 8192 ? want : 8192;
     return ctx < (uint64_t)most ? (int)ctx : most;
 }
@@ -261,7 +242,7 @@ static const char *unfinished(char *dst, size_t cap, const view *v, const report
     if (!limited || v->o->raw || s->n_answer == 0 || !(reasons || !v->answered)) return dst;
     snprintf(dst, cap, "%s%s: use a larger %s%s", reasons ? ", while still reasoning" : "",
              v->answered ? "" : "; nothing of the answer yet", full ? "--ctx" : "-n",
-             reasons && !v->o->chat.show_reasoning ? ", or --show-reasoning" : "");
+             reasons && !v->o->a.show_reasoning ? ", or --show-reasoning" : "");
     return dst;
 }
 
@@ -292,7 +273,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "ctx", r->so->ctx,
                      "kv", kv_type_name(r->so->kv),
                      "chunk", r->so->chunk ? r->so->chunk : SESSION_CHUNK,
-                     "max_tokens", (json_int_t)o->n, "raw", (int)o->raw,
+                     "max_tokens", (json_int_t)o->a.most_tokens, "raw", (int)o->raw,
                      "temperature", s->temperature, "top_k", s->top_k, "top_p", s->top_p,
                      "min_p", s->min_p, "repeat_penalty", s->repeat_penalty,
                      "presence_penalty", s->presence_penalty,
@@ -300,7 +281,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      "penalty_window", s->penalty_window,
                      "experts_used", r->l->m->hp.n_expert_used, "experts_used_kl",
                      r->cost.own ? json_real(r->cost.kl) : json_null(),
-                     "skip_missing", (int)o->engine.skip_missing, "cache_kl",
+                     "skip_missing", (int)o->a.engine.skip_missing, "cache_kl",
                      r->by_cache.n_row > 0 ? json_real(r->by_cache.kl) : json_null());
 }
 
@@ -317,8 +298,8 @@ static json_t *plan_json(const model_handle *l)
 /* With what was counted, unless nothing is. NULL without memory. */
 static json_t *with_counts(json_t *root, const report *r, const run_options *o)
 {
-    if (!root || o->level == PERF_OFF) return root;
-    if (json_object_set_new(root, "perf", perf_view_session(r->s, o->level)) == 0) return root;
+    if (!root || o->a.level == PERF_OFF) return root;
+    if (json_object_set_new(root, "perf", perf_view_session(r->s, o->a.level)) == 0) return root;
     json_decref(root);
     return NULL;
 }
@@ -392,7 +373,7 @@ static prompt_parts parts_of(const id_list *ids, const model_handle *l, const ru
 {
     prompt_parts p = { .n_prompt = (int)ids->n };
     if (ids->n < PROMPT_CACHE_LEAST) return p;
-    if (!o->raw && o->chat.system)
+    if (!o->raw && o->a.system)
         p.n_system = prompt_cache_tokens(ids, l->format, l->enc, req, 1);
     if (!o->raw) p.n_stable = prompt_cache_stable(ids, l->format, l->enc, req);
     if (p.n_stable == 0) p.n_stable = p.n_prompt - 1;
@@ -404,7 +385,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
                   uint64_t start_ns)
 {
     report r = { .l = l, .so = so };
-    view v = { .o = o, .shown = answer_view_of(o->chat.show_reasoning) };
+    view v = { .o = o, .shown = answer_view_of(o->a.show_reasoning) };
     const answer_hooks hooks = { .ctx = &v, .text = on_text, .go_on = on_token,
                                  .watch = on_prompt };
     char date[32];
@@ -414,7 +395,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     sampling draw = { 0 };
     form_tries tries = { 0 };
     grammar_mask *mask = NULL;
-    prompt_cache kept = { .drive_bytes = o->drive };
+    prompt_cache kept = { .drive_bytes = o->a.cache_bytes };
     session *s = NULL;
     model_handle_bytes bytes;
     err_ctx err = { 0 };
@@ -422,19 +403,19 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
 
     v.shown.quiet = o->quiet;
     fill_request(&req, messages, o, text,
-                 o->chat.date ? o->chat.date : text_today(date, sizeof date));
+                 o->a.date ? o->a.date : text_today(date, sizeof date));
     rc = o->raw ? encoder_encode_whole(l->enc, &ids, textbuf_view(text), true, false, &err)
                 : chat_render(&ids, l->format, l->enc, &req, &err);
     if (rc < 0) goto done;
     if (so->ctx == 0) so->ctx = choose_ctx(o, ids.n, l->m->hp.ctx_train);
     if ((rc = model_handle_plan(&bytes, l, so, &err)) < 0) goto model_refused;
     if ((rc = check_length(ids.n, so->ctx, l->m->hp.ctx_train, &err)) < 0) goto done;
-    if ((rc = sampling_open(&draw, &o->sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
+    if ((rc = sampling_open(&draw, &o->a.sampling, l->m, l->tok, so->ctx, &err)) < 0) goto done;
     if ((rc = form_tries_make(&tries, o->grammar, l->tok, &err)) < 0 ||
         (rc = form_mask(&mask, &tries, o->grammar, l->m->hp.n_vocab, &err)) < 0)
         goto done;
-    if (o->engine.experts_used) {
-        rc = experts_cost_measure(&r.cost, l, (int)o->engine.experts_used, so, &err);
+    if (o->a.engine.experts_used) {
+        rc = experts_cost_measure(&r.cost, l, (int)o->a.engine.experts_used, so, &err);
         if (rc < 0) goto model_refused;
         experts_cost_say(&r.cost);       /* even if quiet: nothing else shows it */
     }
@@ -446,9 +427,9 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if (rc < 0 ||
         (rc = model_handle_plan(&bytes, l, so, &err)) < 0)
         goto model_refused;
-    if (!o->quiet) model_handle_say_notes(l, !o->raw, o->chat.reasoning != NULL);
+    if (!o->quiet) model_handle_say_notes(l, !o->raw, o->a.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
-    session_count(s, o->level);
+    session_count(s, o->a.level);
     r.s = s;
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;
@@ -456,7 +437,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     placement_watch(&v.speed, l->where, s, false);
     answer_options ao = {
         .tok = l->tok, .format = o->raw ? NULL : l->format, .req = &req, .stop = draw.stop,
-        .form = mask, .max_tokens = (int)o->n, .show_special = true,
+        .form = mask, .max_tokens = (int)o->a.most_tokens, .show_special = true,
     };
     const prompt_parts parts = parts_of(&ids, l, o, &req);
     prompt_cache_begin(&kept, &ao, s, so, &parts);
@@ -465,7 +446,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     interrupt_hold_stop(false);
     if (rc < 0) answer_view_end(&v.shown, false);
     else code = finish(&v, &r);
-    if (o->perf.out && *o->perf.out && perf_view_save(o->perf.out, s, o->level) != 0 && code == 0)
+    if (o->a.perf.out && *o->a.perf.out && perf_view_save(o->a.perf.out, s, o->a.level) != 0 && code == 0)
         code = 1;
     if (rc == 0 && r.stats.n_taken >= r.stats.n_prompt) prompt_cache_end(&kept, s, WORTH_IT);
     goto done;
@@ -487,10 +468,7 @@ done:
 /* What the table cannot check. 0, or 2 after one line. */
 static int check_options(const run_options *o, const char *operand)
 {
-    chat_effort effort;
-    chat_thinking thinking;
     err_ctx err;
-    int rc;
     if (operand && o->file) {
         console_error("- and -f %s do not go together", o->file);
         return 2;
@@ -508,10 +486,9 @@ static int check_options(const run_options *o, const char *operand)
         console_error("-p: %s", err.msg);
         return 2;
     }
-    if ((rc = chat_args_check(&effort, &thinking, &o->chat)) != 0) return rc;
-    if (o->raw && (o->chat.system || o->chat.reasoning)) {
+    if (o->raw && (o->a.system || o->a.reasoning)) {
         console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
-                      "prompt", o->chat.system ? "--system" : "--reasoning");
+                      "prompt", o->a.system ? "--system" : "--reasoning");
         return 2;
     }
     return 0;
@@ -519,27 +496,21 @@ static int check_options(const run_options *o, const char *operand)
 
 int cmd_run(int argc, char **argv)
 {
-    run_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
+    run_options o = { 0 };
     const char *operand = NULL;
-    load_options load = { .with_text = true };
+    load_options load;
     session_options so;
     textbuf text = { 0 };
     model_handle l;
     err_ctx err;
     int rc, code;
 
-    engine_args_init(&o.engine);
-    tier_args_init(&o.tiers);
-    sampling_args_init(&o.sampling);
+    answer_args_init(&o.a);
     rc = args_parse(&spec, &o, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = check_options(&o, operand)) != 0) return code;
-    if ((code = engine_args_read(&load.where.engine, &so, &load.where.device, &o.engine)) != 0 ||
-        (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
-        (code = perf_args_read(&o.level, &o.perf)) != 0)
+    if ((code = check_options(&o, operand)) != 0 ||
+        (code = answer_args_read(&o.a, &load, &so)) != 0)
         return code;
-    load.where.remember = true;
-    if ((code = sampling_args_check(&o.sampling)) != 0) return code;
     if ((code = form_args_read(&o.grammar, &o.form)) != 0) return code;
     if (read_prompt(&text, &o, operand ? operand : o.file, &err) < 0) {
         code = model_handle_fail(NULL, &err);
@@ -549,10 +520,9 @@ int cmd_run(int argc, char **argv)
     }
     interrupt_install();
     const uint64_t start_ns = clock_ns();
-    load.path = o.model;
-    if (!o.model && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
+    if (!load.path && !o.quiet) console_note("%s", DEMO_MODEL_REMARK);
     if (model_handle_open(&l, &load, &err) < 0) {
-        code = model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+        code = model_handle_fail(load.path ? load.path : DEMO_MODEL_NAME, &err);
     } else {
         code = answer(&l, &o, &text, &so, start_ns);
         expert_cache_files_keep(l.e, &l.asked, l.m);

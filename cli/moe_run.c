@@ -47,6 +47,7 @@ int main(int argc, char **argv)
                          "  moe-run -p \"Tell me a story.\" -n 200   (the built-in demo model)\n"
                          "  moe-run inspect model.gguf\n"
                          "  moe-run tokenize -m model.gguf --text \"Hello world\"\n"
-                         "  moe-run models\n",
+                         "  moe-run models\n"
+                         "\nSee also: moe-bench measures speed, moe-quant converts weights.\n",
                          ops_table, ARRAY_LEN(ops_table), argc, argv);
 }

@@ -20,7 +20,6 @@
 #include "cli/view/plan_view.h"
 
 typedef struct plan_options {
-    const char *model;
     bool measure, json;
     tier_args tiers;
     engine_args engine;
@@ -28,17 +27,15 @@ typedef struct plan_options {
 
 #define FIELD(f) offsetof(plan_options, f)
 static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "measure", 0, ARG_FLAG, FIELD(measure), NULL, NULL, 0, 0,
-      "Measure this machine first, and remember it" },
+      "Measure this machine first and store the speeds" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
-      "One JSON object with exact numbers" },
+      "Print one JSON object with exact numbers" },
 };
 
 static const arg_group groups[] = {
-    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
     { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
+    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
 };
 
 static const arg_spec spec = {
@@ -146,8 +143,8 @@ int cmd_plan(int argc, char **argv)
         console_error("out of memory: %zu bytes", sizeof *j);
         return 1;
     }
-    j->path = o.model ? o.model : DEMO_MODEL_NAME;
-    j->load.path = o.model;
+    j->path = o.engine.model ? o.engine.model : DEMO_MODEL_NAME;
+    j->load.path = o.engine.model;
     j->experts_used = (int)o.engine.experts_used;
     placement_options *where = &j->load.where;
     code = tier_args_read(where, &o.tiers);

@@ -16,8 +16,6 @@
 
 #define PROMPT_CACHE_OPTION "prompt-cache-drive"
 #define PROMPT_CACHE_ENV "MOE_PROMPT_CACHE_DRIVE"
-#define PROMPT_CACHE_HELP "Space for states of long prompts, which then need not be computed " \
-                          "again, in $XDG_CACHE_HOME/moe/prompts; 0: none. Default: 16G"
 #define PROMPT_CACHE_BYTES ((uint64_t)16 << 30)
 
 enum {

@@ -266,6 +266,8 @@ static const struct { int code; const char *says, *words;
     {0, "GPU support", "bench -V"},
     {0, "Also understood: --ctx-size, --temperature", "run help run"},
     {0, "-c, --ctx N", "run run --help"},
+    {0, "\nOutput:\n", "run run --help"},
+    {0, "-h, --help", "run run --help"},
     {0, "bound by", "run plan tiny.gguf"},
     {0, "\"architecture\"", "run inspect -m tiny.gguf --json"},
     {0, "\"decode\"", "bench decode tiny.gguf -p 3 -n 2 -r 1 -t 1 --json"},
@@ -387,7 +389,7 @@ static const struct { int code; const char *says, *words;
     {2, "", "run chat none.gguf --cpu-moe=1"},
 };
 
-enum { MOST_WORDS = 40, MOST_SAID = 1 << 16 };
+enum { MOST_WORDS = 40, MOST_SAID = 1 << 16, MOST_OPTIONS = 45 };
 static char folder[256];
 
 static void put(const char *name, const void *bytes, size_t n)
@@ -499,6 +501,18 @@ static bool is_one_error(const char *err)
     return !strncmp(err, "moe-", 4) && strstr(err, ": error: ") && end && end[1] == '\0';
 }
 
+/* Lines of --help that describe an option: "  -m, --model FILE ..." or "      --kv TYPE ...". */
+static int count_options(const char *text)
+{
+    int n = 0;
+    for (const char *p = text; p; p = strchr(p, '\n'), p += p != NULL) {
+        const size_t at = strspn(p, " ");
+        const bool letter = at == 2 && p[2] == '-' && p[3] != '-' && !strncmp(p + 4, ", --", 4);
+        n += letter || (at == 6 && p[6] == '-' && p[7] == '-');
+    }
+    return n;
+}
+
 static void test_rows(void)
 {
     static char out[MOST_SAID], err[MOST_SAID];
@@ -511,6 +525,8 @@ static void test_rows(void)
         read_said(out, "out");
         read_said(err, "err");
         const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        CHECK_MSG(count_options(out) <= MOST_OPTIONS, "%s: %d options", rows[i].words,
+                  count_options(out));
         test_check(code == rows[i].code &&
                        (strstr(out, rows[i].says) || strstr(err, rows[i].says)) &&
                        (code == 0 || (out[0] == '\0' && is_one_error(err))),

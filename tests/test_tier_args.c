@@ -22,7 +22,7 @@ typedef struct options {
 
 static const arg_group groups[] = {
     { "Memory:", tier_options, TIER_N_OPTION, offsetof(options, tiers) },
-    { "Running:", engine_arg_options, ENGINE_N_OPTION, offsetof(options, engine) },
+    { "Model:", engine_arg_options, ENGINE_N_OPTION, offsetof(options, engine) },
 };
 static const arg_spec spec = { .usage = "moe-test verb", .operands = "", .groups = groups,
                                .n_group = ARRAY_LEN(groups) };

@@ -248,6 +248,11 @@ static void print_aliases(const arg_spec *spec)
     if (column > 0) printf("\n");
 }
 
+static void print_help_row(int width)
+{
+    printf("  %-*s %s\n", width, "-h, --help", "Print this help");
+}
+
 static void print_help(const arg_spec *spec)
 {
     int width = LEFT_MIN;
@@ -259,11 +264,12 @@ static void print_help(const arg_spec *spec)
     }
     printf("Usage: %s\n%s\n", spec->usage, spec->about);
     print_options(spec->options, spec->n_option, width);
-    printf("  %-*s %s\n", width, "-h, --help", "Show this help");
+    if (spec->n_option > 0) print_help_row(width);
     for (int g = 0; g < spec->n_group; g++) {
-        printf("\n%s\n", spec->groups[g].title);
+        if (spec->groups[g].title) printf("\n%s\n", spec->groups[g].title);
         print_options(spec->groups[g].options, spec->groups[g].n_option, width);
     }
+    if (spec->n_option == 0) print_help_row(width);
     print_aliases(spec);
     if (spec->epilogue) printf("\n%s\n", spec->epilogue);
 }

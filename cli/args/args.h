@@ -42,7 +42,8 @@ typedef struct arg_option {
 
 /* Options that several verbs share, with a struct of their own inside each verb's. */
 typedef struct arg_group {
-    const char *title;                   /* a line above them in --help */
+    const char *title;                   /* a line above them in --help; NULL: they belong to the
+                                          * group before */
     const arg_option *options;
     int n_option;
     size_t offset;                       /* of the shared struct in the options struct */

@@ -14,25 +14,27 @@
 
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
+    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
+      "GGUF file, first part of a split one, or a name from moe-run models. Default: built-in demo" },
     { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
-      "Context in tokens, at most the model's. Default: 8192, or as the prompt needs; moe-serve: "
-      "32768" },
+      "Context in tokens, 1 to the model's limit. Default: 8192 or what the prompt needs; "
+      "moe-serve: 32768" },
     { "device", 0, ARG_TEXT, FIELD(device), "NAME", "MOE_DEVICE", 0, 0,
       "cpu, cuda, or auto: the GPU if there is one. Default: auto" },
     { "threads", 't', ARG_THREADS, FIELD(threads), "N", "MOE_THREADS", 0, 0,
-      "Threads of the CPU. Default: one per physical core" },
+      "CPU threads. Default: one per physical core" },
     { "kv", 0, ARG_TEXT, FIELD(kv), "TYPE", "MOE_KV", 0, 0,
-      "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
+      "Type of stored keys and values: f32, f16 or q8_0. Default: f16" },
     { "chunk", 0, ARG_INT, FIELD(chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
-      "Most tokens of a prompt computed at a time. Default: 512; up to 4096 on a GPU, and where "
-      "experts come from the drive" },
+      "Prompt tokens per pass, 1 to 8192. Default: 512; up to 4096 on a GPU or with experts on the "
+      "drive" },
     { "isa", 0, ARG_TEXT, FIELD(isa), "NAME", "MOE_ISA", 0, 0,
-      "Instruction set of the CPU's kernels; scalar: plain C. Default: fastest" },
+      "Instruction set of the CPU kernels, e.g. avx2; scalar: plain C. Default: the fastest" },
     { "experts-used", 0, ARG_INT, FIELD(experts_used), "N", NULL, 1, MODEL_MOST_USED,
-      "Experts for each token. Answers change; a line says how far off they are" },
+      "Experts per token, 1 to 32. Changes answers; a message states by how much" },
     { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
-      "Leave out experts that are not in VRAM, but not in prompts of 9 tokens or more. Answers "
-      "change, too" },
+      "Skip experts that are not in VRAM, except in prompts of 9 tokens or more. Changes answers; "
+      "a message states by how much" },
 };
 
 void engine_args_init(engine_args *a)

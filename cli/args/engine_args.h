@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 
 typedef struct engine_args {
+    const char *model;                   /* NULL: the demo */
     int64_t ctx, chunk, threads;         /* 0: not given */
     const char *kv, *isa;
     const char *device;                  /* "cpu", "cuda", "auto"; NULL: cpu */
@@ -20,7 +21,7 @@ typedef struct engine_args {
     bool skip_missing;                   /* likewise: session_options */
 } engine_args;
 
-enum { ENGINE_N_OPTION = 8 };
+enum { ENGINE_N_OPTION = 9 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);

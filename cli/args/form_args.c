@@ -7,9 +7,9 @@
 
 const arg_option form_options[FORM_N_OPTION] = {
     { "json-schema", 0, ARG_TEXT, offsetof(form_args, schema), "FILE", NULL, 0, 0,
-      "The answer is JSON of this schema: a file, or the schema itself" },
+      "Restrict the answer to JSON of this schema: a file or the schema itself" },
     { "grammar", 0, ARG_TEXT, offsetof(form_args, grammar), "FILE", NULL, 0, 0,
-      "The answer fits this grammar (GBNF): a file, or its text" },
+      "Restrict the answer to this GBNF grammar: a file or its text" },
 };
 
 static int read_schema(grammar **out, str_view text, err_ctx *err)

@@ -32,8 +32,8 @@ typedef struct tier_args {
 
 /* For verbs that have a few of these options in a table of their own. */
 #define TIER_CACHE_ENV "MOE_CACHE_POLICY"
-#define TIER_CACHE_HELP "Which expert is evicted: fade the least used of late, lru the longest " \
-                        "unused, lcp weighs both; off: VRAM keeps what it has. Default: fade"
+#define TIER_CACHE_HELP "Expert to evict: fade: least used recently; lru: longest unused; lcp: " \
+                        "both; off: none, VRAM is fixed. Default: fade"
 
 enum { TIER_N_OPTION = 21 };
 extern const arg_option tier_options[TIER_N_OPTION];

@@ -10,10 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/args/args.h"
-#include "cli/args/chat_args.h"
-#include "cli/args/engine_args.h"
-#include "cli/args/tier_args.h"
+#include "cli/args/answer_args.h"
 #include "cli/chat/chat_session.h"
 #include "cli/chat/line_history.h"
 #include "cli/chat/line_input.h"
@@ -26,38 +23,26 @@
 #include "cli/output_file.h"
 
 typedef struct chat_options {
-    const char *model, *load;
-    int64_t n;                           /* -1: no limit */
-    uint64_t drive;                      /* for prompts */
+    const char *load;
     bool verbose;
-    chat_args chat;
-    engine_args engine;
-    tier_args tiers;
-    sampling_args sampling;
-    perf_args perf;
+    answer_args a;
 } chat_options;
 
 #define FIELD(f) offsetof(chat_options, f)
-static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, or the first part of a split one. Default: a built-in demo" },
+static const arg_option prompt_options[] = {
     { "load", 0, ARG_TEXT, FIELD(load), "FILE", NULL, 0, 0,
-      "Continue a chat that /save wrote; flags given here override its settings" },
-    { "tokens", 'n', ARG_INT, FIELD(n), "N", NULL, -1, INT_MAX,
-      "Most tokens in an answer. Default: until the model ends it" },
+      "Continue a chat that /save wrote; options given here override its settings" },
+};
+
+static const arg_option output_options[] = {
     { "verbose", 'v', ARG_FLAG, FIELD(verbose), NULL, NULL, 0, 0,
-      "Show token counts and speed after each answer" },
-    { PROMPT_CACHE_OPTION, 0, ARG_SIZE, FIELD(drive), "SIZE", PROMPT_CACHE_ENV, 0, 0,
-      PROMPT_CACHE_HELP },
+      "Print token counts and speed after each answer" },
 };
 
 static const arg_group groups[] = {
-    { "Prompt:", chat_arg_options, CHAT_N_OPTION, FIELD(chat) },
-    { "Sampling (defaults are the model's own):", sampling_options, SAMPLING_N_OPTION,
-      FIELD(sampling) },
-    { "Model:", engine_arg_options, ENGINE_N_OPTION, FIELD(engine) },
-    { "Memory:", tier_options, TIER_N_OPTION, FIELD(tiers) },
-    { "Statistics:", perf_options, PERF_N_OPTION, FIELD(perf) },
+#define PROMPT { "Prompt:", prompt_options, ARRAY_LEN(prompt_options), 0 }
+#define OUTPUT { "Output:", output_options, ARRAY_LEN(output_options), 0 }
+    ANSWER_GROUPS(FIELD(a), PROMPT, OUTPUT),
 };
 
 static const arg_spec spec = {
@@ -66,7 +51,6 @@ static const arg_spec spec = {
              "Ctrl-D leaves. If standard input is not a terminal, each line of it is a message,\n"
              "and the answers on standard output are set apart by an empty line:\n"
              "  printf 'Who was Ada Lovelace?\\nAnd her father?\\n' | moe-run chat -m model.gguf",
-    .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 0, .max_operands = 0, .operands = "",
     .groups = groups, .n_group = ARRAY_LEN(groups),
     .epilogue = "A line that ends in a backslash goes on in the next one; a line of \"\"\" begins "
@@ -84,27 +68,18 @@ enum {
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-/* What the table cannot check. 0, or 2 after one line. */
-static int check_options(chat_session *t, const chat_options *o)
-{
-    const int rc = chat_args_check(&t->set.effort, &t->set.thinking, &o->chat);
-    if (rc != 0) return rc;
-    if (o->chat.system && o->load) {
-        console_error("--system and --load do not go together: a saved chat has its own");
-        return 2;
-    }
-    return 0;
-}
-
 static void fill(chat_session *t, const chat_options *o)
 {
-    if (o->chat.date) snprintf(t->set.date, sizeof t->set.date, "%s", o->chat.date);
+    if (o->a.date) snprintf(t->set.date, sizeof t->set.date, "%s", o->a.date);
     else text_today(t->set.date, sizeof t->set.date);
-    t->flags = o->sampling;
-    t->effort_given = o->chat.reasoning != NULL;
-    t->date_given = o->chat.date != NULL;
-    t->max_tokens = (int)o->n;
-    t->show_reasoning = o->chat.show_reasoning;
+    t->flags = o->a.sampling;
+    t->set.effort = o->a.effort;
+    t->set.thinking = o->a.thinking;
+    t->perf = o->a.level;
+    t->effort_given = o->a.reasoning != NULL;
+    t->date_given = o->a.date != NULL;
+    t->max_tokens = (int)o->a.most_tokens;
+    t->show_reasoning = o->a.show_reasoning;
     t->verbose = o->verbose;
 }
 
@@ -116,9 +91,9 @@ static int open_session(chat_session *t, const chat_options *o)
 
     if (t->room.ctx == 0) t->room.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     t->room.n_snapshot = N_SNAPSHOT;
-    if (o->engine.experts_used) {
+    if (o->a.engine.experts_used) {
         experts_cost cost;
-        if (experts_cost_measure(&cost, &t->l, (int)o->engine.experts_used, &t->room, &err) < 0)
+        if (experts_cost_measure(&cost, &t->l, (int)o->a.engine.experts_used, &t->room, &err) < 0)
             return model_handle_fail(t->l.path, &err);
         experts_cost_say(&cost);
     }
@@ -128,15 +103,15 @@ static int open_session(chat_session *t, const chat_options *o)
             return model_handle_fail(t->l.path, &err);
         cache_cost_say(&cost);
     }
-    t->kept.drive_bytes = o->drive;
+    t->kept.drive_bytes = o->a.cache_bytes;
     if (prompt_cache_place(&t->kept, &t->l, &t->room, t->room.ctx, N_SNAPSHOT, &err) < 0)
         return model_handle_fail(t->l.path, &err);
     model_handle_say_notes(&t->l, true, t->effort_given);
     if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0)
         return model_handle_fail(t->l.path, &err);
     session_count(t->s, t->perf);
-    if (sampling_open(&t->draw, &o->sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
-        (o->chat.system && conversation_set_system(&t->conv, str_from(o->chat.system), &err) < 0)) {
+    if (sampling_open(&t->draw, &o->a.sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
+        (o->a.system && conversation_set_system(&t->conv, str_from(o->a.system), &err) < 0)) {
         console_error("%s", err.msg);
         return 1;
     }
@@ -236,40 +211,34 @@ static int open_input(line_input **out, err_ctx *err)
 
 int cmd_chat(int argc, char **argv)
 {
-    chat_options o = { .n = -1, .drive = PROMPT_CACHE_BYTES };
+    chat_options o = { 0 };
     chat_session t = { 0 };
-    load_options load = { .with_text = true };
+    load_options load;
     line_input *in;
     err_ctx err;
     int rc, code;
 
-    engine_args_init(&o.engine);
-    tier_args_init(&o.tiers);
-    sampling_args_init(&o.sampling);
+    answer_args_init(&o.a);
     rc = args_parse(&spec, &o, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = check_options(&t, &o)) != 0) return code;
-    if ((code = engine_args_read(&load.where.engine, &t.room, &load.where.device,
-                                 &o.engine)) != 0 ||
-        (code = tier_args_read(&load.where, &o.tiers)) != 0 ||
-        (code = perf_args_read(&t.perf, &o.perf)) != 0)
-        return code;
-    load.where.remember = true;
-    if ((code = sampling_args_check(&o.sampling)) != 0) return code;
+    if (o.a.system && o.load) {
+        console_error("--system and --load exclude each other: a saved chat has a system message");
+        return 2;
+    }
+    if ((code = answer_args_read(&o.a, &load, &t.room)) != 0) return code;
     interrupt_install();
     fill(&t, &o);
-    load.path = o.model;
-    if (!o.model) console_note("%s", DEMO_MODEL_REMARK);
+    if (!load.path) console_note("%s", DEMO_MODEL_REMARK);
     if (open_input(&in, &err) < 0) return model_handle_fail(NULL, &err);
     t.interactive = line_input_is_terminal(in);
     if (model_handle_open(&t.l, &load, &err) < 0) {
         line_input_close(in);
-        return model_handle_fail(o.model ? o.model : DEMO_MODEL_NAME, &err);
+        return model_handle_fail(load.path ? load.path : DEMO_MODEL_NAME, &err);
     }
     code = open_session(&t, &o);
     if (code == 0) {
         code = run_chat(&t, in);
-        if (o.perf.out && *o.perf.out && perf_view_save(o.perf.out, t.s, t.perf) != 0 && code == 0)
+        if (o.a.perf.out && *o.a.perf.out && perf_view_save(o.a.perf.out, t.s, t.perf) != 0 && code == 0)
             code = 1;
     }
     sampling_close(&t.draw);

@@ -40,7 +40,7 @@ enum {
 };
 
 typedef struct serve_options {
-    const char *model, *key_file;
+    const char *key_file;
     arg_texts listen, keys, aliases, origins;
     int64_t queue, wait_limit, parallel;
     uint64_t body, cache, drive;
@@ -51,8 +51,6 @@ typedef struct serve_options {
 
 #define FIELD(f) offsetof(serve_options, f)
 static const arg_option options[] = {
-    { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, or the first part of a split one. Default: a built-in demo" },
     { "listen", 0, ARG_TEXTS, FIELD(listen), "WHERE", NULL, 0, 0,
       "ADDRESS:PORT, PORT alone, or unix:PATH, or one of each. Default: 127.0.0.1:8080" },
     { "api-key", 0, ARG_TEXTS, FIELD(keys), "KEY", "MOE_API_KEY", 0, 0,
@@ -286,7 +284,7 @@ static void name_model(server *v)
     const size_t n = strlen(base);
     const bool gguf_name = n > 5 && !strcmp(base + n - 5, ".gguf");
     if (v->o.aliases.n > 0) snprintf(v->name, sizeof v->name, "%s", v->o.aliases.text[0]);
-    else if (!v->o.model) snprintf(v->name, sizeof v->name, "demo");
+    else if (!v->o.engine.model) snprintf(v->name, sizeof v->name, "demo");
     else snprintf(v->name, sizeof v->name, "%.*s", (int)(gguf_name ? n - 5 : n), base);
 }
 
@@ -412,11 +410,11 @@ static int load_model(server *v)
     const uint64_t ram = v->load.where.wish.ram;
     err_ctx err = { 0 };
     if (v->o.cache == UINT64_MAX) v->o.cache = usual_cache();
-    v->load.path = v->o.model;
+    v->load.path = v->o.engine.model;
     v->load.with_text = true;
     v->load.where.remember = true;
     if (model_handle_open(&v->l, &v->load, &err) < 0)
-        return model_handle_fail(v->o.model ? v->o.model : DEMO_MODEL_NAME, &err);
+        return model_handle_fail(v->o.engine.model ? v->o.engine.model : DEMO_MODEL_NAME, &err);
     const int most = v->l.m->hp.ctx_train;
     if (v->so.ctx == 0) v->so.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     use_cache(v, v->o.cache < ram / 2 ? v->o.cache : ram / 2);
@@ -532,13 +530,13 @@ int cmd_serve(int argc, char **argv)
                                  &v.o.engine)) != 0 ||
         (code = tier_args_read(&v.load.where, &v.o.tiers)) != 0 || (code = read_options(&v)) != 0)
         return code;
-    if (operand && v.o.model) {
-        console_error("two models: %s and -m %s", operand, v.o.model);
+    if (operand && v.o.engine.model) {
+        console_error("two models: %s and -m %s", operand, v.o.engine.model);
         return 2;
     }
-    if (operand) v.o.model = operand;
+    if (operand) v.o.engine.model = operand;
     interrupt_install();
-    if (!v.o.model && !v.o.quiet) console_note("%s", DEMO_MODEL_REMARK);
+    if (!v.o.engine.model && !v.o.quiet) console_note("%s", DEMO_MODEL_REMARK);
     if ((code = open_port(&v)) == 0 && (code = load_model(&v)) == 0) {
         greet(&v);
         wait_for_signal();

@@ -13,9 +13,9 @@
 #define FIELD(f) offsetof(perf_args, f)
 const arg_option perf_options[PERF_N_OPTION] = {
     { "perf", 0, ARG_TEXT, FIELD(mode), "MODE", "MOE_PERF", 0, 0,
-      "What is counted: off, update, full: each layer, too. Default: update" },
+      "Statistics to count: off, update, or full: per layer too. Default: update" },
     { "perf-out", 0, ARG_TEXT, FIELD(out), "FILE", NULL, 0, 0,
-      "Write the counts as JSON to FILE at the end" },
+      "Write the statistics as JSON to FILE at the end" },
 };
 
 static const char *const names[] = {
