@@ -9,7 +9,6 @@
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
 # make deb        a Debian package of it, in the build's folder
-# make man        writes what --help says about options into the man pages
 # make clean      remove everything that was built, in every configuration
 #
 # CUDA=1                   build the GPU side even if no GPU is here; CUDA=0 never does
@@ -195,7 +194,7 @@ PACKED   := $(wildcard tests/golden/*/*.xz)
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(PACKED:.tar.xz=.unpacked.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check check-gpu check-clients check-page test bench fuzz install deb man clean help tests FORCE
+.PHONY: all run check check-gpu check-clients check-page test bench fuzz install deb clean help tests FORCE
 all: moe-run moe-bench moe-quant moe-serve
 
 help:
@@ -305,9 +304,6 @@ install: all
 
 deb: all
 	$Qpackaging/make_deb.sh $B $(call quoted,$(VERSION)) $B
-
-man: all
-	tools/gen_man.py $B
 
 clean:
 	rm -rf build build-* moe-run moe-bench moe-quant moe-serve

@@ -1,6 +1,7 @@
 #!/bin/sh
-# install.sh BUILD DEST PREFIX - puts programs, man pages, completion, the list and the demo models
-# into DEST/PREFIX, and the service's unit if there is a server. `make install` and `make deb` use it.
+# install.sh BUILD DEST PREFIX - puts programs, man pages, completion, troubleshooting.md, the list and
+# the demo models into DEST/PREFIX, and the service's unit if there is a server. `make install` and
+# `make deb` use it. Man pages are made from --help, which needs python3.
 set -eu
 build=$1 dest=$2 prefix=$3
 to=$dest$prefix
@@ -8,13 +9,19 @@ share=$to/share
 zsh=$share/zsh/site-functions
 [ "$prefix" != /usr ] || zsh=$share/zsh/vendor-completions
 
-install -d "$to/bin" "$share/moe" "$share/man/man1" "$share/bash-completion/completions" "$zsh"
+install -d "$to/bin" "$share/moe" "$share/doc/moe" "$share/man/man1" "$share/bash-completion/completions" "$zsh"
 for p in moe-run moe-bench moe-quant moe-serve; do
     [ -e "$build/$p" ] || continue
     install -m 755 "$build/$p" "$to/bin"
-    [ ! -e packaging/$p.1 ] || install -m 644 packaging/$p.1 "$share/man/man1"
     [ $p = moe-run ] || ln -sf moe-run "$share/bash-completion/completions/$p"
 done
+if command -v python3 >/dev/null; then
+    umask 022
+    python3 tools/gen_man.py "$build" "$share/man/man1"
+else
+    echo "install.sh: no python3: without man pages" >&2
+fi
+install -m 644 docs/troubleshooting.md "$share/doc/moe"
 install -m 644 packaging/moe.bash "$share/bash-completion/completions/moe-run"
 install -m 644 packaging/_moe "$zsh"
 install -m 644 models.txt tests/models/demo-qwen3next-Q4_K_M.gguf tests/models/demo-gptoss-MXFP4.gguf "$share/moe"

@@ -20,7 +20,7 @@ trap 'exit 130' INT TERM HUP
 packaging/install.sh "$build" "$stage" /usr
 for p in "$stage"/usr/bin/*; do strip --strip-unneeded "$p"; done
 gzip -9n "$stage"/usr/share/man/man1/*.1
-install -d "$stage/DEBIAN" "$stage/usr/share/doc/moe"
+install -d "$stage/DEBIAN"
 install -m 644 LICENSE "$stage/usr/share/doc/moe/copyright"
 
 # The packages of the libraries, from paths as ldd writes them or as the package lists them.

@@ -1,17 +1,26 @@
 #!/usr/bin/env python3
-"""gen_man.py BUILD - writes what --help says about options into packaging/*.1.
+"""gen_man.py BUILD FOLDER - writes the man pages of the programs in BUILD into FOLDER.
 
-    make all && tools/gen_man.py build-cpu
-
-Only the lines between the two marks in a page are replaced; the rest is written by hand. An option
-that several verbs share in a group (Sampling, Memory) is told once. tests/test_packaging.sh fails
-when a page and --help differ."""
+A page is what --help prints, and the few sections below that --help does not have. An option that
+several verbs share in a group (Sampling, Memory) is described once. make install runs this."""
+import os
 import re
 import subprocess
 import sys
 
-BEGIN = '.\\" ---- from here on by tools/gen_man.py\n'
-END = '.\\" ---- to here\n'
+NAMES = {'moe-run': 'run big Mixture-of-Experts language models from GGUF files',
+         'moe-serve': 'serve a Mixture-of-Experts model over HTTP',
+         'moe-bench': 'measure a Mixture-of-Experts model on this machine',
+         'moe-quant': 'write a GGUF model file with its weights in other types'}
+WITH_VERBS = 'moe-run', 'moe-bench'
+MODELS = '''A model is the path of a GGUF file, or a name of moe-run models after moe-run pull has downloaded it.
+Sizes are in powers of 1024, e.g. 512M or 20G. A name in brackets after an option is an environment
+variable that sets it; the option takes precedence.'''
+FILES = [('~/.local/share/moe/models', 'Models that moe-run pull downloaded ($XDG_DATA_HOME/moe/models, $MOE_MODELS).'),
+         ('~/.cache/moe', 'Measured speeds of this machine, experts of the last run, and in prompts the '
+          'states of long prompts ($XDG_CACHE_HOME/moe).'),
+         ('~/.local/state/moe-run/history', 'Lines typed in moe-run chat.'),
+         ('PREFIX/share/moe/models.txt', 'Public model files, for moe-run models and pull.')]
 OPTION = re.compile(r'^  (?:(-\w), |    )--([a-z0-9-]+)(?: (\S+))? +(.*)$')
 
 
@@ -32,27 +41,26 @@ def verbs_of(lines):
 
 
 def parse(lines):
-    """usage, about, the verb's own options, its groups, what follows them."""
+    """usage, about, groups {title: options} ('': without a title), what follows them."""
     usage = lines[0].removeprefix('Usage: ')
-    about, own, groups, after = [], [], [], []
-    options, at = own, 1
-    while at < len(lines) and not OPTION.match(lines[at]):
-        about.append(lines[at])
-        at += 1
-    while at < len(lines):
-        line, found = lines[at], OPTION.match(lines[at])
+    about, groups, after, title, i = [], {}, [], '', 1
+    while i < len(lines) and not OPTION.match(lines[i]) and lines[i + 1:i + 2] and not (
+            lines[i].endswith(':') and OPTION.match(lines[i + 1])):
+        about.append(lines[i])
+        i += 1
+    while i < len(lines):
+        line, found = lines[i], OPTION.match(lines[i])
         if found:
             if found[2] != 'help':
-                options.append(found.groups())
-        elif at + 1 < len(lines) and OPTION.match(lines[at + 1]):
-            options = []
-            groups.append((line.rstrip(':'), options))
+                groups.setdefault(title, []).append(found.groups())
+        elif i + 1 < len(lines) and OPTION.match(lines[i + 1]):
+            title = line.rstrip(':')
         elif line.startswith('  ') and after and after[-1].startswith('Also understood:'):
             after[-1] += ' ' + line.strip()
         elif line or after:
             after.append(line)
-        at += 1
-    return usage, about, own, groups, after
+        i += 1
+    return usage, about, groups, after
 
 
 def option_text(option):
@@ -65,7 +73,7 @@ def option_text(option):
 
 def paragraphs(lines):
     """Text as it is; lines that are indented or in columns keep their shape."""
-    out, filled = '', True
+    out, filled = '.PP\n', True
     for line in lines:
         as_is = line.startswith('  ') or '   ' in line
         if as_is and filled:
@@ -77,43 +85,58 @@ def paragraphs(lines):
     return out + ('' if filled else '.fi\n')
 
 
-def page(program, verbs):
-    out, shared = '', {}
-    sections = []
-    for verb, text in verbs:
-        command = [program, *verb.split()]
-        usage, about, own, groups, after = parse(help_of(*command))
-        titles = [title for title, _ in groups]
-        for title, options in groups:
-            known = shared.setdefault(title, [])
-            known += [o for o in options if o[1] not in [k[1] for k in known]]
-        sections.append((verb, text, usage, about, own, titles, after))
-    for verb, text, usage, about, own, titles, after in sections:
-        out += f'.SS {roff(verb)}\n' if verb else ''
-        out += f'.nf\n\\fB{roff(usage)}\\fR\n.fi\n.PP\n' if verb else ''
-        out += paragraphs(about) if verb else ''
-        out += ''.join(map(option_text, own))
+def verb_sections(program, verbs):
+    parsed = [(verb, *parse(help_of(program, verb))) for verb in verbs]
+    shared = {}                          # options that at least two verbs have in a group
+    for _, _, _, groups, _ in parsed:
+        for title, options in groups.items():
+            for o in options:
+                users = sum(o[1] in [x[1] for x in p[3].get(title, [])] for p in parsed)
+                if title and users > 1 and o[1] not in [x[1] for x in shared.get(title, [])]:
+                    shared.setdefault(title, []).append(o)
+    out = ''
+    for verb, usage, about, groups, after in parsed:
+        out += f'.SS {roff(verb)}\n.nf\n\\fB{roff(usage)}\\fR\n.fi\n' + paragraphs(about)
+        for title, options in groups.items():
+            common = [x[1] for x in shared.get(title, [])]
+            out += ''.join(option_text(o) for o in options if o[1] not in common)
+        titles = [roff(t.split(' (')[0]) for t in groups if t in shared]
         if titles:
-            names = ', '.join('\\fI' + roff(t.split(' (')[0]) + '\\fR' for t in titles)
-            out += f'.PP\nAnd those of {names}, below.\n'
-        if verb:
-            after = after[:after.index('Examples:')] if 'Examples:' in after else after
-            out += '.PP\n' + paragraphs(after) if after else ''
+            out += '.PP\nAnd options of ' + ', '.join(f'\\fI{t}\\fR' for t in titles) + ', below.\n'
+        out += paragraphs(after[:after.index('Examples:')] if 'Examples:' in after else after)
     for title, options in shared.items():
         out += f'.SS {roff(title)}\n' + ''.join(map(option_text, options))
     return out
 
 
+def page(name, program):
+    lines = help_of(program)
+    out = f'.TH {name.upper()} 1 "" "moe" "User Commands"\n.SH NAME\n{name} \\- {NAMES[name]}\n'
+    out += f'.SH SYNOPSIS\n\\fB{roff(lines[0].removeprefix("Usage: "))}\\fR\n.SH DESCRIPTION\n'
+    base = [(None, 'help', None, 'Print help.'), ('-V', 'version', None, 'Print version and machine.')]
+    base[0] = ('-h', *base[0][1:])
+    if name in WITH_VERBS:
+        verbs = verbs_of(lines)
+        out += f'{roff(lines[1])}\n.PP\n{roff(MODELS)}\n.SH VERBS AND OPTIONS\n'
+        out += ''.join(map(option_text, base)) + verb_sections(program, [v for v, _ in verbs])
+        after = lines[lines.index('Examples:'):]
+    else:
+        _, about, groups, after = parse(lines)
+        out += paragraphs(about) + f'.PP\n{roff(MODELS)}\n.SH OPTIONS\n' + ''.join(map(option_text, base))
+        for title, options in groups.items():
+            out += (f'.SS {roff(title)}\n' if title else '') + ''.join(map(option_text, options))
+    out += '.SH NOTES\n' + paragraphs(after) + '.SH FILES\n'
+    out += ''.join(f'.TP\n\\fI{roff(path)}\\fR\n{roff(text)}\n' for path, text in FILES)
+    others = [f'.BR {n} (1)' for n in NAMES if n != name]
+    return out + '.SH SEE ALSO\n' + ',\n'.join(others) + '\n'
+
+
 def main():
-    build = sys.argv[1]
-    for name in 'moe-run', 'moe-bench', 'moe-quant', 'moe-serve':
-        program, path = f'{build}/{name}', f'packaging/{name}.1'
-        lines = help_of(program)
-        verbs = verbs_of(lines) if name in ('moe-run', 'moe-bench') else [('', '')]
-        text = open(path).read()
-        head, rest = text.split(BEGIN)
-        tail = rest.split(END)[1]
-        open(path, 'w').write(head + BEGIN + page(program, verbs) + END + tail)
+    build, folder = sys.argv[1:]
+    for name in NAMES:
+        if os.path.exists(f'{build}/{name}'):
+            with open(f'{folder}/{name}.1', 'w') as f:
+                f.write(page(name, f'{build}/{name}'))
 
 
 main()
