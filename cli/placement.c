@@ -100,7 +100,7 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool aske
     p->when.load = fmax(0, load_now(&p->when.n_core));
     if (most_ram != UINT64_MAX) most_ram -= most_ram < own ? most_ram : own;
     rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
-                        interrupt_watch, NULL, err);
+                        MEASURE_SECONDS, interrupt_watch, NULL, err);
     console_status_clear();
     if (rc < 0) return rc;
     p->measured = rc != MEASURE_PARTIAL;

@@ -239,12 +239,12 @@ uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes
 
 const plan *engine_plan(const engine *e) { return e->p; }
 
-int engine_measure(speeds *out, engine *e, gpu *g, uint64_t room, keep_going_fn *ask, void *ctx,
-                   err_ctx *err)
+int engine_measure(speeds *out, engine *e, gpu *g, uint64_t ram_bytes, double seconds,
+                   keep_going_fn *watch, void *ctx, err_ctx *err)
 {
     const measure_parts parts = {
         .m = e->m, .w = e->w, .rope = &e->rope, .o = &e->ops_table, .g = g};
-    return measure_speeds(out, &parts, room, ask, ctx, err);
+    return measure_speeds(out, &parts, ram_bytes, seconds, watch, ctx, err);
 }
 
 int engine_throttle_begin(engine *e, double share, gpu_throttled *out, err_ctx *err)

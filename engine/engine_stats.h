@@ -8,12 +8,12 @@
 #include "moe/frame_table.h"
 #include "moe/router.h"
 
-/* How fast this machine is with this model's shapes, using a part of room bytes (measure.h); g may
- * be NULL. ask returns false to stop. */
+/* The machine's speeds with this model's shapes: measure_speeds of engine/plan/measure.h. g may be
+ * NULL. */
 struct gpu;
 struct speeds;
-int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t room, keep_going_fn *ask,
-                   void *ctx, err_ctx *err);
+int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t ram_bytes,
+                   double seconds, keep_going_fn *watch, void *ctx, err_ctx *err);
 
 /* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in
  * order, at most cap, and in *bandwidth what a kernel that only reads can read in a second. The

@@ -102,9 +102,8 @@ static const struct { int code; const char *says, *words;
     /* gemm */
     {2, "--type: 'Q9_0' is no type with a kernel on the GPU", "bench gemm --type Q8_0,Q9_0"},
     {2, "--tokens: '8' is not a number within 9..16384", "bench gemm --tokens 16,8"},
-    {2, "--json and --csv: one of them", "bench gemm --type Q8_0 --json --csv"},
     /* machine, io and kernels */
-    {0, "limit", "bench machine --threads 2 --seconds 0.002 --buffer 4M"},
+    {0, "reading", "bench machine --threads 2 --seconds 0.002 --buffer 4M"},
     {2, "--threads: 2000 is out of range 1..", "bench machine --threads 2000"},
     {2, "out of range", "bench machine --threads 0"},
     {2, "out of range", "bench machine --seconds 0"},
@@ -112,7 +111,7 @@ static const struct { int code; const char *says, *words;
     {2, "--buffer: 'much' is not a size", "bench machine --buffer much"},
     {2, "unexpected argument", "bench machine now"},
     {0, "straight", "bench machine --threads 2 --seconds 0.002 --buffer 4M qwen.gguf"},
-    {0, "\"straight_gb_s\":",
+    {0, "\"disk_straight\":",
      "bench machine --threads 2 --seconds 0.002 --buffer 4M -m qwen.gguf --json"},
     {1, "none.gguf: ", "bench machine --threads 2 --seconds 0.002 --buffer 4M -m none.gguf"},
     {2, "--type: 'Q9_0' is not all and none of F32 F16", "bench kernels --type Q8_0,Q9_0"},

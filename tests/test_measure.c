@@ -8,7 +8,8 @@
 #include "tiers/fault_injection.h"
 
 static const char file[] = "tests/models/demo-qwen3next-Q4_K_M.gguf";
-#define ROOM ((uint64_t)64 << 20)
+#define RAM_BYTES ((uint64_t)64 << 20)
+#define SECONDS 0.007
 
 static int n_thread = 2;                 /* what is measured takes as long with more */
 
@@ -19,7 +20,7 @@ static bool never(void *ctx)
 }
 
 /* g may be NULL. nth: the allocation that fails, 0: none does. */
-static int measure_with(speeds *out, const model *m, gpu *g, uint64_t room, long nth,
+static int measure_with(speeds *out, const model *m, gpu *g, uint64_t ram_bytes, long nth,
                         keep_going_fn *watch, void *ctx)
 {
     const engine_options o = { .threads = g ? sim_n_thread() : test_n_thread(n_thread) };
@@ -28,7 +29,7 @@ static int measure_with(speeds *out, const model *m, gpu *g, uint64_t room, long
     int rc = engine_open(&e, m, &o, &err);
     if (!CHECK_MSG(rc == 0, "%s", err.msg)) return rc;
     mem_fail_after(nth);
-    rc = engine_measure(out, e, g, room, watch, ctx, &err);
+    rc = engine_measure(out, e, g, ram_bytes, SECONDS, watch, ctx, &err);
     mem_fail_after(0);
     engine_close(e);
     CHECK_MSG(rc >= 0 || rc == ERR_STOPPED, "%d: %s", rc, err.msg);
@@ -37,7 +38,7 @@ static int measure_with(speeds *out, const model *m, gpu *g, uint64_t room, long
 
 static int measure(speeds *out, const model *m, long nth, keep_going_fn *watch, void *ctx)
 {
-    return measure_with(out, m, NULL, ROOM, nth, watch, ctx);
+    return measure_with(out, m, NULL, RAM_BYTES, nth, watch, ctx);
 }
 
 static bool within(double s, double least, double most) { return s >= least && s <= most; }
@@ -79,14 +80,14 @@ static void test_rows(const model *m)
 
 static void test_gpu(const model *m)
 {
-    const uint64_t room = 8 * (uint64_t)GPU_LOAD_LEAST;
+    const uint64_t ram_bytes = 8 * (uint64_t)GPU_LOAD_LEAST;
     gpu *g = NULL;
     err_ctx err = { 0 };
     int asked = 0;
     speeds s;
     if (gpu_count() == 0) return;
     if (!CHECK_MSG(gpu_open(&g, 0, &err) == 0, "%s", err.msg)) return;
-    int rc = measure_with(&s, m, g, room, 0, NULL, NULL);
+    int rc = measure_with(&s, m, g, ram_bytes, 0, NULL, NULL);
     CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk > 0 && s.vram_read > 0 && s.pcie_in > 0 &&
               s.gpu_macs > 0 && s.hop > 0 && s.pull_busy > 0 && s.cpu_busy > 0,
               "%d: VRAM %g, bus %g", rc, s.vram_read, s.pcie_in);
@@ -94,11 +95,11 @@ static void test_gpu(const model *m)
               within(s.layer_hot, LAYER_LEAST_S, LAYER_MOST_S) &&
               within(s.layer_cpu, LAYER_LEAST_S, LAYER_MOST_S), "layers: %g, %g, %g s",
               s.layer_dense, s.layer_hot, s.layer_cpu);
-    rc = measure_with(&s, m, g, room, 1, NULL, NULL);    /* the GPU's turn comes after the CPU's */
+    rc = measure_with(&s, m, g, ram_bytes, 1, NULL, NULL);    /* the GPU's turn comes after the CPU's */
     CHECK_MSG(rc == MEASURE_PARTIAL && s.cpu == 0 && s.layer_cpu == 0 && s.vram_read > 0 &&
               s.layer_dense > 0 && s.layer_hot > 0, "%d: CPU %g, layers %g", rc, s.cpu,
               s.layer_dense);
-    CHECK(measure_with(&s, m, g, room, 0, never, &asked) == ERR_STOPPED && asked == 1);
+    CHECK(measure_with(&s, m, g, ram_bytes, 0, never, &asked) == ERR_STOPPED && asked == 1);
     gpu_close(g);
 }
 

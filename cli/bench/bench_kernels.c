@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench/bench_lists.h"
 #include "cli/bench/bench_memory.h"
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
@@ -22,7 +23,7 @@
 #include "engine/host/repack_head.h"
 #include "tiers/bandwidth.h"
 
-enum { RUNS = 5, MAX_TOKEN_COUNTS = 16, MAX_TOKENS = 4096, MAX_SIDE = 1 << 24 };
+enum { RUNS = 5, MAX_TOKENS = 4096, MAX_SIDE = 1 << 24 };
 
 typedef struct kernels_options {
     const char *types, *isas, *shape, *tokens;
@@ -65,10 +66,10 @@ static const arg_spec spec = {
 /* ---- what to measure ------------------------------------------------------------------------- */
 
 typedef struct kernels_plan {
-    int n_type, n_set, n_count;
+    int n_type, n_set;
     quant_type types[QT_COUNT];
     const kernel_set *sets[KERNELS_MAX_SETS];
-    int counts[MAX_TOKEN_COUNTS];        /* of tokens */
+    bench_counts tokens;
     int rows, cols;                      /* 0: by type */
 } kernels_plan;
 
@@ -81,17 +82,6 @@ static bool has_kernel(uint32_t type)
 {
     const quant_traits *q = quant_traits_of(type);
     return q && q->decode && kernels_contract()->of[type].dot;
-}
-
-/* Takes the next word off a list with commas, into word, which is cut if it is too long for any
- * name. False at the end. */
-static bool next_word(char word[32], const char **list)
-{
-    if (!*list) return false;
-    const size_t n = strcspn(*list, ",");
-    snprintf(word, 32, "%.*s", (int)(n < 31 ? n : 31), *list);
-    *list = (*list)[n] ? *list + n + 1 : NULL;
-    return true;
 }
 
 static int unknown_type(const char *word)
@@ -117,7 +107,7 @@ static int plan_types(kernels_plan *p, const char *list)
     char word[32];
     quant_type type;
     for (size_t i = 0; !list && i < ARRAY_LEN(usual_types); i++) add_type(p, usual_types[i]);
-    while (next_word(word, &list)) {
+    while (bench_next_word(word, &list)) {
         if (!strcmp(word, "all")) {
             for (uint32_t id = 0; id < QT_COUNT; id++)
                 if (has_kernel(id)) add_type(p, (quant_type)id);
@@ -144,7 +134,7 @@ static int plan_sets(kernels_plan *p, const char *list)
     char word[32];
     err_ctx err;
     if (!list) add_set(p, here[0]);
-    while (next_word(word, &list)) {
+    while (bench_next_word(word, &list)) {
         if (!strcmp(word, "all")) {
             for (int i = 0; i < n; i++) add_set(p, here[i]);
         } else if (*word && (set = kernels_named(word, &err))) {
@@ -158,38 +148,12 @@ static int plan_sets(kernels_plan *p, const char *list)
     return 0;
 }
 
-/* A number from 1 to most, and where it ends. */
-static bool parse_count(int *out, const char *text, char **end, int most)
-{
-    const unsigned long n = strtoul(text, end, 10);      /* too many digits: the largest there is */
-    *out = (int)n;
-    return *text >= '0' && *text <= '9' && n >= 1 && n <= (unsigned long)most;
-}
-
-static int plan_tokens(kernels_plan *p, const char *list)
-{
-    char word[32], shown[64], *end;
-    if (!list) list = "1,64";
-    while (next_word(word, &list)) {
-        if (p->n_count == MAX_TOKEN_COUNTS) {
-            console_error("--tokens: more than %d numbers", MAX_TOKEN_COUNTS);
-            return 2;
-        }
-        if (!parse_count(&p->counts[p->n_count++], word, &end, MAX_TOKENS) || *end) {
-            console_error("--tokens: '%s' is not a number within 1..%d",
-                          ESC(shown, str_from(word)), MAX_TOKENS);
-            return 2;
-        }
-    }
-    return 0;
-}
-
 static int plan_shape(kernels_plan *p, const char *text)
 {
     char *x, *end, shown[64];
     if (!text) return 0;
-    if (!parse_count(&p->rows, text, &x, MAX_SIDE) || *x != 'x' ||
-        !parse_count(&p->cols, x + 1, &end, MAX_SIDE) || *end) {
+    if (!bench_parse_count(&p->rows, text, &x, MAX_SIDE) || *x != 'x' ||
+        !bench_parse_count(&p->cols, x + 1, &end, MAX_SIDE) || *end) {
         console_error("--shape: '%s' is not ROWSxCOLS with both within 1..%d",
                       ESC(shown, str_from(text)), MAX_SIDE);
         return 2;
@@ -208,7 +172,8 @@ static int make_plan(kernels_plan *p, const kernels_options *opt)
 {
     int rc = plan_types(p, opt->types);
     if (rc == 0) rc = plan_sets(p, opt->isas);
-    if (rc == 0) rc = plan_tokens(p, opt->tokens);
+    if (rc == 0)
+        rc = bench_read_tokens(&p->tokens, opt->tokens ? opt->tokens : "1,64", 1, MAX_TOKENS);
     return rc == 0 ? plan_shape(p, opt->shape) : rc;
 }
 
@@ -396,8 +361,8 @@ static int prepare(kernel_bench *b, err_ctx *err)
     int tokens = 0, cols = 0, rc;
     uint64_t acts_need, x_floats;
 
-    for (int i = 0; i < b->plan.n_count; i++)
-        if (b->plan.counts[i] > tokens) tokens = b->plan.counts[i];
+    for (int i = 0; i < b->plan.tokens.n; i++)
+        if (b->plan.tokens.of[i] > tokens) tokens = b->plan.tokens.of[i];
     for (int i = 0; i < b->plan.n_type; i++) {
         const matrix w = stack_of(&b->plan, b->plan.types[i], b->buffer);
         const size_t bytes = (size_t)w.rows * (size_t)w.row_bytes;
@@ -538,7 +503,7 @@ static int run_repacked(kernel_bench *b, kernel_row *row)
 static int run_type(kernel_bench *b, quant_type type, int *done)
 {
     const kernels_plan *p = &b->plan;
-    const int n_all = p->n_type * p->n_set * p->n_count;
+    const int n_all = p->n_type * p->n_set * p->tokens.n;
     kernel_row row = { .w = stack_of(p, type, b->buffer) };
     int rc;
 
@@ -546,9 +511,9 @@ static int run_type(kernel_bench *b, quant_type type, int *done)
     console_status("making weights of type %s", quant_name(type));
     fill_stack(b, &row.w);
     for (int s = 0; s < p->n_set; s++)
-        for (int i = 0; i < p->n_count; i++) {
+        for (int i = 0; i < p->tokens.n; i++) {
             row.set = p->sets[s];
-            row.n_token = p->counts[i];
+            row.n_token = p->tokens.of[i];
             console_status("%d of %d: %s, %s, %d token%s", ++*done, n_all, quant_name(type),
                            row.set->isa, row.n_token, row.n_token == 1 ? "" : "s");
             if ((rc = run_row(b, &row)) != 0 || (rc = run_repacked(b, &row)) != 0) return rc;
@@ -567,8 +532,8 @@ static int run(kernel_bench *b)
     if ((rc = prepare(b, &err)) != 0) return rc;
     interrupt_install();
     console_status("reading memory");
-    rc = bandwidth_measure(&b->limit, b->team, PAGES_HUGE, b->buffer, b->opt->run.seconds,
-                           interrupt_watch, NULL, &err);
+    rc = bandwidth_measure(&b->limit, b->team, b->buffer, b->opt->run.seconds, interrupt_watch,
+                           NULL, &err);
     console_status_clear();
     if (rc < 0) return bench_model_fail("kernels", rc, &err);
     if (!b->opt->run.json) print_heading(b);

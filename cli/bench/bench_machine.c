@@ -1,34 +1,32 @@
-/* bench_machine.c - moe-bench machine: what this machine is, how fast it reads memory, and how fast
- * its drive gives random parts of a file, as experts are read (tiers/drive_access.h).
+/* bench_machine.c - moe-bench machine: cores, caches, memory and GPUs, how fast memory is read, and
+ * the speeds that plans are made with (engine/plan/measure.h).
  *
- * Decoding reads all active weights once for each token, so the last column bounds the token rate:
- * bytes per token times tokens per second does not exceed it. The reading itself is
- * tiers/bandwidth.h's. */
+ * Decoding reads all active weights once for each token: bytes per token times tokens per second
+ * does not exceed the speed of memory. */
 #include "cli/commands.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli/bench/bench_memory.h"
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/view/median_spread.h"
-#include "engine/cpu/kernels.h"
+#include "cli/view/plan_view.h"
+#include "engine/engine_stats.h"
+#include "engine/gpu/weights_gpu.h"
+#include "engine/plan/measure.h"
 #include "tiers/bandwidth.h"
-#include "tiers/drive_access.h"
 #include "tiers/machine.h"
 
 typedef struct machine_options {
     bench_memory_args run;
-    const char *model;                   /* NULL: no file to read */
+    const char *model;                   /* NULL: the demo model, without a drive */
 } machine_options;
 
 static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, offsetof(machine_options, model), "FILE", NULL, 0, 0,
-      "Also measure how fast the drive reads this file; a large one is best" },
+      "GGUF file: the shapes to measure with, and its drive. Default: the demo model" },
 };
 
 static const arg_group groups[] = {
@@ -37,35 +35,34 @@ static const arg_group groups[] = {
 
 static const arg_spec spec = {
     .usage = "moe-bench machine [[-m] FILE] [options]",
-    .about = "Shows cores, caches, memory nodes and GPUs, and measures how fast 1, 2, 4, ...\n"
-             "threads read memory: each on its own core, and what it wrote itself.",
+    .about = "Shows cores, caches, memory nodes and GPUs. Measures how fast memory is read, and the\n"
+             "speeds that plans for the model are made with.",
     .options = options,
     .n_option = ARRAY_LEN(options),
     .operands = "",
     .groups = groups,
     .n_group = ARRAY_LEN(groups),
-    .epilogue = "plain   reads one line after the other; the processor looks ahead by itself\n"
-                "ahead   the program looks ahead too: into which cache, and how far, is shown\n"
-                "limit   the best of all, GB/s (10^9): what decoding is held against\n"
-                "drive   reads of 576 KiB past the page cache. straight: to memory that the drive\n"
-                "        has not written to before. bounced: through a buffer of a few megabytes,\n"
-                "        from which threads copy: faster on some virtual drives, and used there",
+    .epilogue = "GB are 10^9 bytes. The speed of memory is the limit that decoding is compared with: the\n"
+                "better of reading in order, and of reading with prefetches by the program. Of the\n"
+                "drive, straight is its speed without a bounce buffer; the other speed has one if that\n"
+                "is at least 10% faster. Speeds of matrices of many tokens: moe-bench gemm.",
 };
 
 typedef struct machine_view {
     const bench_memory_args *args;
-    const char *file;                    /* or NULL */
-    uint64_t file_bytes;
+    const char *model;
     machine m;                           /* what this process may use */
-    topology t;                          /* what there is */
+    topology t;                          /* the whole machine */
     size_t buffer;
-    bool huge;                           /* the system gives huge pages on request */
-    drive_speed drive;                   /* all 0: not measured */
+    int n_thread;
+    bandwidth memory;
+    speeds rate;
+    bool partial;                        /* some speeds could not be measured */
 } machine_view;
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- cores, memory, GPUs --------------------------------------------------------------------- */
 
-/* Caches come in powers of two, and only those look like the numbers people know. */
+/* In powers of two, as processors are described. */
 static const char *text_cache(char *dst, size_t cap, uint64_t n)
 {
     if (n >= 1 << 20) snprintf(dst, cap, "%g MiB", (double)n / (1 << 20));
@@ -136,89 +133,85 @@ static void print_memory(const machine_view *v)
     if (v->m.n_gpu == 0) printf("gpu       none (GPU support in this build: %s)\n", gpu_backend());
 }
 
-/* ---- how fast it reads ----------------------------------------------------------------------- */
+/* ---- speeds ---------------------------------------------------------------------------------- */
 
-typedef struct rate_row {
-    int n_thread;
-    bandwidth small, huge;
-    double limit;
-} rate_row;
+static const struct speed_row {
+    const char *name, *unit;
+    double scale;                        /* unit: value * scale */
+    size_t offset;
+    const char *meaning;
+} speed_rows[] = {
+#define SPEED(field, unit, scale, meaning) { #field, unit, scale, offsetof(speeds, field), meaning }
+    SPEED(cpu, "GB/s", 1e-9, "experts of one token, on the CPU"),
+    SPEED(cpu_busy, "GB/s", 1e-9, "the same while the GPU reads RAM"),
+    SPEED(cpu_dense, "GB/s", 1e-9, "the output matrix of one token, on the CPU"),
+    SPEED(cpu_many, "GMAC/s", 1e-9, "experts of a prompt, on the CPU"),
+    SPEED(layer_cpu, "us", 1e6, "a layer of one token on the CPU beyond its bytes"),
+    SPEED(vram_read, "GB/s", 1e-9, "a kernel that reads VRAM"),
+    SPEED(pcie_in, "GB/s", 1e-9, "copies from RAM to VRAM"),
+    SPEED(pcie_out, "GB/s", 1e-9, "copies from VRAM to RAM"),
+    SPEED(pull, "GB/s", 1e-9, "a kernel that reads RAM"),
+    SPEED(pull_busy, "GB/s", 1e-9, "the same while the CPU computes experts"),
+    SPEED(gpu_macs, "GMAC/s", 1e-9, "a prompt, on the GPU"),
+    SPEED(hop, "us", 1e6, "a question of the GPU to the CPU and its reply"),
+    SPEED(layer_dense, "us", 1e6, "a layer of one token on the GPU beyond its bytes, to the router"),
+    SPEED(layer_hot, "us", 1e6, "and its experts"),
+    SPEED(disk, "GB/s", 1e-9, "reads of the size of an expert's matrix, from the drive"),
+    SPEED(disk_straight, "GB/s", 1e-9, "the same without a bounce buffer"),
+    SPEED(disk_wait, "us", 1e6, "an expert from the drive beyond its bytes"),
+#undef SPEED
+};
 
-static int measure_row(rate_row *row, const machine_view *v, err_ctx *err)
+static double speed_of(const machine_view *v, const struct speed_row *row)
 {
-    const double seconds = v->args->seconds;
+    return *(const double *)(const void *)((const char *)&v->rate + row->offset);
+}
+
+static int measure_memory(machine_view *v, err_ctx *err)
+{
     pool *team;
-    int rc = pool_create(&team, row->n_thread, err);
-
-    if (rc < 0) return rc;
-    console_status("reading memory with %d thread%s", row->n_thread, plural(row->n_thread));
-    rc = bandwidth_measure(&row->small, team, PAGES_SMALL, v->buffer, seconds, interrupt_watch,
-                           NULL, err);
-    if (rc == 0 && v->huge)
-        rc = bandwidth_measure(&row->huge, team, PAGES_HUGE, v->buffer, seconds, interrupt_watch,
-                               NULL, err);
-    row->limit = row->huge.gb_s > row->small.gb_s ? row->huge.gb_s : row->small.gb_s;
-    pool_free(team);
+    int rc = bench_memory_team(&team, v->args);
+    if (rc != 0) return rc;
+    v->n_thread = pool_threads(team);
+    console_status("reading memory with %d thread%s", v->n_thread, plural(v->n_thread));
+    rc = bandwidth_measure(&v->memory, team, v->buffer, v->args->seconds, interrupt_watch, NULL,
+                           err);
     console_status_clear();
-    return rc;
+    pool_free(team);
+    return rc < 0 ? bench_model_fail("machine", rc, err) : 0;
 }
 
-static void print_heading(const machine_view *v)
+/* As cli/placement.c measures before it plans. --buffer limits the RAM for experts. */
+static int measure_plan_speeds(machine_view *v, const model_handle *l, err_ctx *err)
 {
-    char bytes[32], page[32];
-    printf("\nreading %s, GB/s, medians of %d\n", text_bytes(bytes, sizeof bytes, v->buffer),
-           BANDWIDTH_RUNS);
-    printf("          pages of %-18s%s\n",
-           text_cache(page, sizeof page, (uint64_t)sysconf(_SC_PAGESIZE)),
-           v->huge ? "huge pages" : "");
-    printf("threads   plain   ahead         ");
-    if (v->huge) printf("   plain   ahead         ");
-    printf("   limit  a thread\n");
+    const uint64_t ram = v->args->buffer > 0 ? 4 * (uint64_t)v->buffer : v->m.ram_available;
+    gpu *g = NULL;
+    int rc = 0;
+    if (gpu_count() > 0 && weights_gpu_check(l->m, NULL) == 0) rc = gpu_open(&g, 0, err);
+    console_status("measuring this machine...");
+    if (rc == 0)
+        rc = engine_measure(&v->rate, l->e, g, ram, v->args->seconds, interrupt_watch, NULL, err);
+    console_status_clear();
+    gpu_close(g);
+    v->partial = rc == MEASURE_PARTIAL;
+    return rc < 0 ? bench_model_fail("machine", rc, err) : 0;
 }
 
-static void print_rates(const bandwidth *b)
+static void print_speeds(const machine_view *v)
 {
-    char how[32];
-    snprintf(how, sizeof how, "L%d %zuK", b->ahead.level, b->ahead.ahead_bytes >> 10);
-    printf(" %7.1f %7.1f %-8s", b->plain.gb_s, b->ahead.gb_s, how);
-}
-
-static void print_row(const machine_view *v, const rate_row *row)
-{
-    printf("%7d", row->n_thread);
-    print_rates(&row->small);
-    if (v->huge) print_rates(&row->huge);
-    printf(" %7.1f %9.1f\n", row->limit, row->limit / row->n_thread);
-    fflush(stdout);
-}
-
-/* ---- the drive ------------------------------------------------------------------------------- */
-
-enum { SLAB = 576 << 10, SLABS = 3 };    /* an expert's matrix, and an expert */
-
-/* 0, or the exit code. */
-static int measure_drive(machine_view *v)
-{
-    drive_task t = { .path = v->file, .one = SLAB, .memory_bytes = DRIVE_MEMORY,
-                     .file_bytes = v->file_bytes, .seconds = v->args->seconds, .at_once = SLABS,
-                     .watch = interrupt_watch };
-    err_ctx err;
-    int rc = pool_create(&t.team, (int)v->args->threads, &err);
-    if (rc == 0) {
-        console_status("reading %d KiB at a time from %s", SLAB >> 10, v->file);
-        rc = drive_measure(&v->drive, &t, &err);
-        console_status_clear();
-        pool_free(t.team);
+    char bytes[32], shown[256];
+    printf("\nreading   %.1f GB/s with %d thread%s, %s; %.1f without prefetches by the program\n",
+           v->memory.gb_s, v->n_thread, plural(v->n_thread),
+           text_bytes(bytes, sizeof bytes, v->buffer), v->memory.plain.gb_s);
+    printf("speeds    %s%s\n", v->model ? ESC(shown, str_from(v->model)) : "demo model",
+           v->partial ? " (some could not be measured)" : "");
+    for (size_t i = 0; i < ARRAY_LEN(speed_rows); i++) {
+        const struct speed_row *row = &speed_rows[i];
+        const double value = speed_of(v, row) * row->scale;
+        if (value > 0)
+            printf("  %-14s %9.*f %-6s  %s\n", row->name, value < 100 ? 2 : 0, value, row->unit,
+                   row->meaning);
     }
-    return rc < 0 ? bench_model_fail(v->file, rc, &err) : 0;
-}
-
-static void print_drive(const machine_view *v)
-{
-    char shown[256];
-    printf("\ndrive     %s: straight %.2f GB/s, bounced %.2f GB/s%s; an expert waits %.2f ms\n",
-           ESC(shown, str_from(v->file)), v->drive.straight * 1e-9, v->drive.bounced * 1e-9,
-           drive_wants_bounce(&v->drive) ? ", which is worth it here" : "", v->drive.wait * 1e3);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -229,27 +222,6 @@ static json_t *append(json_t *list, json_t *item)
     if (json_array_append_new(list, item) == 0) return list;
     json_decref(list);
     return NULL;
-}
-
-static json_t *way_json(const bandwidth_way *w)
-{
-    const spread s = spread_of(w->runs, BANDWIDTH_RUNS);
-    return json_pack("{s:i, s:I, s:o}", "prefetch_level", w->level,
-                     "ahead_bytes", (json_int_t)w->ahead_bytes, "gb_s", spread_json(&s, w->runs));
-}
-
-static json_t *rates_json(const bandwidth *b)
-{
-    return json_pack("{s:o, s:o, s:f}", "plain", way_json(&b->plain), "ahead", way_json(&b->ahead),
-                     "gb_s", b->gb_s);
-}
-
-static json_t *row_json(const machine_view *v, const rate_row *row)
-{
-    return json_pack("{s:i, s:o, s:o, s:f}", "threads", row->n_thread,
-                     "small_pages", rates_json(&row->small),
-                     "huge_pages", v->huge ? rates_json(&row->huge) : json_null(),
-                     "limit_gb_s", row->limit);
 }
 
 static json_t *kernels_json(void)
@@ -298,102 +270,68 @@ static json_t *gpus_json(const machine *m)
     return list;
 }
 
-static json_t *drive_json(const machine_view *v)
-{
-    char shown[1024];
-    if (!v->file) return json_null();
-    return json_pack("{s:s, s:f, s:f, s:b, s:f}", "file", ESC(shown, str_from(v->file)),
-                     "straight_gb_s", v->drive.straight * 1e-9,
-                     "bounced_gb_s", v->drive.bounced * 1e-9,
-                     "bounced_is_worth_it", drive_wants_bounce(&v->drive),
-                     "wait_ms", v->drive.wait * 1e3);
-}
-
-/* Takes rows over. */
-static json_t *view_json(const machine_view *v, json_t *rows)
+static json_t *view_json(const machine_view *v)
 {
     const topology *t = &v->t;
+    char shown[1024];
     return json_pack("{s:s, s:i, s:i, s:i, s:b, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:s, s:o, s:I, "
-                     "s:o, s:o}",
+                     "s:i, s:f, s:f, s:s, s:o}",
                      "cpu", t->cpu, "cores", t->n_core, "cpus", t->n_cpu, "smt", t->smt,
                      "smt_off", t->smt_off, "usable_cores", v->m.n_core, "usable_cpus", v->m.n_cpu,
                      "kernels", kernels_json(), "caches", caches_json(t), "nodes", nodes_json(t),
                      "ram_bytes", (json_int_t)v->m.ram_total,
                      "ram_available_bytes", (json_int_t)v->m.ram_available,
                      "huge_pages", t->huge_pages, "gpus", gpus_json(&v->m),
-                     "buffer_bytes", (json_int_t)v->buffer, "bandwidth", rows,
-                     "drive", drive_json(v));
+                     "buffer_bytes", (json_int_t)v->buffer, "threads", v->n_thread,
+                     "limit_gb_s", v->memory.gb_s, "plain_gb_s", v->memory.plain.gb_s,
+                     "model", v->model ? ESC(shown, str_from(v->model)) : "demo model",
+                     "speeds", plan_view_speeds_json(&v->rate));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-/* 1, 2, 4, ... and n itself. */
-static int next_count(int now, int n)
+static int print_machine(machine_view *v, const model_handle *l)
 {
-    return now < n && 2 * now > n ? n : 2 * now;
-}
-
-static int measure(machine_view *v, int most)
-{
-    json_t *rows = json_array();
     err_ctx err;
-
-    if (!v->args->json) print_heading(v);
-    for (int n = 1; n <= most; n = next_count(n, most)) {
-        rate_row row = { .n_thread = n };
-        const int rc = measure_row(&row, v, &err);
-        if (rc < 0) {
-            json_decref(rows);
-            return bench_model_fail("machine", rc, &err);
-        }
-        if (v->args->json) rows = append(rows, row_json(v, &row));
-        else print_row(v, &row);
+    int rc;
+    if (!v->args->json) {
+        print_cpu(v);
+        print_memory(v);
+        fflush(stdout);
     }
-    const int code = v->file ? measure_drive(v) : 0;
-    if (code != 0 || !v->args->json) {
-        if (code == 0 && v->file) print_drive(v);
-        json_decref(rows);
-        return code ? code : console_finish();
+    if ((rc = measure_memory(v, &err)) != 0 || (rc = measure_plan_speeds(v, l, &err)) != 0)
+        return rc;
+    if (!v->args->json) print_speeds(v);
+    else if (!console_json(view_json(v), JSON_COMPACT | JSON_REAL_PRECISION(6))) {
+        console_error("out of memory");
+        return 1;
     }
-    if (console_json(view_json(v, rows), JSON_COMPACT | JSON_REAL_PRECISION(6)))
-        return console_finish();
-    console_error("out of memory");
-    return 1;
+    return console_finish();
 }
 
 int cmd_bench_machine(int argc, char **argv)
 {
     static machine_view v;
-    machine_options opt = { .run.seconds = 0.2 };
-    const bench_memory_args *args = &opt.run;
-    pool *team;
+    machine_options opt = { .run.seconds = MEASURE_SECONDS };
     err_ctx err;
-    int most, rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
+    int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
 
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    v.args = args;
-    v.file = opt.model;
+    v.args = &opt.run;
+    v.model = opt.model;
     topology_read(&v.t, "");
-    v.huge = !strcmp(v.t.huge_pages, "always") || !strcmp(v.t.huge_pages, "madvise");
-    struct stat st = { 0 };
-    if (v.file && stat(v.file, &st) < 0) {
-        err_sys(&err, "cannot look at it");
-        return console_fail(v.file, &err);
-    }
-    v.file_bytes = (uint64_t)st.st_size;
     if (machine_probe(&v.m, &err) < 0) return console_fail("machine", &err);
-    if (v.t.n_cpu == 0) {                /* no /sys to be seen */
+    if (v.t.n_cpu == 0) {                /* /sys is not mounted */
         v.t.n_cpu = v.m.n_cpu;
         v.t.n_core = v.m.n_core;
     }
-    if ((rc = bench_memory_team(&team, args)) != 0) return rc;
-    most = pool_threads(team);
-    pool_free(team);
-    if ((rc = bench_memory_bytes(&v.buffer, args, &v.t)) != 0) return rc;
+    if ((rc = bench_memory_bytes(&v.buffer, &opt.run, &v.t)) != 0) return rc;
+    const load_options load = { .path = v.model, .where.engine.threads = (int)opt.run.threads };
+    model_handle l;
+    if (model_handle_open(&l, &load, &err) < 0)
+        return console_fail(v.model ? v.model : "demo model", &err);
     interrupt_install();
-    if (!args->json) {
-        print_cpu(&v);
-        print_memory(&v);
-    }
-    return measure(&v, most);
+    rc = print_machine(&v, &l);
+    model_handle_close(&l);
+    return rc;
 }

@@ -220,7 +220,7 @@ static json_t *points_json(const double points[SPEEDS_GEMM_POINTS])
     return json_pack("[f, f, f, f]", points[0], points[1], points[2], points[3]);
 }
 
-static json_t *speeds_json(const speeds *s)
+json_t *plan_view_speeds_json(const speeds *s)
 {
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
                      "s:o, s:o}",
@@ -265,6 +265,6 @@ json_t *plan_view_json(const plan_view *v)
                      "split_from", p->split_from == INT_MAX ? json_null() :
                      json_integer(p->split_from),
                      "measured", (int)v->measured, "measurement", source_json(v),
-                     "speeds", speeds_json(&p->rate),
+                     "speeds", plan_view_speeds_json(&p->rate),
                      "gemm", p->gpu && v->gemm ? v->gemm : "");
 }

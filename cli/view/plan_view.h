@@ -24,5 +24,6 @@ enum { PLAN_LINE_CAP = 320 };
 const char *plan_view_line(char *dst, size_t cap, const plan_view *v);
 
 json_t *plan_view_json(const plan_view *v);      /* NULL without memory */
+json_t *plan_view_speeds_json(const speeds *s);  /* the same */
 
 #endif

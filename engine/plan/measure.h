@@ -1,8 +1,8 @@
-/* measure.h - how fast this machine's links are, with the kernels that will use them.
+/* measure.h - measures the speeds that a plan (tiers/plan.h) needs, with the kernels that will run.
  *
- * A second or two: the CPU's expert kernels on memory of the model's own shapes, the GPU's links,
- * both at the same time, what layers take beyond their bytes, the drive that has the file. Figures
- * for plans (tiers/plan.h). */
+ * One or two seconds: the CPU's expert kernels on memory of the model's shapes, the GPU's links,
+ * both at the same time, the time of a layer beyond its weights' bytes, and the drive of the file.
+ * moe-bench machine prints the same figures. */
 #ifndef ENGINE_PLAN_MEASURE_H
 #define ENGINE_PLAN_MEASURE_H
 
@@ -13,8 +13,10 @@
 struct gpu;
 
 enum { MEASURE_PARTIAL = 1 };
+#define MEASURE_SECONDS 0.5              /* for each figure of the CPU and half of it for the drive:
+                                          * what plans use */
 
-/* All of it borrowed. */
+/* All are borrowed. */
 typedef struct measure_parts {
     const model *m;
     const weights *w;
@@ -23,13 +25,13 @@ typedef struct measure_parts {
     struct gpu *g;                       /* or NULL */
 } measure_parts;
 
-/* Takes at most room bytes of RAM meanwhile (of large ones a quarter, and 4 GB), unless twice the
- * experts of a token or READER_DEPTH reads are more: less cannot be measured. 0, ERR_STOPPED, or
- * MEASURE_PARTIAL: some figure could not be measured this time, for lack of memory or because
- * page-locking was refused. It is left 0 (what speeds_assume makes of that will do), or is that of
- * an idle machine for a busy one; such figures are good for one run, not for keeping. A model that
- * is no file has no drive, and lacks nothing. */
-int measure_speeds(speeds *out, const measure_parts *p, uint64_t room, keep_going_fn *watch,
-                   void *ctx, err_ctx *err);
+/* Uses at most ram_bytes of RAM, or what the experts of two tokens and READER_DEPTH reads take if
+ * that is more; at most a quarter of them, and 4 GB, for experts. Returns 0, ERR_STOPPED if watch
+ * returned false, or MEASURE_PARTIAL: a figure could not be measured, for lack of memory or because
+ * page-locking was refused. That figure is 0 (speeds_assume fills it in), or the idle machine's for
+ * a busy one; such speeds serve one run and are not saved. A model in memory has no drive: its
+ * figure is 0, and the result is not partial. */
+int measure_speeds(speeds *out, const measure_parts *p, uint64_t ram_bytes, double seconds,
+                   keep_going_fn *watch, void *ctx, err_ctx *err);
 
 #endif

@@ -1,0 +1,25 @@
+/* bench_lists.h - lists in the options of moe-bench: "Q8_0,MXFP4" and "1,64".
+ *
+ * Functions that return int return 0, or the exit code 2 after one line on stderr. */
+#ifndef CLI_BENCH_BENCH_LISTS_H
+#define CLI_BENCH_BENCH_LISTS_H
+
+#include "loader/quant.h"
+
+enum { BENCH_MAX_COUNTS = 16 };
+
+typedef struct bench_counts {
+    int n, of[BENCH_MAX_COUNTS];
+} bench_counts;
+
+/* Copies the next word of a list with commas, cut after 31 bytes, and advances *list; NULL: the end,
+ * and the result is false. */
+bool bench_next_word(char word[32], const char **list);
+
+/* --tokens: whole numbers from least to most. */
+int bench_read_tokens(bench_counts *out, const char *list, int least, int most);
+
+/* A whole number from 1 to most at the beginning of text; *end is behind it. */
+bool bench_parse_count(int *out, const char *text, char **end, int most);
+
+#endif
