@@ -332,6 +332,7 @@ $B/fixtures.a: $(patsubst %,$B/%.o,$(filter-out tests/test_% tests/fuzz_% tests/
 $(addprefix $B/tests/test_,state_file usage_profile output_file) $(call both,prefix_drive): $B/tests/bad_disk.c.o
 $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
 $(call both,prefix_drive): ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
+$(call both,prompts): ALL_LDFLAGS += -Wl,--wrap=experts_cpu_run
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o

@@ -19,12 +19,14 @@
 #include "engine/engine_internal.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/prompt_split.h"
+#include "engine/host/experts_cpu.h"
 #include "tests/cache_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
 #include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "moe/expert_store.h"
 #include "tiers/fault_injection.h"
@@ -275,6 +277,16 @@ static void test_halts(const char *path, size_t file)
 
 enum { LATE_PROMPT = 4, LATE_TOKENS = 6 };
 
+static int host_sleep_ms;                /* before the host computes cold experts */
+
+int __real_experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err);
+int __wrap_experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err);
+int __wrap_experts_cpu_run(experts_cpu *c, const expert_job *job, err_ctx *err)
+{
+    if (host_sleep_ms > 0) usleep((useconds_t)host_sleep_ms * 1000);
+    return __real_experts_cpu_run(c, job, err);
+}
+
 static int late_tokens(session *s, int32_t *ids, err_ctx *err)
 {
     int rc = session_eval(s, ids, LATE_PROMPT, NULL, 0, NULL, NULL, err);
@@ -302,8 +314,10 @@ static void test_late_host(const char *path)
         place_engine(e, m, &p) && CHECK(session_create(&s, e, &so, &err) == 0)) {
         CHECK_MSG(late_tokens(s, want, &err) == 0, "%s", err.msg);
         session_rewind(s, 0);
-        gpu_set_host_limit(e->device, 0);
+        gpu_set_host_limit(e->device, 1000000);
+        host_sleep_ms = 50;
         const int rc = late_tokens(s, got, &err);
+        host_sleep_ms = 0;
         CHECK_MSG(rc == ERR_IO && strstr(err.msg, "did not answer"), "%d: %s", rc, err.msg);
         gpu_set_host_limit(e->device, (uint64_t)20 * 1000000000);
         CHECK(late_tokens(s, got, &err) < 0 && strstr(err.msg, "lost"));
