@@ -98,7 +98,7 @@ static void show_settings(textbuf *b, const api_request *r)
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"," \
              "\"parameters\":{\"type\":\"object\"}}}"
 
-static const struct { api_kind kind; const char *body, *want, *error; } good[] = {
+static const struct { api_kind kind; const char *body, *want, *label; } good[] = {
     /* chat completions */
     { API_CHAT, "{" ASK "}", "U[q]", "the least" },
     { API_CHAT, "{" ASK ",\"model\":\"gpt-4o\",\"user\":\"u\",\"store\":true,\"new_thing\":[{}],"
@@ -289,13 +289,13 @@ static void test_good(void)
         api_error error;
         textbuf b = { 0 };
         const int rc = api_parse(&r, good[i].kind, good[i].body, strlen(good[i].body), &error);
-        if (!CHECK_MSG(rc == 0, "%s, %s: %s", kinds[good[i].kind], good[i].error, error.message))
+        if (!CHECK_MSG(rc == 0, "%s, %s: %s", kinds[good[i].kind], good[i].label, error.message))
             continue;
         show_messages(&b, r);
         show_settings(&b, r);
         textbuf_put(&b, (str_view){ "", 1 });
         CHECK_MSG(strcmp(b.ptr, good[i].want) == 0, "%s, %s:\n  %s\n  wanted\n  %s",
-                  kinds[good[i].kind], good[i].error, b.ptr, good[i].want);
+                  kinds[good[i].kind], good[i].label, b.ptr, good[i].want);
         textbuf_free(&b);
         api_request_free(r);
     }
@@ -308,6 +308,7 @@ static const struct { api_kind kind; const char *body, *param, *words; } bad[] =
     { API_CHAT, "{", "", "not JSON" },
     { API_CHAT, "[]", "", "not a JSON object" },
     { API_CHAT, "{" ASK "} x", "", "not JSON" },
+    { API_CHAT, "{ quote", "", "line 1, column 7: string or '}' expected" },
     { API_CHAT, "{" ASK "}{}", "", "not JSON" },
     { API_CHAT, "{" ASK ",\"temperature\":NaN}", "", "not JSON" },
     { API_CHAT, "{" ASK ",\"temperature\":1e999}", "", "not JSON" },
@@ -409,6 +410,7 @@ static void test_bad(void)
                   strcmp(error.param, bad[i].param) == 0 && strstr(error.message, bad[i].words),
                   "%s %s: rc %d, %d, param \"%s\", \"%s\"", kinds[bad[i].kind], bad[i].body, rc,
                   error.status, error.param, error.message);
+        CHECK_MSG(!strstr(error.message, "quote"), "text of the body: %s", error.message);
         api_request_free(r);
     }
 }
@@ -470,7 +472,7 @@ static void test_no_memory(void)
             if (rc == 0) break;
             if (!CHECK_MSG(error.status == 500, "%s, %s, allocation %ld: %d %s",
                            kinds[good[i].kind],
-                           good[i].error, k, error.status, error.message)) break;
+                           good[i].label, k, error.status, error.message)) break;
         }
     }
 }

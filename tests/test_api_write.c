@@ -66,9 +66,9 @@ static char *answer(api_kind kind, const char *body, const char *events, answer_
     return out.ptr;
 }
 
-static void check_text(const char *got, const char *want, const char *error)
+static void check_text(const char *got, const char *want, const char *label)
 {
-    CHECK_MSG(got && strcmp(got, want) == 0, "%s:\n%s\nwanted\n%s", error, got, want);
+    CHECK_MSG(got && strcmp(got, want) == 0, "%s:\n%s\nwanted\n%s", label, got, want);
 }
 
 /* ---- the bytes of small answers ------------------------------------------------------------ */
@@ -87,7 +87,7 @@ static const struct {
     api_kind kind;
     const char *body, *events;
     answer_end end;
-    const char *stop_text, *want, *error;
+    const char *stop_text, *want, *label;
 } bytes[] = {
     { API_CHAT, "{" ASK ",\"stream\":true}", "rhm|ahi\n|i|cf|+{\"a\"|+:1}|)", ANSWER_STOP, NULL,
       CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
@@ -212,7 +212,7 @@ static void test_bytes(void)
     for (size_t i = 0; i < ARRAY_LEN(bytes); i++) {
         char *got = answer(bytes[i].kind, bytes[i].body, bytes[i].events, bytes[i].end,
                            bytes[i].stop_text);
-        check_text(got, bytes[i].want, bytes[i].error);
+        check_text(got, bytes[i].want, bytes[i].label);
         mem_free(got);
     }
 }
@@ -435,7 +435,7 @@ static void test_joined(void)
 /* ---- Responses ----------------------------------------------------------------------------- */
 
 /* The types of the events, without "response." */
-static void check_types(const char *text, const char *want, const char *error)
+static void check_types(const char *text, const char *want, const char *label)
 {
     json_t *list = events_of(text, false), *v;
     textbuf b = { 0 };
@@ -443,7 +443,7 @@ static void check_types(const char *text, const char *want, const char *error)
     json_array_foreach(list, i, v)
         textbuf_printf(&b, "%s%s", i ? " " : "", json_string_value(at(v, "type")) + 9);
     textbuf_put(&b, (str_view){ "", 1 });
-    check_text(b.ptr, want, error);
+    check_text(b.ptr, want, label);
     textbuf_free(&b);
     json_decref(list);
 }
@@ -476,7 +476,7 @@ static void test_responses(void)
               "without its namespace: %s", text);
     mem_free(text);
 
-    static const struct { const char *body; answer_end end; const char *type, *error; } ends[] = {
+    static const struct { const char *body; answer_end end; const char *type, *label; } ends[] = {
         { "{\"input\":\"q\",\"stream\":true,\"max_output_tokens\":5}", ANSWER_LENGTH,
           "created in_progress output_item.added content_part.added output_text.delta "
           "output_text.done content_part.done output_item.done incomplete", "the client's limit" },
@@ -489,7 +489,7 @@ static void test_responses(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
         text = answer(API_RESPONSES, ends[i].body, "ahi", ends[i].end, NULL);
-        if (text) check_types(text, ends[i].type, ends[i].error);
+        if (text) check_types(text, ends[i].type, ends[i].label);
         mem_free(text);
     }
 }

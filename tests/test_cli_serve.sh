@@ -128,7 +128,7 @@ for m in $qwen $gptoss; do
     ask POST /v1/chat/completions -d "{\"messages\":[{\"role\":\"user\",\"content\":\"Rain?\"}],\"max_tokens\":2,$tools}"
     if [ "$(value usage.prompt_tokens_details.cached_tokens)" -gt 20 ]; then ok; else bad "$m: tools were read again: $(value usage)"; fi
     gives 400 'temperature' POST /v1/chat/completions -d '{"messages":[{"role":"user","content":"x"}],"temperature":"hot"}'
-    if grep -q 'POST /v1/chat/completions 400: temperature$' "$tmp/serve.err"; then ok; else bad "$m: why it was refused is not in the log"; fi
+    if grep -q 'POST /v1/chat/completions 400: temperature: a number is expected$' "$tmp/serve.err"; then ok; else bad "$m: why it was refused is not in the log"; fi
 
     # ---- many at once: each gets what it gets alone
     asked=$(rounds "1 2 3 4 5 6 7 8" "1 2 3 4")
@@ -227,7 +227,7 @@ done
 peak() { sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$pid/status; }
 before=$(peak)
 gives 413 'the body is too large' POST /v1/chat/completions -c 160
-if grep -q 'POST /v1/chat/completions 413: request_too_large$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
+if grep -q 'POST /v1/chat/completions 413: the body is too large$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
 grown=$(($(peak) - before))
 if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
 

@@ -6,8 +6,8 @@
 #include "cli/serve/api.h"
 #include "cli/serve/http.h"
 
-/* Adds Retry-After to 503 and 529 and WWW-Authenticate to 401. The log line names the error's
- * parameter, else its code. */
+/* Adds Retry-After to 503 and 529 and WWW-Authenticate to 401. The log line ends with the
+ * error's message. */
 void error_reply(http_exchange *x, api_kind kind, const api_error *error);
 
 /* The same for an error of this type and text. */

@@ -83,7 +83,7 @@ void http_end(http_exchange *x);                         /* a complete stream */
 void http_break(http_exchange *x);                       /* the client sees that it is cut */
 
 /* Text for the log line of this exchange. Ignored after its end. */
-enum { HTTP_REMARK = 96 };
+enum { HTTP_REMARK = 256 };
 void http_remark(http_exchange *x, const char *text);
 const char *http_get_remark(const http_exchange *x);     /* in http_done; "": none */
 

@@ -439,7 +439,7 @@ static int load_model(server *v)
 
 /* ---- the network ----------------------------------------------------------------------------- */
 
-/* Logs one line for each request, without any of its text. */
+/* Logs one line for each request: names, counts, and why it was refused; no text of a message. */
 static void on_done(void *ctx, const http_exchange *x, int status)
 {
     server_context *c = ctx;
