@@ -169,7 +169,7 @@ const char *api_content_type(const api_request *r);
  * sink. After a failure only api_writer_free is allowed. Order: begin, any number of the others,
  * then end or fail once. */
 int api_writer_create(api_writer **out, const api_request *r, const api_names *names,
-                      api_sink *output_file, void *ctx);
+                      api_sink *sink, void *ctx);
 void api_writer_free(api_writer *w);     /* NULL is fine */
 
 int api_writer_begin(api_writer *w, const api_usage *u);   /* stream: the first events */

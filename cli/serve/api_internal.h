@@ -159,8 +159,8 @@ typedef struct api_answer {
     size_t n_char;                       /* completions: characters so far */
 } api_answer;
 
-/* An API's output functions. They write to w->out; it is sent when the writer's function
- * returns. */
+/* An API's output functions. They write to w->out; it is sent when the writer's function returns.
+ * begin, open and close may be NULL: this API writes nothing there. */
 typedef struct api_style {
     bool keep_text;                      /* keep part.text in a stream, too */
     void (*begin)(api_writer *w);
@@ -177,7 +177,7 @@ struct api_writer {
     const api_request *r;
     char *model, *id;
     int64_t created;
-    api_sink *output_file;
+    api_sink *sink;
     void *ctx;
     const api_style *style;
     textbuf out;                         /* for the sink */

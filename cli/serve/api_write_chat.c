@@ -87,12 +87,6 @@ static void delta(api_writer *w, api_part *p, str_view text)
     close_chunk(w, p->kind == PART_TEXT ? &w->choices[w->current] : NULL, NULL, false);
 }
 
-static void close_part(api_writer *w, api_part *p)
-{
-    (void)w;
-    (void)p;
-}
-
 static void idle(api_writer *w)
 {
     open_chunk(w, 0);
@@ -191,6 +185,6 @@ static void whole(api_writer *w)
 }
 
 const api_style api_style_chat = {
-    .begin = begin, .open = open_part, .delta = delta, .close = close_part, .idle = idle,
-    .end = end, .fail = fail, .whole = whole,
+    .begin = begin, .open = open_part, .delta = delta, .idle = idle, .end = end, .fail = fail,
+    .whole = whole,
 };

@@ -47,17 +47,6 @@ static void put_chunk(api_writer *w, int index, str_view text, const char *finis
     textbuf_str(&w->out, w->r->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
-static void begin(api_writer *w)
-{
-    (void)w;
-}
-
-static void no_part(api_writer *w, api_part *p)
-{
-    (void)w;
-    (void)p;
-}
-
 static void delta(api_writer *w, api_part *p, str_view text)
 {
     if (p->kind == PART_TEXT) put_chunk(w, w->current, text, NULL);
@@ -114,6 +103,5 @@ static void whole(api_writer *w)
 }
 
 const api_style api_style_completion = {
-    .begin = begin, .open = no_part, .delta = delta, .close = no_part, .idle = idle, .end = end,
-    .fail = fail, .whole = whole,
+    .delta = delta, .idle = idle, .end = end, .fail = fail, .whole = whole,
 };

@@ -47,17 +47,6 @@ static void put_line(api_writer *w, str_view text, str_view thinking)
     textbuf_str(&w->out, ",\"done\":false}\n");
 }
 
-static void begin(api_writer *w)
-{
-    (void)w;
-}
-
-static void open_part(api_writer *w, api_part *p)
-{
-    (void)w;
-    (void)p;
-}
-
 static void delta(api_writer *w, api_part *p, str_view text)
 {
     const str_view none = { NULL, 0 };
@@ -134,6 +123,5 @@ static void whole(api_writer *w)
 }
 
 const api_style api_style_ollama = {
-    .begin = begin, .open = open_part, .delta = delta, .close = close_part, .idle = idle,
-    .end = end, .fail = fail, .whole = whole,
+    .delta = delta, .close = close_part, .idle = idle, .end = end, .fail = fail, .whole = whole,
 };

@@ -33,7 +33,7 @@ static void put_id(textbuf *b, const api_writer *w, const api_part *p)
 }
 
 /* ,"item_id":...,"output_index":... and, where an item has contents, "content_index" */
-static void put_place(api_writer *w, const api_part *p)
+static void put_position(api_writer *w, const api_part *p)
 {
     textbuf_str(&w->out, ",\"item_id\":");
     put_id(&w->out, w, p);
@@ -218,7 +218,7 @@ static void open_part(api_writer *w, api_part *p)
     close_event(w);
     if (p->kind == PART_CALL) return;
     open_event(w, "response.content_part.added");
-    put_place(w, p);
+    put_position(w, p);
     textbuf_str(&w->out, ",\"part\":");
     put_content(&w->out, p, (str_view){ NULL, 0 });
     close_event(w);
@@ -233,7 +233,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     };
     if (is_custom(p)) return;
     open_event(w, types[p->kind]);
-    put_place(w, p);
+    put_position(w, p);
     textbuf_str(&w->out, ",\"delta\":");
     api_put_string(&w->out, text);
     if (p->kind == PART_TEXT) put_rows(&w->out, &w->choices[w->current].rows);
@@ -244,17 +244,17 @@ static void close_call(api_writer *w, api_part *p)
 {
     if (is_custom(p)) {
         open_event(w, "response.custom_tool_call_input.delta");
-        put_place(w, p);
+        put_position(w, p);
         textbuf_str(&w->out, ",\"delta\":");
         put_input(&w->out, p);
         close_event(w);
         open_event(w, "response.custom_tool_call_input.done");
-        put_place(w, p);
+        put_position(w, p);
         textbuf_str(&w->out, ",\"input\":");
         put_input(&w->out, p);
     } else {
         open_event(w, "response.function_call_arguments.done");
-        put_place(w, p);
+        put_position(w, p);
         put_names(&w->out, p);
         textbuf_str(&w->out, ",\"arguments\":");
         api_put_string(&w->out, textbuf_view(&p->text));
@@ -266,13 +266,13 @@ static void close_text(api_writer *w, api_part *p)
 {
     open_event(w, p->kind == PART_TEXT ? "response.output_text.done"
                                        : "response.reasoning_text.done");
-    put_place(w, p);
+    put_position(w, p);
     textbuf_str(&w->out, ",\"text\":");
     api_put_string(&w->out, textbuf_view(&p->text));
     if (p->kind == PART_TEXT) put_rows(&w->out, &p->rows);
     close_event(w);
     open_event(w, "response.content_part.done");
-    put_place(w, p);
+    put_position(w, p);
     textbuf_str(&w->out, ",\"part\":");
     put_content(&w->out, p, textbuf_view(&p->text));
     close_event(w);

@@ -31,14 +31,14 @@ int api_writer_n_choice(const api_request *r)
 }
 
 int api_writer_create(api_writer **out, const api_request *r, const api_names *names,
-                      api_sink *output_file, void *ctx)
+                      api_sink *sink, void *ctx)
 {
     api_writer *w = mem_zalloc(sizeof *w);
     *out = NULL;
     if (!w) return ERR_NOMEM;
     w->r = r;
     w->created = names->created;
-    w->output_file = output_file;
+    w->sink = sink;
     w->ctx = ctx;
     w->style = style_of(r->kind);
     w->n_choice = api_writer_n_choice(r);
@@ -80,7 +80,7 @@ static int flush(api_writer *w)
 {
     int rc = 0;
     if (w->out.failed || w->echo.failed) return ERR_NOMEM;
-    if (w->out.len) rc = w->output_file(w->ctx, w->out.ptr, w->out.len);
+    if (w->out.len) rc = w->sink(w->ctx, w->out.ptr, w->out.len);
     w->out.len = 0;
     return rc < 0 ? rc : 0;
 }
@@ -108,7 +108,7 @@ static void close_part(api_writer *w, api_answer *c)
     keep_rows(w, c, p);
     c->is_open = false;
     p->done = true;
-    if (w->r->stream) w->style->close(w, p);
+    if (w->r->stream && w->style->close) w->style->close(w, p);
 }
 
 /* Models omit the namespace at times: a tool with this name is used if it is the only one. */
@@ -148,7 +148,7 @@ static api_part *open_part(api_writer *w, api_answer *c, part_kind kind, str_vie
     w->n_number++;
     c->n_part++;
     c->is_open = true;
-    if (w->r->stream) w->style->open(w, p);
+    if (w->r->stream && w->style->open) w->style->open(w, p);
     return p;
 }
 
@@ -204,7 +204,7 @@ int api_writer_begin(api_writer *w, const api_usage *u)
 {
     w->begun = true;
     if (u) w->usage = *u;
-    if (w->r->stream && !w->r->load_only) w->style->begin(w);
+    if (w->r->stream && !w->r->load_only && w->style->begin) w->style->begin(w);
     return flush(w);
 }
 

@@ -464,7 +464,11 @@ int http_problem(const http_exchange *x, const char **text)
 const char *http_method(const http_exchange *x) { return x->method; }
 const char *http_path(const http_exchange *x) { return x->path; }
 const char *http_id(const http_exchange *x) { return x->id; }
-str_view http_body(const http_exchange *x) { return textbuf_view(&x->body); }
+
+str_view http_body(const http_exchange *x)
+{
+    return x->body.len > 0 ? textbuf_view(&x->body) : str_from("");
+}
 
 const char *http_header(const http_exchange *x, const char *name)
 {
@@ -505,6 +509,11 @@ void http_reply(http_exchange *x, int status, const char *type, const char *body
         resume(x);
     }
     pthread_mutex_unlock(&x->lock);
+}
+
+void http_reply_json(http_exchange *x, int status, const char *json)
+{
+    http_reply(x, json ? status : 500, "application/json", json, json ? strlen(json) : 0);
 }
 
 void http_stream(http_exchange *x, int status, const char *type)
@@ -657,18 +666,6 @@ int http_start(http_server **out, const http_options *o, err_ctx *err)
 }
 
 int http_port(const http_server *s) { return s->port; }
-
-int http_connections(const http_server *s)
-{
-    int n = 0;
-    for (int i = 0; i < 2; i++) {
-        const union MHD_DaemonInfo *info =
-            s->daemon[i] ? MHD_get_daemon_info(s->daemon[i], MHD_DAEMON_INFO_CURRENT_CONNECTIONS)
-                         : NULL;
-        if (info) n += (int)info->num_connections;
-    }
-    return n;
-}
 
 void http_quiesce(http_server *s) { atomic_store(&s->quiet, true); }
 

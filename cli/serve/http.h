@@ -46,7 +46,6 @@ typedef struct http_options {
 /* Listens when it returns. Replaces a socket file on which no process listens. */
 int http_start(http_server **out, const http_options *o, err_ctx *err);
 int http_port(const http_server *s);             /* of TCP; 0: none */
-int http_connections(const http_server *s);
 
 /* Refuses new connections; running exchanges go on. */
 void http_quiesce(http_server *s);
@@ -64,7 +63,7 @@ const char *http_method(const http_exchange *x);         /* "GET" */
 const char *http_path(const http_exchange *x);           /* without the query */
 const char *http_header(const http_exchange *x, const char *name);       /* or NULL */
 const char *http_query(const http_exchange *x, const char *name);        /* or NULL */
-str_view http_body(const http_exchange *x);
+str_view http_body(const http_exchange *x);              /* never NULL */
 const char *http_id(const http_exchange *x);             /* 24 hexadecimal digits, unique */
 
 /* ---- the response: from any thread, one thread at a time ------------------------------------- */
@@ -74,6 +73,8 @@ void http_add_header(http_exchange *x, const char *name, const char *value);
 
 /* The whole response. Copies the body. type: of the content; NULL: no body. */
 void http_reply(http_exchange *x, int status, const char *type, const char *body, size_t n);
+/* The same for JSON text; NULL: status 500 without a body. */
+void http_reply_json(http_exchange *x, int status, const char *json);
 
 /* A response in pieces: the head is sent now, each write as soon as the client reads. */
 void http_stream(http_exchange *x, int status, const char *type);

@@ -184,9 +184,8 @@ static int check_fields(const job_request *r, const char **param, err_ctx *err)
 static int parse_body(job_request *r, api_error *error)
 {
     const str_view body = http_body(r->exchange);
-    const char *text = body.ptr ? body.ptr : "";
-    return r->count_only ? api_parse_count(&r->api, text, body.len, error)
-                         : api_parse(&r->api, r->kind, text, body.len, error);
+    return r->count_only ? api_parse_count(&r->api, body.ptr, body.len, error)
+                         : api_parse(&r->api, r->kind, body.ptr, body.len, error);
 }
 
 /* Builds what the form's mask needs of the vocabulary, once for all requests. */
@@ -221,8 +220,7 @@ bool job_request_prepare(job_request *r, encoder *enc)
     }
     if (r->count_only) {
         char *body = api_count_body(r->n_tokens);
-        http_reply(r->exchange, 200, "application/json", body ? body : "",
-                   body ? strlen(body) : 0);
+        http_reply_json(r->exchange, 200, body);
         mem_free(body);
         return false;
     }

@@ -115,7 +115,7 @@ static int read_hot_list(usage_profile **p, bool *save, const engine_context *ec
 {
     const expert_banks *b = &ec->model->m->experts;
     api_error error;
-    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &error);
+    json_t *root = api_json_read(body.ptr, body.len, &error);
     const json_t *save_field = json_object_get(root, "save_to_disk");
     int rc;
     *save = json_is_true(save_field);
@@ -222,7 +222,7 @@ static bool read_mode(perf_level *level, http_exchange *x)
         refuse(x, API_TOO_LARGE, "at most 4 KiB here");
         return false;
     }
-    json_t *root = api_json_read(body.ptr ? body.ptr : "", body.len, &error);
+    json_t *root = api_json_read(body.ptr, body.len, &error);
     const char *mode = json_string_value(json_object_get(root, "mode"));
     for (size_t i = 0; i < ARRAY_LEN(modes) && mode; i++)
         if (!strcmp(mode, modes[i].name)) {

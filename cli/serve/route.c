@@ -30,14 +30,9 @@ static api_kind kind_of(const char *path)
     return API_CHAT;
 }
 
-static void reply_json(http_exchange *x, int status, const char *body)
-{
-    http_reply(x, status, "application/json", body ? body : "", body ? strlen(body) : 0);
-}
-
 static void reply_owned(http_exchange *x, char *body)
 {
-    reply_json(x, body ? 200 : 500, body);
+    http_reply_json(x, 200, body);
     mem_free(body);
 }
 
@@ -81,11 +76,11 @@ static void health(server_context *c, http_exchange *x, int arg)
 {
     (void)arg;
     if (atomic_load(&c->stopping)) {
-        reply_json(x, 503, "{\"status\":\"stopping\"}");
+        http_reply_json(x, 503, "{\"status\":\"stopping\"}");
     } else if (!atomic_load(&c->ready)) {
-        reply_json(x, 503, "{\"status\":\"loading\"}");
+        http_reply_json(x, 503, "{\"status\":\"loading\"}");
     } else {
-        reply_json(x, 200, "{\"status\":\"ok\"}");
+        http_reply_json(x, 200, "{\"status\":\"ok\"}");
     }
 }
 

@@ -16,7 +16,7 @@ static void refuse(http_exchange *x, api_error_type type, const char *text)
 static void reply(http_exchange *x, json_t *v)
 {
     char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
-    http_reply(x, text ? 200 : 500, "application/json", text ? text : "", text ? strlen(text) : 0);
+    http_reply_json(x, 200, text);
     free(text);                          /* Jansson's own */
     json_decref(v);
 }
@@ -82,7 +82,7 @@ static void apply_template(server_context *c, http_exchange *x, str_view body)
     id_list ids = { 0 };
     err_ctx err = { 0 };
     char date[32];
-    if (api_parse(&r, API_CHAT, body.ptr ? body.ptr : "", body.len, &error) < 0) {
+    if (api_parse(&r, API_CHAT, body.ptr, body.len, &error) < 0) {
         error_reply(x, API_CHAT, &error);
         return;
     }
@@ -110,7 +110,7 @@ void text_route(server_context *c, http_exchange *x, int action)
         apply_template(c, x, body);
         return;
     }
-    if (!(root = api_json_read(body.ptr ? body.ptr : "", body.len, &error)))
+    if (!(root = api_json_read(body.ptr, body.len, &error)))
         error_reply(x, API_CHAT, &error);
     else if (action == TEXT_TOKENIZE) tokenize(c, x, root);
     else detokenize(c, x, root);
