@@ -134,7 +134,7 @@ def second_turn(b, what):
     check(b.wait("document.querySelectorAll('.turn').length === 4"), f'{what}: four turns')
     check(b.wait(ENDED, 60), f'{what}: the second answer did not end')
     note = b.run("document.querySelector('.turn:last-child .note')?.textContent")
-    check(note and 'were there already' in note, f'{what}: the second prompt was read again: {note}')
+    check(note and 'of them cached' in note, f'{what}: the second prompt was read again: {note}')
     first = b.run(LAST)
     b.click('.turn:last-child .again')
     check(b.wait(f'{ENDED} && {LAST} !== {json.dumps(first)}', 60), f'{what}: trying again')

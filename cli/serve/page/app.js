@@ -1,12 +1,12 @@
-/* app.js - a chat, and a view of what the engine does.
+/* app.js - a chat, and a view of the engine's work.
  *
- * Everything comes from this server, by fetch with the key if one is needed. What the model says is
- * only ever put into the page as text, never as markup. No library, no other host. */
+ * All data comes from this server, by fetch, with the key if the server requires one. The model's
+ * output enters the page as text, never as markup. No library, no other host. */
 'use strict';
 
 const $ = (id) => document.getElementById(id);
 
-/* A new element: its class, its text, what is in it. */
+/* A new element: tag, class, text, children. */
 function make(tag, name, text, ...inside) {
   const e = document.createElement(tag);
   if (name) e.className = name;
@@ -35,21 +35,21 @@ function call(path, more = {}) {
   return fetch(path, { cache: 'no-store', credentials: 'omit', ...more, headers });
 }
 
-/* An answer that is none becomes one sentence; without the right key the page asks for it. */
+/* Throws a Refused with one sentence for an error status; status 401 shows the form for the key. */
 async function check(res) {
   if (res.ok) return res;
   let text = 'The server answered with status ' + res.status + '.';
   try {
     text = (await res.json()).error.message || text;
-  } catch (e) { /* the status has to do */ }
+  } catch (e) { /* no message: the status is the sentence */ }
   if (res.status === 401) {
-    want_key();
-    text = 'The server wants a key.';
+    ask_key();
+    text = 'The server requires a key.';
   }
   throw new Refused(text);
 }
 
-/* The events of a stream, as they come. */
+/* Yields the events of a stream as they arrive. */
 async function* events(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -73,7 +73,7 @@ async function* events(body) {
 
 /* ---- the key ---------------------------------------------------------------------------------- */
 
-function want_key() {
+function ask_key() {
   const wrong = store.getItem('key') !== null;
   $('key-problem').textContent = wrong ? 'The server does not accept this key.' : '';
   $('ask-key').hidden = false;
@@ -121,16 +121,16 @@ async function begin() {
 /* ---- the conversation ------------------------------------------------------------------------- */
 
 let turns = [];                          // { role, content, reasoning, note, problem }
-let running = null;                      // what stops the answer under way
+let running = null;                      // AbortController of the running answer
 
 try {
   turns = JSON.parse(store.getItem('turns')) || [];
-} catch (e) { /* then it is a new one */ }
+} catch (e) { /* start a new conversation */ }
 
 function keep_turns() {
   try {
     store.setItem('turns', JSON.stringify(turns));
-  } catch (e) { /* too long to be kept: a reload begins anew */ }
+  } catch (e) { /* too long for the store: a reload starts a new conversation */ }
 }
 
 function copy_button(text) {
@@ -148,7 +148,7 @@ function copy_button(text) {
   return b;
 }
 
-/* Words, with `code` among them. */
+/* A paragraph with inline `code`. */
 function words(text) {
   const p = make('p');
   text.split(/(`[^`\n]+`)/).forEach((part, i) => {
@@ -157,7 +157,7 @@ function words(text) {
   return p;
 }
 
-/* Text with blocks of code between lines of ```; the last one may not be closed yet. */
+/* Text with code blocks between lines of ```; the last block may still be open. */
 function paint_text(into, text) {
   const parts = text.split(/^```[^\n]*\n?/m);
   const list = [];
@@ -209,14 +209,14 @@ function at_bottom() {
 function paint_all() {
   const stay = at_bottom();
   $('log').replaceChildren(...turns.map((t, i) => paint_turn(t, i === turns.length - 1)));
-  if (!turns.length) $('log').append(make('p', 'empty', 'Nothing has been said yet.'));
+  if (!turns.length) $('log').append(make('p', 'empty', 'No messages yet.'));
   if (stay) $('log').scrollTop = $('log').scrollHeight;
   $('stop').hidden = !running;
   $('send').hidden = !!running;
   $('fresh').disabled = !turns.length;
 }
 
-/* Only the last turn, and not more often than eyes can follow. */
+/* Repaints the last turn, at most every 80 ms. */
 let painting = false;
 function paint_last() {
   if (painting) return;
@@ -238,7 +238,7 @@ function note_of(usage, seconds, first) {
   if (usage.completion_tokens > 1 && span > 0)
     text += ', ' + number((usage.completion_tokens - 1) / span) + ' a second';
   text += '; prompt of ' + usage.prompt_tokens + ' tokens';
-  if (cached > 0) text += ', of which ' + cached + ' were there already';
+  if (cached > 0) text += ', ' + cached + ' of them cached';
   return text;
 }
 
@@ -339,13 +339,13 @@ const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/
 const VALUE = new Uint8Array(128);
 for (let i = 0; i < 64; i++) VALUE[DIGITS.charCodeAt(i)] = i;
 const FLASH = 5;                         // steps until a change has faded
-const PLACES = ['on the drive', 'in RAM', 'in VRAM'];   // and a fourth: the layer has no experts
+const TIERS = ['on the drive', 'in RAM', 'in VRAM'];    // a fourth: the layer has no experts
 
 let shape = null;                        // { n_layer, n_bank, n_expert, plan, ... }: the first event
-let cells = null;                        // Uint8Array: 16 * place + heat
-let flash = null;                        // Int8Array: > 0 came closer, < 0 went away
-let image = null;                        // pixels, and the sizes of the drawing
-let shades = null;                       // [place][heat] and [flash] as pixels
+let cells = null;                        // Uint8Array: 16 * tier + heat
+let flash = null;                        // Int8Array: > 0 moved in, < 0 evicted
+let image = null;                        // pixels and sizes of the map
+let shades = null;                       // [tier][heat] and [flash] as pixels
 let fading = 0;
 
 function colour(name) {
@@ -371,7 +371,7 @@ function mix_shades() {
   }
 }
 
-/* Squares of at least three points: a layer of many experts takes several rows. */
+/* Cells are at least 3 points wide: a layer of many experts takes several rows. */
 function size_map() {
   const canvas = $('map');
   if (!shape || !canvas.clientWidth) return;
@@ -393,7 +393,7 @@ function size_map() {
   paint_map();
 }
 
-/* Only what has changed is painted again. */
+/* Repaints the cells that changed. */
 function paint_map() {
   if (!image || !cells || !shades) return;
   const { across, cell, rows, gap, seen, pixels } = image;
@@ -409,14 +409,14 @@ function paint_map() {
     const x = (e % across) * cell;
     const y = l * (rows * cell + gap) + Math.floor(e / across) * cell;
     for (let r = 0; r < inner; r++) {
-      const at = (y + r) * width + x;
-      pixels.fill(want, at, at + inner);
+      const first = (y + r) * width + x;
+      pixels.fill(want, first, first + inner);
     }
   }
   if (changed) image.context.putImageData(image.data, 0, 0);
 }
 
-/* Changes fade, also when nothing more happens. */
+/* Fades changes, also without new events. */
 function fade() {
   let any = false;
   for (let i = 0; i < flash.length; i++) {
@@ -458,7 +458,7 @@ $('map').addEventListener('mousemove', (ev) => {
   const l = Math.floor(y / (rows * cell + gap));
   const e = Math.floor((y - l * (rows * cell + gap)) / cell) * across + x;
   const inside = x < across && e < shape.n_expert && l < shape.n_layer;
-  const place = inside ? PLACES[cells[l * shape.n_expert + e] >> 4] : '';
+  const place = inside ? TIERS[cells[l * shape.n_expert + e] >> 4] : '';
   $('hint').textContent = !inside ? HINT
     : 'Layer ' + l + (place ? ', expert ' + e + ': ' + place + '.' : ' has no experts.');
 });
@@ -478,15 +478,15 @@ function paint_plan(plan) {
   const most = Math.max(...places.map((p) => p[2]), 1);
   $('plan').replaceChildren(...places.map(([name, kind, total, parts]) => {
     const bar = make('div', 'bar');
-    const there = parts.filter((p) => p[1] > 0);
-    there.forEach(([what, n], i) => {
+    const shown = parts.filter((p) => p[1] > 0);
+    shown.forEach(([label, n], i) => {
       const part = make('i', kind + ' part' + i);
       part.style.width = 100 * n / most + '%';
-      part.title = what + ': ' + bytes(n);
+      part.title = label + ': ' + bytes(n);
       bar.append(part);
     });
     return make('div', 'place', name, make('span', '', bytes(total)), bar,
-                make('small', '', there.map(([what, n]) => what + ' ' + bytes(n)).join(', ')));
+                make('small', '', shown.map(([label, n]) => label + ' ' + bytes(n)).join(', ')));
   }));
 }
 
@@ -505,7 +505,7 @@ function take_hello(hello) {
 
 function link(id, rate, most) {
   $(id).textContent = bytes(rate) + '/s' +
-    (rate >= 0.01 * most && rate > 0 ? ', ' + Math.round(100 * rate / most) + '% of what it can' : '');
+    (rate >= 0.01 * most && rate > 0 ? ', ' + Math.round(100 * rate / most) + '% of its limit' : '');
 }
 
 const course = [];
@@ -522,7 +522,7 @@ function paint_course(rate) {
   c.stroke();
 }
 
-/* A link that is nearly full limits; else what the plan found. */
+/* The link that is nearly full, else the plan's. */
 function bound_of(tick, plan) {
   const s = plan.speeds;
   if (tick.drive_bytes_s > 0.5 * s.disk) return 'the drive';
@@ -546,7 +546,7 @@ function take_tick(tick) {
   $('moves').textContent = count(tick.uploads) + ', ' + count(tick.evictions);
   const all = tick.prompt_tokens + tick.cached_tokens;
   $('prefix').textContent = all === 0 ? '-' : Math.round(100 * tick.cached_tokens / all) + '% of ' +
-    count(all) + ' tokens were there already';
+    count(all) + ' tokens cached';
   $('states').textContent = count(tick.states) + ' (' + count(tick.states_in_ram) + ' in RAM, ' +
     count(tick.states_on_drive) + ' on the drive)';
   say(tick.running ? (tick.waiting ? 'answering, ' + tick.waiting + ' waiting' : 'answering') : 'ready');
@@ -557,12 +557,12 @@ function take_tick(tick) {
 
 let watching = null;
 
-/* For as long as the page can be seen. */
+/* Runs while the page is visible. */
 async function watch() {
   if (watching || document.hidden) return;
-  const mine = watching = new AbortController();
+  const own = watching = new AbortController();
   try {
-    const res = await check(await call('moe-events', { signal: mine.signal }));
+    const res = await check(await call('moe-events', { signal: own.signal }));
     for await (const event of events(res.body)) {
       if (event.name === 'hello') take_hello(JSON.parse(event.data));
       else if (event.name === 'tick' && shape) take_tick(JSON.parse(event.data));
@@ -575,7 +575,7 @@ async function watch() {
     }
   }
   watching = null;
-  if (mine.signal.aborted) return;
+  if (own.signal.aborted) return;
   say('The server cannot be reached; trying again.', true);
   await sleep(2000);
   begin();
