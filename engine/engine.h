@@ -102,7 +102,7 @@ uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 enum {
     SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default chunk: CPU, GPU */
     SESSION_MAX_CHUNK = 8192,
-    SESSION_MOST_BESIDE = 255
+    SESSION_MAX_SHARING = 255
 };
 
 typedef struct session_options {

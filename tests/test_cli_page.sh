@@ -39,7 +39,7 @@ gives 400 'full, update or off' POST /moe-layer-perf -d '{}'
 gives 400 '"error"' POST /moe-layer-perf -d 'mode'
 gives 405 'Allow: GET, HEAD, POST, OPTIONS' PUT /moe-layer-perf -d '{}'
 gives 200 '"active":false,"budget_bytes":0,"used_bytes":0,"layers":[]' GET /moe-hot-cache
-gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
+gives 409 'no expert cache' POST /moe-hot-cache -f "$tmp/seen"
 wish 'schema is neither' '{"layers":[]}'
 wish 'schema is neither' '{"schema":"llama.cpp.moe_layer_perf.v2","layers":[]}'
 wish 'layers is missing' "{\"schema\":\"$schema\"}"
@@ -68,7 +68,7 @@ gives 200 '"mode":"full"' POST /moe-layer-perf -d '{"mode":"full"}'
 gives 200 '"active":false' GET /moe-hot-cache
 ask GET /slots
 equal "questions do not wait for the answer" true "$(value 0.is_processing)"
-gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
+gives 409 'no expert cache' POST /moe-hot-cache -f "$tmp/seen"
 ask GET /slots
 equal "a wish waits for the answer under way" false "$(value 0.is_processing)"
 wait $long
@@ -83,7 +83,7 @@ for i in 1 2 3; do
     longs="$longs $!"
 done
 for i in $(seq 200); do ask GET /slots; grep -q '"n_waiting":2' "$tmp/body" && break; sleep 0.02; done
-gives 409 'no cache' POST /moe-hot-cache -f "$tmp/seen"
+gives 409 'no expert cache' POST /moe-hot-cache -f "$tmp/seen"
 ask GET /slots
 case $(value 0.id_task) in 1 | 2) ok ;; *) bad "a wish waits for those who wait: $(cat "$tmp/body")" ;; esac
 wait $longs

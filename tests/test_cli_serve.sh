@@ -176,12 +176,12 @@ gives 405 'Allow: GET, HEAD, OPTIONS' POST /v1/models -H "$k" -d '{}'
 gives 403 'localhost' GET /v1/models -H "$k" -H "Host: evil.example"
 for host in 127.0.0.1.evil.example 127.100.100.100.evil.example 127.100.100.100evil.example:80 localhost.evil.example; do
     gives 403 'localhost' GET /v1/models -H "$k" -H "Host: $host"
-    gives 403 'may not ask' GET /v1/models -H "$k" -H "Origin: http://$host"
+    gives 403 'origin are not allowed' GET /v1/models -H "$k" -H "Origin: http://$host"
 done
 gives 200 'mine' GET /v1/models -H "$k" -H "Host: 127.100.100.100:8080"
 gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
 gives 204 'Access-Control-Allow-Origin: http://localhost:3000' OPTIONS / -H "Origin: http://localhost:3000"
-gives 403 'may not ask' POST /v1/chat/completions -H "$k" -H "Origin: http://evil.example" -H "Content-Type: text/plain" -d '{}'
+gives 403 'origin are not allowed' POST /v1/chat/completions -H "$k" -H "Origin: http://evil.example" -H "Content-Type: text/plain" -d '{}'
 gives 200 'mine' GET /v1/models -H "$k" -H "Origin: http://127.0.0.1:5173"
 { printf '{"content":"'; seq 60000 | tr '\n' ' '; printf '"}'; } >"$tmp/large"
 gives 413 '256 KiB' POST /tokenize -H "$k" -f "$tmp/large"
@@ -254,10 +254,10 @@ gives 200 '"status":"ok"' GET /health
 # its own page on another machine may ask; a page of another address or of a host name may not
 for host in 192.168.1.2 192.168.1.2:8080 '[fe80::1]:8080'; do
     gives 200 "Access-Control-Allow-Origin: http://$host" GET /v1/models -H "Host: $host" -H "Origin: http://$host"
-    gives 403 'may not ask' GET /v1/models -H "Host: $host" -H "Origin: http://192.168.1.3:8080"
+    gives 403 'origin are not allowed' GET /v1/models -H "Host: $host" -H "Origin: http://192.168.1.3:8080"
 done
 for host in evil.example 192.168.1.2.evil.example 192.168.1.2evil:8080 '[fe80::1]evil' '[fe80::1' '[]' ''; do
-    gives 403 'may not ask' GET /v1/models -H "Host: $host" -H "Origin: http://$host"
+    gives 403 'origin are not allowed' GET /v1/models -H "Host: $host" -H "Origin: http://$host"
 done
 stop
 start -m $qwen --ctx 256 --api-key one

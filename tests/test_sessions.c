@@ -128,7 +128,7 @@ static void test_bytes(const model *m, engine *e)
     CHECK_MSG(four - one == 3 * (state_bytes(m, &st) + CTX * sizeof(int32_t) + recordings),
               "%llu", (unsigned long long)(four - one));
     CHECK((vram_four > vram_one) == (vram_one > 0));
-    so.n_sharing = SESSION_MOST_BESIDE + 1;
+    so.n_sharing = SESSION_MAX_SHARING + 1;
     CHECK(session_check(m, &so, &err) == ERR_RANGE);
 }
 

@@ -128,7 +128,7 @@ json_t *api_json_read(const char *text, size_t n, api_error *error)
     json_t *v = NULL;
 
     if (!n) {
-        api_refuse(error, "", "the body is empty; it has to be a JSON object");
+        api_refuse(error, "", "the body is empty; a JSON object is expected");
     } else if (scan(&copy, text, n, error) == 0) {
         v = json_loadb(copy.len ? copy.ptr : text, copy.len ? copy.len : n, JSON_ALLOW_NUL,
                        &position);
@@ -242,7 +242,7 @@ int api_text(const char **out, const json_t *o, const char *key, const char *par
     if (!v) return 0;
     if (!json_is_string(v)) return api_refuse(error, param, "a string is expected");
     if (strlen(json_string_value(v)) != json_string_length(v))
-        return api_refuse(error, param, "a zero byte cannot stand here");
+        return api_refuse(error, param, "a zero byte is not allowed");
     *out = json_string_value(v);
     return 0;
 }
@@ -320,7 +320,7 @@ int api_stops(api_request *r, const json_t *o, const char *key, const char *para
         if (!json_is_string(item)) return api_refuse(error, param, "a string is expected");
         if (!json_string_length(item)) continue;
         if (strlen(json_string_value(item)) != json_string_length(item))
-            return api_refuse(error, param, "a zero byte cannot stand here");
+            return api_refuse(error, param, "a zero byte is not allowed");
         if (json_string_length(item) > STOP_STRING_MAX_BYTES)
             return api_refuse(error, param, "a stop string of %zu bytes is longer than %d",
                               json_string_length(item), STOP_STRING_MAX_BYTES);

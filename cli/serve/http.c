@@ -71,7 +71,7 @@ struct http_server {
     uint64_t serial;
     bool stopping;
     pthread_mutex_t handling;            /* serialises the handlers of both sockets */
-    atomic_bool quiet;                   /* no new connections */
+    atomic_bool refuses_new;             /* no new connections */
     atomic_uint_fast64_t counted_bytes;  /* bytes of all bodies in memory */
 };
 
@@ -264,7 +264,7 @@ static void check_head(http_exchange *x, const char *version)
         x->problem_text = "malformed or ambiguous headers";
     } else if (c.other_coding) {
         x->problem = 415;
-        x->problem_text = "bodies are taken as they are: no Content-Encoding";
+        x->problem_text = "Content-Encoding is not supported";
     } else if (c.length > x->server->o.max_body_bytes) {
         x->problem = 413;
         x->problem_text = "the body is too large";
@@ -423,7 +423,7 @@ static enum MHD_Result take_body(http_exchange *x, const char *data, size_t n)
         x->problem_text = "the body is too large";
     } else if (!x->problem && !count_body_bytes(x, n)) {
         x->problem = 503;
-        x->problem_text = "too many requests are being read: try again";
+        x->problem_text = "the bodies of all requests exceed the limit: try again";
     }
     if (!x->problem) {
         textbuf_put(&x->body, (str_view){ data, n });
@@ -603,7 +603,7 @@ static enum MHD_Result accept_client(void *ctx, const struct sockaddr *a, sockle
 {
     http_server *s = ctx;
     (void)a, (void)n;
-    return atomic_load(&s->quiet) ? MHD_NO : MHD_YES;
+    return atomic_load(&s->refuses_new) ? MHD_NO : MHD_YES;
 }
 
 static struct MHD_Daemon *start_daemon(http_server *s, int fd)
@@ -667,7 +667,7 @@ int http_start(http_server **out, const http_options *o, err_ctx *err)
 
 int http_port(const http_server *s) { return s->port; }
 
-void http_quiesce(http_server *s) { atomic_store(&s->quiet, true); }
+void http_quiesce(http_server *s) { atomic_store(&s->refuses_new, true); }
 
 bool http_wait_idle(http_server *s, uint64_t deadline_ns)
 {

@@ -172,7 +172,7 @@ static int check_fields(const job_request *r, const char **param, err_ctx *err)
                        "middle");
     *param = "echo";
     if (a->suffix && a->echo)
-        return err_set(err, ERR_UNSUPPORTED, "echo: it does not go together with suffix");
+        return err_set(err, ERR_UNSUPPORTED, "echo: not possible together with suffix");
     *param = "logit_bias";
     for (int i = 0; i < a->n_bias; i++)
         if (a->bias[i].id < 0 || a->bias[i].id >= n_vocab)

@@ -14,10 +14,10 @@ enum { CHECKPOINT_TOKENS = 4096 };       /* of a long prompt: the distance of st
 
 /* ---- hooks of the answer --------------------------------------------------------------------- */
 
-static bool wanted(const job_run *run)
+static bool continues(const job_run *run)
 {
     return job_request_keepalive(run->request) && !atomic_load(run->hooks->finish_now) &&
-           !run->has_its_call;
+           !run->has_only_call;
 }
 
 static int on_text(void *ctx, const chat_event *ev)
@@ -25,7 +25,7 @@ static int on_text(void *ctx, const chat_event *ev)
     job_run *run = ctx;
     if (ev->kind == CHAT_REASONING) run->in_reasoning = true;
     else if (ev->kind == CHAT_ANSWER || ev->kind == CHAT_CALL_BEGIN) run->in_reasoning = false;
-    if (ev->kind == CHAT_CALL_END && !run->request->api->parallel_calls) run->has_its_call = true;
+    if (ev->kind == CHAT_CALL_END && !run->request->api->parallel_calls) run->has_only_call = true;
     const int rc = logprob_rows_event(run->rows, ev);
     return rc < 0 || ev->kind == CHAT_DONE ? rc : api_writer_event(run->request->writer, ev);
 }
@@ -40,7 +40,7 @@ static bool on_token(void *ctx)
     job_run *run = ctx;
     run->request->usage.n_answer++;
     run->request->usage.n_reasoning += run->in_reasoning;
-    return wanted(run);
+    return continues(run);
 }
 
 static bool on_prompt(void *ctx, double done, double all)
@@ -48,7 +48,7 @@ static bool on_prompt(void *ctx, double done, double all)
     job_run *run = ctx;
     (void)done, (void)all;
     run->hooks->prompt_chunk(run->hooks->ctx);
-    return wanted(run);
+    return continues(run);
 }
 
 /* ---- one choice ------------------------------------------------------------------------------ */
@@ -159,7 +159,7 @@ static int open_choice(job_run *run, err_ctx *err)
 {
     const job_request *r = run->request;
     const int n_vocab = r->engine->model->m->hp.n_vocab;
-    run->in_reasoning = run->has_its_call = false;
+    run->in_reasoning = run->has_only_call = false;
     int rc = make_sampler(&run->smp, run, err);
     if (rc == 0 && r->api->n_stop > 0)
         rc = stop_strings_create(&run->stop, r->api->stop, r->api->n_stop, err);
@@ -212,7 +212,7 @@ static int end_choice(job_run *run, err_ctx *err)
     run->stats = *answer_so_far(run->answer);
     const int which = run->stop ? stop_strings_which(run->stop) : -1;
     run->stop_text = which >= 0 ? r->api->stop[which] : NULL;
-    if (run->has_its_call && s->end == ANSWER_INTERRUPTED) run->stats.end = ANSWER_STOP;
+    if (run->has_only_call && s->end == ANSWER_INTERRUPTED) run->stats.end = ANSWER_STOP;
     close_choice(run);
     run->hooks->count(run->hooks->ctx, s);
     run->n_drawn += s->n_answer;

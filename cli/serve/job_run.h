@@ -35,7 +35,7 @@ typedef struct job_run {
     bool scores_prompt;                  /* tokens of the prompt get logprobs first */
     int n_scored;                        /* of them, so far */
     bool in_reasoning;                   /* the latest text was reasoning */
-    bool has_its_call;                   /* a call has ended, and the client wants one at most */
+    bool has_only_call;                   /* a call has ended, and the client wants one at most */
 } job_run;
 
 /* Borrows all; request is prepared. */
@@ -43,7 +43,7 @@ void job_run_begin(job_run *run, job_request *request, session *s, const job_run
 
 /* Computes a token, or a chunk of a prompt. Returns 1 if there is more. Else the response is
  * complete, all that the run allocated is freed, and the result is 0, ERR_STOPPED if the client
- * has left, or the error that the client was told. */
+ * has left, or the error that the client got. */
 int job_run_step(job_run *run);
 
 bool job_run_draws(const job_run *run);          /* the next step is a token of an answer */

@@ -22,7 +22,7 @@
 
 enum {
     MAX_WATCHERS = 32,
-    N_SAMPLE = 6,                        /* rates cover the last second or so */
+    N_SAMPLE = 6,                        /* rates cover about the last second */
     MAX_UNREAD_BYTES = 256 << 10         /* a watcher with more misses events */
 };
 static const uint64_t tick_ns = 200000000, silence_ns = 5000000000;

@@ -56,7 +56,7 @@ static void write_routes(textbuf *out, route_counts *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- totals ---------------------------------------------------------------------------------- */
 
 typedef struct metric {
     const char *name, *kind, *help;
@@ -93,10 +93,10 @@ static void write_experts(textbuf *out, const perf_counts *p)
         { "drive", (double)p->drive_bytes },
     };
     write_labelled(out, "moe_expert_choices_total", "found",
-                   "Experts that single tokens chose: in VRAM, outside; read from the drive, by "
-                   "prompts, too", choices, ARRAY_LEN(choices));
+                   "Experts chosen by single tokens, in VRAM (hot) and outside (cold); experts "
+                   "read from the drive, also for prompts", choices, ARRAY_LEN(choices));
     write_labelled(out, "moe_expert_bytes_total", "from",
-                   "Bytes of experts by where they came from",
+                   "Bytes of experts by the tier that they were read from",
                    bytes, ARRAY_LEN(bytes));
 }
 
@@ -104,33 +104,34 @@ void metrics_write(textbuf *out, const queue_stats *c, const perf_counts *perf,
                    route_counts *routes)
 {
     const metric list[] = {
-        { "llamacpp:prompt_tokens_total", "counter", "Tokens of prompts that were computed",
+        { "llamacpp:prompt_tokens_total", "counter", "Prompt tokens computed",
           (double)c->prompt_tokens },
         { "llamacpp:prompt_tokens_cached_total", "counter",
-          "Tokens of prompts that were there already", (double)c->cached_tokens },
-        { "llamacpp:prompt_seconds_total", "counter", "Time for prompts", c->prompt_s },
+          "Prompt tokens taken from a cache", (double)c->cached_tokens },
+        { "llamacpp:prompt_seconds_total", "counter", "Seconds spent on prompts", c->prompt_s },
         { "llamacpp:tokens_predicted_total", "counter", "Tokens of answers",
           (double)c->answer_tokens },
-        { "llamacpp:tokens_predicted_seconds_total", "counter", "Time for answers", c->answer_s },
-        { "llamacpp:n_decode_total", "counter", "Tokens and pieces of prompts that were computed",
+        { "llamacpp:tokens_predicted_seconds_total", "counter", "Seconds spent on answers",
+          c->answer_s },
+        { "llamacpp:n_decode_total", "counter", "Steps: tokens of answers and chunks of prompts",
           (double)c->steps },
-        { "llamacpp:n_busy_slots_per_decode", "gauge", "Answers under way meanwhile, on average",
+        { "llamacpp:n_busy_slots_per_decode", "gauge", "Busy slots per step, on average",
           c->steps > 0 ? (double)c->busy_steps / (double)c->steps : 0 },
         { "llamacpp:n_tokens_max", "counter", "Tokens of the longest conversation",
           (double)c->longest_tokens },
-        { "llamacpp:prompt_tokens_seconds", "gauge", "Tokens of prompts a second",
+        { "llamacpp:prompt_tokens_seconds", "gauge", "Prompt tokens per second",
           c->prompt_s > 0 ? (double)c->prompt_tokens / c->prompt_s : 0 },
-        { "llamacpp:predicted_tokens_seconds", "gauge", "Tokens of answers a second",
+        { "llamacpp:predicted_tokens_seconds", "gauge", "Answer tokens per second",
           c->answer_s > 0 ? (double)c->answer_tokens / c->answer_s : 0 },
-        { "llamacpp:requests_processing", "gauge", "Requests being answered", c->running },
-        { "llamacpp:requests_deferred", "gauge", "Requests that wait", c->waiting },
-        { "moe_queue_seconds_total", "counter", "Time that requests waited for a place",
+        { "llamacpp:requests_processing", "gauge", "Requests in a slot", c->running },
+        { "llamacpp:requests_deferred", "gauge", "Requests in the queue", c->waiting },
+        { "moe_queue_seconds_total", "counter", "Seconds that requests waited for a slot",
           c->queue_s },
         { "moe_requests_total", "counter", "Requests for answers", (double)c->requests },
         { "moe_requests_cancelled_total", "counter", "Requests whose client left",
           (double)c->cancelled },
         { "moe_requests_failed_total", "counter", "Requests that failed", (double)c->failed },
-        { "moe_requests_refused_total", "counter", "Requests that found no room to wait",
+        { "moe_requests_refused_total", "counter", "Requests refused because the queue was full",
           (double)c->refused },
     };
     write_list(out, list, ARRAY_LEN(list));

@@ -11,7 +11,7 @@
 #include "cli/serve/moe_view.h"
 #include "moe/layer_perf.h"
 
-/* A list of all experts of the largest model takes a tenth of it. */
+/* A list of all experts of the largest model has a tenth of these bytes. */
 enum { MAX_LIST_BYTES = 16 << 20 };
 
 typedef struct moe_call {
@@ -25,7 +25,7 @@ static void refuse(http_exchange *x, api_error_type type, const char *text)
     error_reply_text(x, API_CHAT, type, text);
 }
 
-/* ---- on the engine's thread ------------------------------------------------------------------ */
+/* ---- engine thread --------------------------------------------------------------------------- */
 
 static void reply(http_exchange *x, const textbuf *text)
 {
@@ -106,7 +106,7 @@ static void show_cache(void *ctx, const engine_context *ec)
     end_call(call);
 }
 
-/* ---- a wish ---------------------------------------------------------------------------------- */
+/* ---- replacing experts ----------------------------------------------------------------------- */
 
 /* Reads a usage profile, which names its model, or the output of /moe-layer-perf. *save: keep the
  * list for the next start. */
@@ -190,8 +190,8 @@ static void apply(void *ctx, const engine_context *ec)
             refuse(call->x, API_BAD_REQUEST, err.msg);
         } else if (!engine_caches(ec->model->e)) {
             api_error error;
-            api_error_make(&error, API_BAD_REQUEST, API_CHAT, "experts do not change places here: "
-                           "there is no cache of them in VRAM");
+            api_error_make(&error, API_BAD_REQUEST, API_CHAT, "there is no expert cache in VRAM: "
+                           "experts cannot be exchanged");
             error.status = 409;
             error_reply(call->x, API_CHAT, &error);
         } else if (apply_hot_list(&u, ec, p, &err) < 0) {
@@ -207,7 +207,7 @@ static void apply(void *ctx, const engine_context *ec)
     end_call(call);
 }
 
-/* ---- on the network's ------------------------------------------------------------------------ */
+/* ---- network thread -------------------------------------------------------------------------- */
 
 /* False: the body has no mode, and the client has its error. */
 static bool read_mode(perf_level *level, http_exchange *x)
@@ -219,7 +219,7 @@ static bool read_mode(perf_level *level, http_exchange *x)
     api_error error;
     bool found = false;
     if (body.len > 4096) {
-        refuse(x, API_TOO_LARGE, "at most 4 KiB here");
+        refuse(x, API_TOO_LARGE, "the body exceeds 4 KiB");
         return false;
     }
     json_t *root = api_json_read(body.ptr, body.len, &error);
@@ -230,7 +230,7 @@ static bool read_mode(perf_level *level, http_exchange *x)
             found = true;
         }
     if (!root) error_reply(x, API_CHAT, &error);
-    else if (!found) refuse(x, API_BAD_REQUEST, "mode has to be full, update or off");
+    else if (!found) refuse(x, API_BAD_REQUEST, "mode must be full, update or off");
     json_decref(root);
     return found;
 }
@@ -244,7 +244,7 @@ void moe_route(server_context *c, http_exchange *x, int action)
     perf_level level = PERF_UPDATE;
     if (action == MOE_SET_PERF && !read_mode(&level, x)) return;
     if (action == MOE_APPLY && http_body(x).len > MAX_LIST_BYTES) {
-        refuse(x, API_TOO_LARGE, "at most 16 MiB here");
+        refuse(x, API_TOO_LARGE, "the body exceeds 16 MiB");
         return;
     }
     moe_call *call = mem_zalloc(sizeof *call);

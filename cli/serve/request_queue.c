@@ -361,7 +361,7 @@ void queue_submit(request_queue *q, http_exchange *x, api_kind kind, bool count_
     q->stats.refused++;
     pthread_mutex_unlock(&q->lock);
     error_reply_text(x, kind, API_BUSY, closing ? "the server is stopping" :
-                     "too many requests wait already: try again");
+                     "the request queue is full: try again");
     http_release(x);
     mem_free(r);
 }

@@ -114,7 +114,7 @@ static void about(server_context *c, http_exchange *x, int subject)
 static void one_model(server_context *c, http_exchange *x, const char *id)
 {
     if (api_model_is(&c->model, id)) reply_owned(x, api_model_body(&c->model, id));
-    else refuse(x, API_NO_MODEL, "there is no such model here; GET /v1/models lists what there is");
+    else refuse(x, API_NO_MODEL, "no model of that name here; GET /v1/models lists names");
 }
 
 typedef struct metrics_call { server_context *c; http_exchange *x; } metrics_call;
@@ -211,7 +211,7 @@ static const route routes[] = {
     { "POST", "/api/generate", answer, API_OLLAMA_GENERATE, false },
 };
 
-/* ---- who may ask ----------------------------------------------------------------------------- */
+/* ---- permission ------------------------------------------------------------------------------ */
 
 /* True: host, with or without a port, is a loopback name or address. */
 static bool is_local(const char *host)
@@ -326,7 +326,7 @@ static bool check_access(const server_context *c, http_exchange *x)
     const char *origin = http_header(x, "Origin");
     if (origin && !allows_origin(c, origin, host)) {
         refuse_with(x, 403, API_BAD_REQUEST,
-                    "pages of this origin may not ask: --cors ORIGIN allows it");
+                    "pages of this origin are not allowed; --cors ORIGIN allows them");
         return false;
     }
     if (c->loopback && host && !is_local(host)) {
@@ -398,6 +398,6 @@ void route_request(void *ctx, http_exchange *x)
         refuse(x, API_BAD_METHOD, posts ? gets ? "this path takes GET and POST" :
                                                "this path takes POST" : "this path takes GET");
     } else {
-        refuse(x, API_NOT_FOUND, "there is nothing at this path");
+        refuse(x, API_NOT_FOUND, "this server has no such path");
     }
 }

@@ -28,15 +28,15 @@
 #define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 enum {
-    DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MOST_CONNECTIONS = 512,
-    CODEX_PATIENCE_MS = 600000,          /* twice Codex' default: prompts may be long */
+    DEFAULT_PORT = 8080, DEFAULT_CTX = 32768, MAX_CONNECTIONS = 512,
+    CODEX_IDLE_MS = 600000,          /* twice Codex' default: prompts may be long */
     N_SNAPSHOT = 8, N_SNAPSHOT_CACHED = 2,       /* with a prompt cache they only save copies */
-    DEFAULT_SLOTS = 8, MAX_SLOTS = SESSION_MOST_BESIDE + 1,
+    DEFAULT_SLOTS = 8, MAX_SLOTS = SESSION_MAX_SHARING + 1,
     SLOTS_FRACTION = 16,                 /* 1/16 of the memory for all slots but the first, by
                                           * default */
-    USUAL_CACHE_PART = 32,               /* 1/32 of the free memory, by default */
-    CACHE_PART = 8,                      /* a cache that does not fit is divided by it */
-    CACHE_LEAST = 1 << 20
+    CACHE_FRACTION = 32,               /* 1/32 of the free memory, by default */
+    CACHE_DIVISOR = 8,                      /* a cache that does not fit is divided by it */
+    MIN_CACHE_BYTES = 1 << 20
 };
 
 typedef struct serve_options {
@@ -117,8 +117,8 @@ typedef struct server {
     char name[128];
     server_context context;
     http_server *http;
-    model_handle l;
-    session *s[MAX_SLOTS];
+    model_handle handle;
+    session *sessions[MAX_SLOTS];
     int n_slot;
     prefix_cache *cache;
     session_options so;
@@ -245,7 +245,7 @@ static bool is_loopback(const char *address)
 }
 
 /* An address that clients can use: loopback instead of 0.0.0.0 and ::. */
-static const char *address_to_ask(const char *address)
+static const char *client_address(const char *address)
 {
     struct in_addr v4;
     struct in6_addr v6;
@@ -280,7 +280,7 @@ static int read_options(server *v)
 
 static void name_model(server *v)
 {
-    const char *slash = strrchr(v->l.path, '/'), *base = slash ? slash + 1 : v->l.path;
+    const char *slash = strrchr(v->handle.path, '/'), *base = slash ? slash + 1 : v->handle.path;
     const size_t n = strlen(base);
     const bool gguf_name = n > 5 && !strcmp(base + n - 5, ".gguf");
     if (v->o.aliases.n > 0) snprintf(v->name, sizeof v->name, "%s", v->o.aliases.text[0]);
@@ -290,28 +290,28 @@ static void name_model(server *v)
 
 static void describe(server *v)
 {
-    const model *m = v->l.m;
+    const model *m = v->handle.m;
     struct stat st;
     api_model *a = &v->context.model;
-    *a = (api_model){ .name = v->name, .path = v->l.path, .arch = model_arch_name(m->hp.arch),
+    *a = (api_model){ .name = v->name, .path = v->handle.path, .arch = model_arch_name(m->hp.arch),
                       .quant = quant_name((uint32_t)model_first_bank(m)->weight[0]->type),
-                      .build = commands_version_text(), .n_ctx = session_ctx(v->s[0]),
+                      .build = commands_version_text(), .n_ctx = session_ctx(v->sessions[0]),
                       .n_ctx_train = m->hp.ctx_train, .n_vocab = m->hp.n_vocab, .n_slot = v->n_slot,
-                      .thinks = chat_reasons(v->l.format) };
+                      .thinks = chat_reasons(v->handle.format) };
     if (v->o.aliases.n > 1) {
         a->aliases = v->o.aliases.text + 1;
         a->n_alias = v->o.aliases.n - 1;
     }
-    for (int i = 0; i < gguf_n_part(v->l.file); i++)
-        a->size_bytes += (int64_t)gguf_part_bytes(v->l.file, i);
-    for (int i = 0; i < gguf_n_tensor(v->l.file); i++)
-        a->n_params += (int64_t)gguf_tensor_at(v->l.file, i)->elems;
-    a->vram_bytes = v->l.where ? (int64_t)plan_vram(&v->l.where->p) : 0;
-    a->created = stat(v->l.path, &st) == 0 ? (int64_t)st.st_mtime : (int64_t)time(NULL);
+    for (int i = 0; i < gguf_n_part(v->handle.file); i++)
+        a->size_bytes += (int64_t)gguf_part_bytes(v->handle.file, i);
+    for (int i = 0; i < gguf_n_tensor(v->handle.file); i++)
+        a->n_params += (int64_t)gguf_tensor_at(v->handle.file, i)->elems;
+    a->vram_bytes = v->handle.where ? (int64_t)plan_vram(&v->handle.where->p) : 0;
+    a->created = stat(v->handle.path, &st) == 0 ? (int64_t)st.st_mtime : (int64_t)time(NULL);
     a->expires = a->created + 10ll * 365 * 86400;
 }
 
-static void say_line(void *ctx, const char *line)
+static void print_note(void *ctx, const char *line)
 {
     (void)ctx;
     console_note("%s", line);
@@ -323,30 +323,31 @@ static int open_cache(server *v, err_ctx *err)
     prompt_cache_folder(folder, sizeof folder);
     const prefix_cache_options c = {
         .ram_bytes = v->o.cache, .folder = v->o.drive > 0 && folder[0] ? folder : NULL,
-        .drive_bytes = v->o.drive, .note = say_line,
+        .drive_bytes = v->o.drive, .note = print_note,
     };
-    return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->s[0], &c, err);
+    return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->sessions[0], &c, err);
 }
 
 /* The number of slots: --parallel, or as many as 1/16 of the memory holds, at most 8. */
 static int choose_n_slot(server *v, err_ctx *err)
 {
     session_options two = v->so;
-    plan_machine here;
+    plan_machine machine;
     uint64_t one_bytes, two_bytes, vram;
     int rc = 0;
     v->n_slot = (int)v->o.parallel;
     two.n_sharing = 1;
     if (v->n_slot == 0 &&
-        (rc = session_plan(&one_bytes, &vram, v->l.e, &v->so, err)) == 0 &&
-        (rc = session_plan(&two_bytes, &vram, v->l.e, &two, err)) == 0 &&
-        (rc = planning_machine(&here, v->load.where.device != DEVICE_CPU, err)) == 0) {
+        (rc = session_plan(&one_bytes, &vram, v->handle.e, &v->so, err)) == 0 &&
+        (rc = session_plan(&two_bytes, &vram, v->handle.e, &two, err)) == 0 &&
+        (rc = planning_machine(&machine, v->load.where.device != DEVICE_CPU, err)) == 0) {
         const plan_wish *w = &v->load.where.wish;
-        const uint64_t free = here.gpu ? here.vram_free : here.ram_available;
-        const uint64_t bound = here.gpu ? w->vram : w->ram, room = bound < free ? bound : free;
+        const uint64_t free = machine.gpu ? machine.vram_free : machine.ram_available;
+        const uint64_t bound = machine.gpu ? w->vram : w->ram;
+        const uint64_t limit = bound < free ? bound : free;
         const uint64_t each = two_bytes - one_bytes;
         for (v->n_slot = 1; v->n_slot < DEFAULT_SLOTS; v->n_slot++)
-            if ((uint64_t)v->n_slot * each > room / SLOTS_FRACTION) break;
+            if ((uint64_t)v->n_slot * each > limit / SLOTS_FRACTION) break;
     }
     v->so.n_sharing = v->n_slot - 1;
     return rc;
@@ -354,7 +355,7 @@ static int choose_n_slot(server *v, err_ctx *err)
 
 static void use_cache(server *v, uint64_t bytes)
 {
-    v->o.cache = v->l.asked.ram_aside = bytes;
+    v->o.cache = v->handle.asked.ram_aside = bytes;
     v->so.n_snapshot = bytes > 0 ? N_SNAPSHOT_CACHED : N_SNAPSHOT;
 }
 
@@ -371,16 +372,16 @@ static void note_cache(const server *v, uint64_t wished)
 static int place_model(server *v, err_ctx *err)
 {
     const uint64_t wished = v->o.cache;
-    int rc = model_handle_place(&v->l, &v->so, err);
+    int rc = model_handle_place(&v->handle, &v->so, err);
     if (rc == ERR_NOMEM && v->o.parallel == 0 && v->n_slot > 1) {
         v->n_slot = 1;
         v->so.n_sharing = 0;
-        rc = model_handle_place(&v->l, &v->so, err);
+        rc = model_handle_place(&v->handle, &v->so, err);
     }
     while (rc == ERR_NOMEM && v->o.cache > 0) {
-        const uint64_t less = v->o.cache / CACHE_PART;
-        use_cache(v, less < CACHE_LEAST ? 0 : less);
-        rc = model_handle_place(&v->l, &v->so, err);
+        const uint64_t less = v->o.cache / CACHE_DIVISOR;
+        use_cache(v, less < MIN_CACHE_BYTES ? 0 : less);
+        rc = model_handle_place(&v->handle, &v->so, err);
     }
     if (rc == 0) note_cache(v, wished);
     return rc;
@@ -388,20 +389,20 @@ static int place_model(server *v, err_ctx *err)
 
 static int make_sessions(server *v, err_ctx *err)
 {
-    int rc = model_handle_session(&v->s[0], &v->l, &v->so, err);
+    int rc = model_handle_session(&v->sessions[0], &v->handle, &v->so, err);
     for (int i = 1; i < v->n_slot && rc == 0; i++)
-        rc = session_create_sharing(&v->s[i], v->s[0], err);
+        rc = session_create_sharing(&v->sessions[i], v->sessions[0], err);
     return rc;
 }
 
 /* 1/32 of the free memory, at least 1 GiB. A conversation of 30,000 tokens takes 1 to 2 GiB. */
-static uint64_t usual_cache(void)
+static uint64_t default_cache(void)
 {
     const uint64_t least = (uint64_t)1 << 30;
     const char *whose;
     uint64_t room;
-    return available_memory(&room, &whose, NULL) == 0 && room / USUAL_CACHE_PART > least
-               ? room / USUAL_CACHE_PART : least;
+    return available_memory(&room, &whose, NULL) == 0 && room / CACHE_FRACTION > least
+               ? room / CACHE_FRACTION : least;
 }
 
 /* Returns 0, or the exit code. */
@@ -409,29 +410,31 @@ static int load_model(server *v)
 {
     const uint64_t ram = v->load.where.wish.ram;
     err_ctx err = { 0 };
-    if (v->o.cache == UINT64_MAX) v->o.cache = usual_cache();
+    if (v->o.cache == UINT64_MAX) v->o.cache = default_cache();
     v->load.path = v->o.engine.model;
     v->load.with_text = true;
     v->load.where.remember = true;
-    if (model_handle_open(&v->l, &v->load, &err) < 0)
+    if (model_handle_open(&v->handle, &v->load, &err) < 0)
         return model_handle_fail(v->o.engine.model ? v->o.engine.model : DEMO_MODEL_NAME, &err);
-    const int most = v->l.m->hp.ctx_train;
+    const int most = v->handle.m->hp.ctx_train;
     if (v->so.ctx == 0) v->so.ctx = most < DEFAULT_CTX ? most : DEFAULT_CTX;
     use_cache(v, v->o.cache < ram / 2 ? v->o.cache : ram / 2);
-    if (choose_n_slot(v, &err) < 0) return model_handle_fail(v->l.path, &err);
-    if (place_model(v, &err) < 0) return model_handle_fail(v->l.path, &err);
-    if (!v->o.quiet) model_handle_say_notes(&v->l, true, false);
-    if (make_sessions(v, &err) < 0) return model_handle_fail(v->l.path, &err);
+    if (choose_n_slot(v, &err) < 0) return model_handle_fail(v->handle.path, &err);
+    if (place_model(v, &err) < 0) return model_handle_fail(v->handle.path, &err);
+    if (!v->o.quiet) model_handle_say_notes(&v->handle, true, false);
+    if (make_sessions(v, &err) < 0) return model_handle_fail(v->handle.path, &err);
     if (open_cache(v, &err) < 0) return model_handle_fail(NULL, &err);
     name_model(v);
     describe(v);
-    v->context.tok = v->l.tok;
-    v->context.format = v->l.format;
-    if (encoder_create(&v->context.enc, v->l.tok, &err) < 0) return model_handle_fail(NULL, &err);
-    const engine_context ec = { .model = &v->l, .sessions = v->s, .n_session = v->n_slot,
-                                .cache = v->cache, .name = v->name };
+    v->context.tok = v->handle.tok;
+    v->context.format = v->handle.format;
+    if (encoder_create(&v->context.enc, v->handle.tok, &err) < 0)
+        return model_handle_fail(NULL, &err);
+    const engine_context ec = { .model = &v->handle, .sessions = v->sessions,
+                                .n_session = v->n_slot, .cache = v->cache, .name = v->name };
     if (queue_open(&v->context.queue, &ec, (int)v->o.queue, &err) < 0 ||
-        live_events_open(&v->context.events, v->context.queue, &v->l, v->s[0], v->name, &err) < 0)
+        live_events_open(&v->context.events, v->context.queue, &v->handle, v->sessions[0],
+                         v->name, &err) < 0)
         return model_handle_fail(NULL, &err);
     atomic_store(&v->context.ready, true);
     return 0;
@@ -456,7 +459,7 @@ static int open_port(server *v)
     const http_options h = {
         .address = v->address[0] ? v->address : NULL, .port = v->port, .unix_path = v->unix_path,
         .max_body_bytes = v->o.body, .max_bodies_bytes = 8 * v->o.body,
-        .max_connections = MOST_CONNECTIONS, .head = route_head, .handler = route_request,
+        .max_connections = MAX_CONNECTIONS, .head = route_head, .handler = route_request,
         .done = on_done, .ctx = &v->context,
     };
     err_ctx err = { 0 };
@@ -471,17 +474,17 @@ static int open_port(server *v)
     return 0;
 }
 
-static void greet(const server *v)
+static void print_start(const server *v)
 {
     char host[80], url[160], ctx[32], slots[48] = "", line[PLAN_LINE_CAP];
-    const char *address = address_to_ask(v->address);
+    const char *address = client_address(v->address);
     const bool v6 = strchr(address, ':') != NULL;
     if (v->o.quiet) return;
     snprintf(host, sizeof host, "%s%s%s", v6 ? "[" : "", address, v6 ? "]" : "");
     if (v->address[0]) snprintf(url, sizeof url, "http://%s:%d", host, http_port(v->http));
     else snprintf(url, sizeof url, "unix:%s", v->unix_path);
-    text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->s[0]));
-    const plan_view where = placement_view(v->l.where);
+    text_count(ctx, sizeof ctx, (uint64_t)session_ctx(v->sessions[0]));
+    const plan_view where = placement_view(v->handle.where);
     if (v->n_slot > 1) snprintf(slots, sizeof slots, ", %d requests at a time", v->n_slot);
     console_note("%s: %s tokens of context%s, %s", v->name, ctx, slots,
                  plan_view_line(line, sizeof line, &where));
@@ -490,13 +493,13 @@ static void greet(const server *v)
     if (!v->address[0]) return;
     if (address != v->address)
         console_note("other machines use the address of this one instead of %s", host);
-    const int n_ctx = session_ctx(v->s[0]);
+    const int n_ctx = session_ctx(v->sessions[0]);
     console_note("in a browser, that address is a page with a chat and a map of the experts");
     console_note("Codex, in ~/.codex/config.toml:");
     console_copy("model_provider = \"moe\"\nmodel_context_window = %d\n"
                  "model_providers.moe = { name = \"moe\", base_url = \"%s/v1\", "
                  "wire_api = \"responses\", stream_idle_timeout_ms = %d }", n_ctx, url,
-                 CODEX_PATIENCE_MS);
+                 CODEX_IDLE_MS);
     console_note("Claude Code:");
     console_copy("ANTHROPIC_BASE_URL=%s ANTHROPIC_AUTH_TOKEN=%s ANTHROPIC_MODEL='%s' "
                  "CLAUDE_CODE_ATTRIBUTION_HEADER=0 CLAUDE_CODE_AUTO_COMPACT_WINDOW=%d claude",
@@ -538,7 +541,7 @@ int cmd_serve(int argc, char **argv)
     interrupt_install();
     if (!v.o.engine.model && !v.o.quiet) console_note("%s", DEMO_MODEL_REMARK);
     if ((code = open_port(&v)) == 0 && (code = load_model(&v)) == 0) {
-        greet(&v);
+        print_start(&v);
         wait_for_signal();
         if (!v.o.quiet) console_note("stopping");
         atomic_store(&v.context.stopping, true);
@@ -553,9 +556,9 @@ int cmd_serve(int argc, char **argv)
     route_counts_free(v.context.counts);
     encoder_free(v.context.enc);
     prefix_cache_free(v.cache);
-    while (v.n_slot > 0) session_free(v.s[--v.n_slot]);
-    if (v.l.e) expert_cache_files_keep(v.l.e, &v.l.asked, v.l.m);
-    model_handle_close(&v.l);
+    while (v.n_slot > 0) session_free(v.sessions[--v.n_slot]);
+    if (v.handle.e) expert_cache_files_keep(v.handle.e, &v.handle.asked, v.handle.m);
+    model_handle_close(&v.handle);
     mem_free(v.keys);
     mem_free(v.key_text);
     return code;

@@ -31,7 +31,7 @@ static void tokenize(server_context *c, http_exchange *x, const json_t *root)
     json_t *list = json_array();
     const str_view text = { json_string_value(content), json_string_length(content) };
     if (!json_is_string(content)) {
-        refuse(x, API_BAD_REQUEST, "content has to be a text");
+        refuse(x, API_BAD_REQUEST, "content must be a string");
     } else if ((whole ? encoder_encode_whole(c->enc, &ids, text, special, true, &err)
                       : encoder_encode(c->enc, &ids, text, special, &err)) < 0) {
         refuse(x, API_BAD_REQUEST, err.msg);
@@ -71,7 +71,7 @@ static void detokenize(server_context *c, http_exchange *x, const json_t *root)
         ok = id >= 0 && id < tokenizer_n_token(c->tok) && ids_push(&ids, (int32_t)id, &err) == 0;
     }
     if (ok) reply_text(c, x, "content", ids.ids, ids.n);
-    else refuse(x, API_BAD_REQUEST, "tokens has to be a list of ids of the vocabulary");
+    else refuse(x, API_BAD_REQUEST, "tokens must be a list of ids of the vocabulary");
     ids_free(&ids);
 }
 
@@ -103,7 +103,7 @@ void text_route(server_context *c, http_exchange *x, int action)
     api_error error;
     json_t *root = NULL;
     if (body.len > MAX_TEXT_BYTES) {
-        refuse(x, API_TOO_LARGE, "at most 256 KiB of text here");
+        refuse(x, API_TOO_LARGE, "the body exceeds 256 KiB");
         return;
     }
     if (action == TEXT_TEMPLATE) {

@@ -51,9 +51,9 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
-    if (o->n_sharing < 0 || o->n_sharing > SESSION_MOST_BESIDE)
+    if (o->n_sharing < 0 || o->n_sharing > SESSION_MAX_SHARING)
         return err_set(err, ERR_RANGE, "%d sessions beside one are not within 0..%d", o->n_sharing,
-                       SESSION_MOST_BESIDE);
+                       SESSION_MAX_SHARING);
     return 0;
 }
 
