@@ -61,28 +61,6 @@ static bool write_parts(const char *path, const uint8_t *head, size_t head_bytes
     return CHECK_MSG(ok, "write %s", path);
 }
 
-static void copy_key(gguf_writer *w, const gguf_kv *kv)
-{
-    char key[128];
-    snprintf(key, sizeof key, "%.*s", (int)kv->key.len, kv->key.ptr);
-    if (kv->type == GGUF_STRING && kv->is_array) {
-        gguf_strings it = gguf_strings_begin(kv);
-        str_view s;
-        gguf_write_str_array(w, key, kv->count);
-        while (gguf_strings_next(&it, &s)) gguf_write_array_str(w, s);
-    } else if (kv->type == GGUF_STRING) {
-        uint64_t len;
-        memcpy(&len, kv->data, sizeof len);
-        gguf_write_str(w, key, (str_view){ (const char *)kv->data + 8, (size_t)len });
-    } else if (kv->is_array) {
-        gguf_write_array(w, key, kv->type, kv->data, kv->count);
-    } else {
-        static const size_t bytes[] = { [GGUF_U32] = 4, [GGUF_I32] = 4, [GGUF_F32] = 4,
-                                        [GGUF_BOOL] = 1, [GGUF_U64] = 8 };
-        gguf_write_kv(w, key, kv->type, kv->data, bytes[kv->type]);
-    }
-}
-
 static void copy_tensor(gguf_writer *w, const tensor *t)
 {
     const uint64_t ne[4] = { t->cols, t->rows, t->slabs / t->outer, t->outer };
@@ -100,7 +78,7 @@ static bool write_part(const char *path, const gguf *g, int no, int n)
     const uint8_t *head;
     size_t head_bytes;
     int n_own = 0;
-    for (int i = 0; no == 0 && i < gguf_n_kv(g); i++) copy_key(w, gguf_kv_at(g, i));
+    for (int i = 0; no == 0 && i < gguf_n_kv(g); i++) gguf_write_copy(w, gguf_kv_at(g, i));
     if (n > 1) {
         const uint16_t split_no = (uint16_t)no, split_n = (uint16_t)n;
         gguf_write_kv(w, "split.no", GGUF_U16, &split_no, sizeof split_no);

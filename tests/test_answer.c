@@ -10,43 +10,21 @@
 #include <string.h>
 
 #include "engine/session/answer.h"
+#include "tests/model_fixture.h"
 #include "tests/test.h"
 
 enum { CTX = 192, PROMPT = 12 };
 
-typedef struct fixture {
-    gguf *g;
-    model *m;
-    tokenizer *t;
-    encoder *enc;
-    chat *c;
-    engine *e;
-    bool recurrent;                      /* can go back only to a snapshot */
-} fixture;
+typedef model_fixture fixture;
 
 static bool fixture_open(fixture *r, const char *path)
 {
-    err_ctx err = { 0 };
     const engine_options eo = { .threads = test_n_thread(1) };
-    const int rc = gguf_open(&r->g, path, &err) < 0 || model_bind(&r->m, r->g, &err) < 0 ||
-                   tokenizer_create(&r->t, r->g, &err) < 0 ||
-                   encoder_create(&r->enc, r->t, &err) < 0 ||
-                   chat_create(&r->c, r->g, r->t, &err) < 0 ||
-                   engine_open(&r->e, r->m, &eo, &err) < 0;
-    if (!CHECK_MSG(rc == 0, "%s: %s", path, err.msg)) return false;
-    r->recurrent = r->m->hp.arch == ARCH_QWEN3NEXT;
-    return true;
+    return model_fixture_open(r, path) && model_fixture_chat(r) && model_fixture_engine(r, &eo);
 }
 
-static void fixture_close(fixture *r)
-{
-    engine_close(r->e);
-    chat_free(r->c);
-    encoder_free(r->enc);
-    tokenizer_free(r->t);
-    model_free(r->m);
-    gguf_close(r->g);
-}
+/* Such a model can go back to a snapshot only. */
+static bool is_recurrent(const fixture *r) { return r->m->hp.arch == ARCH_QWEN3NEXT; }
 
 static session *fixture_session(const fixture *r, int ctx)
 {
@@ -151,7 +129,7 @@ static void must(run *u, const fixture *r, session *s, const id_list *ids, const
     const int rc = go(u, r, s ? s : own, ids->ids, (int)ids->n, &err);
     CHECK_MSG(rc == 0, "%s: %s", why, err.msg);
     CHECK_MSG(u->stats.n_prompt == (int)ids->n, "%s: n_prompt %d", why, u->stats.n_prompt);
-    CHECK_MSG(!u->late, "%s: told something too late or out of order", why);
+    CHECK_MSG(!u->late, "%s: an event came too late or out of order", why);
     session_free(own);
 }
 
@@ -345,7 +323,7 @@ static void test_bytes(const fixture *r)
 
 static void test_special(const fixture *r)
 {
-    const char *name = r->recurrent ? "<|im_start|>" : "<|start|>";
+    const char *name = is_recurrent(r) ? "<|im_start|>" : "<|start|>";
     const logit_bias want = { tokenizer_special(r->t, name), 1000 };
     id_list ids = { 0 };
     encode(&ids, r, "Then");
@@ -382,7 +360,7 @@ static void test_reasoning(const fixture *r)
     ids_free(&ids);
 }
 
-/* ---- what the sampler is told --------------------------------------------------------------- */
+/* ---- what the sampler gets ----------------------------------------------------------------- */
 
 static void test_penalties(const fixture *r)
 {
@@ -468,7 +446,7 @@ static void test_reuse(const fixture *r)
     /* the same prompt once more: at least its last token is computed again */
     again = plain;
     must(&again, r, s, &ids, "same prompt");
-    CHECK_MSG(again.stats.n_reused == (r->recurrent ? 0 : n - 1), "same prompt: %d reused",
+    CHECK_MSG(again.stats.n_reused == (is_recurrent(r) ? 0 : n - 1), "same prompt: %d reused",
               again.stats.n_reused);
     CHECK_MSG(strcmp(again.text, fresh.text) == 0, "same prompt: '%s', fresh '%s'", again.text,
               fresh.text);
@@ -481,7 +459,7 @@ static void test_reuse(const fixture *r)
     CHECK_MSG(again.watched >= n - 1 && again.watched_of == n, "two pieces: watched %g of %d",
               again.watched, again.watched_of);
     must(&third, r, s, &ids, "back to it");
-    CHECK_MSG(third.stats.n_reused == (r->recurrent ? STABLE : n - 1), "back to it: %d reused",
+    CHECK_MSG(third.stats.n_reused == (is_recurrent(r) ? STABLE : n - 1), "back to it: %d reused",
               third.stats.n_reused);
     CHECK_MSG(strcmp(third.text, fresh.text) == 0 && strcmp(again.text, fresh.text) == 0,
               "back to it: '%s', fresh '%s'", third.text, fresh.text);
@@ -555,7 +533,7 @@ int main(int argc, char **argv)
             test_special(&r);
             test_reuse(&r);
             test_no_memory(&r);
-            if (r.recurrent) {           /* the rest does not depend on the model */
+            if (is_recurrent(&r)) {           /* the rest does not depend on the model */
                 test_stop_strings(&r);
             } else {
                 test_ends(&r);
@@ -564,10 +542,10 @@ int main(int argc, char **argv)
                 test_refusals(&r);
             }
         }
-        fixture_close(&r);
+        model_fixture_close(&r);
     }
     if (fixture_open(&demo, "tests/models/demo-gptoss-MXFP4.gguf")) test_reasoning(&demo);
-    fixture_close(&demo);
+    model_fixture_close(&demo);
     for (int e = ANSWER_STOP; e <= ANSWER_INTERRUPTED; e++)
         CHECK_MSG(strlen(answer_end_name((answer_end)e)) > 2, "end %d has no name", e);
     return test_end();

@@ -13,6 +13,7 @@
 #include "cuda/gpu.h"
 #include "engine/models/model.h"
 #include "engine/plan/planning.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 #include "tiers/speeds.h"
@@ -190,16 +191,12 @@ int main(int argc, char **argv)
         setenv("XDG_STATE_HOME", folder, 1);
         if (gpu_count() == 0) test_skip("no GPU: the option has no effect");
         for (size_t i = 0; i < ARRAY_LEN(files); i += (size_t)sim_gpu_step(1, 2)) {
-            gguf *g = NULL;
-            model *m = NULL;
+            model_fixture f;
             model_bytes bytes = { 0 };
-            err_ctx err = { 0 };
-            const bool ok = CHECK_MSG(gguf_open(&g, files[i], &err) == 0 &&
-                                      model_bind(&m, g, &err) == 0, "%s: %s", files[i], err.msg);
-            if (ok) model_count_bytes(&bytes, m);
-            if (ok && gpu_count() > 0) keep_speeds(m);
-            model_free(m);
-            gguf_close(g);
+            const bool ok = model_fixture_open(&f, files[i]);
+            if (ok) model_count_bytes(&bytes, f.m);
+            if (ok && gpu_count() > 0) keep_speeds(f.m);
+            model_fixture_close(&f);
             test_cpu(files[i]);
             if (ok && gpu_count() > 0) {
                 if (i > 0 || !sim_gpu() || test_is_long()) test_costs(files[i], bytes.experts);

@@ -2,10 +2,10 @@
  * against a naive pass on the CPU.
  *
  * Tokens go through a cache that changes. What was in VRAM for each of them is noted, and the CPU
- * takes the same tokens with a router that is told: the linker hands every call of router_select to
- * this file first (Makefile). A simulated GPU has the CPU's bits, so the logits are the same, and
- * the host was asked exactly where some of the choice was missing. A real one rounds differently:
- * there only the questions are counted. */
+ * takes the same tokens with a router that knows it: the linker hands every call of router_select
+ * to this file first (Makefile). A simulated GPU has the CPU's bits, so the logits are the same,
+ * and the host was asked exactly where some of the choice was missing. A real one rounds
+ * differently: there only the questions are counted. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,7 @@
 #include "engine/gpu/expert_server.h"
 #include "moe/router.h"
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -57,7 +58,7 @@ void __real_router_select(int32_t *ids, float *gates, const float *logits, int n
 void __wrap_router_select(int32_t *ids, float *gates, const float *logits, int n, int k,
                             const router_rule *rule);
 
-/* The slots keep their order; one that is dropped has weight 0, whoever is in it. */
+/* The slots keep their order; one that is dropped has weight 0, whatever its expert. */
 static void choose(int32_t *ids, float *gates, const float *logits, int n, int k, const bool *hot)
 {
     float unused[GPU_MOST_USED];
@@ -92,9 +93,12 @@ static void note_hot(bool hot[][MAX_EXPERT], const engine *e, const model *m)
     for (int i = 0; i < n; i++) hot[list[i] / m->hp.n_expert][list[i] % m->hp.n_expert] = true;
 }
 
-/* Experts change places at the end of a batch, so what is there before one is there for it. */
-static bool feed(trail *t, session *s, const engine *e, const model *m, const way *told)
+/* Experts change places at the end of a batch: those in VRAM before it stay for it. known: the
+ * naive router takes t->hot and this option; NULL: t->hot is noted. */
+static bool feed(trail *t, model_fixture *r, const way *known)
 {
+    const model *m = r->m;
+    session *s = r->s;
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = test_alloc(n_vocab, sizeof *logits);
     int32_t ids[PROMPT + SINGLES + FEW];
@@ -104,16 +108,16 @@ static bool feed(trail *t, session *s, const engine *e, const model *m, const wa
     session_reset_counts(s);
     for (int i = 0; i < BATCHES && ok; i++) {
         const int n = i < SINGLES ? 1 : FEW;
-        if (!told) note_hot(t->hot[i], e, m);
-        naive.on = told != NULL;
-        naive.w = told;
+        if (!known) note_hot(t->hot[i], r->e, m);
+        naive.on = known != NULL;
+        naive.w = known;
         naive.hot = (const bool (*)[MAX_EXPERT])t->hot[i];
         naive.n = n;
         naive.call = 0;
         ok = CHECK_MSG(session_eval(s, ids + PROMPT + i, n, logits, 1, NULL, NULL, &err) == 0,
                        "batch %d: %s", i, err.msg);
         naive.on = false;
-        CHECK(!told || naive.call == n * m->hp.n_layer);
+        CHECK(!known || naive.call == n * m->hp.n_layer);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
     }
     mem_free(logits);
@@ -126,59 +130,46 @@ static place place_of(const way *w)
                     .changing = true, .stage_parts = 2, .stream_from = 9 };
 }
 
-typedef struct fixture { engine *e; session *s; } fixture;
-
 static session_options options_of(const way *w)
 {
     return (session_options){ .ctx = 128, .chunk = 64, .kv = KV_F16, .skip_missing = w->skip };
 }
 
-static bool fixture_open(fixture *r, const model *m, const way *w, const place *p)
+static bool begin(model_fixture *r, const way *w, const place *p)
 {
     /* one thread: then the CPU calls its router token after token */
     const engine_options eo = { .threads = 1 };
     const session_options so = options_of(w);
-    err_ctx err = { 0 };
-    return CHECK(engine_open(&r->e, m, &eo, &err) == 0) && place_engine(r->e, m, p) &&
-           CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", w->why, err.msg);
+    return model_fixture_engine(r, &eo) && place_engine(r->e, r->m, p) &&
+           model_fixture_session(r, &so);
 }
 
-static void fixture_close(fixture *r)
-{
-    session_free(r->s);
-    engine_close(r->e);
-    *r = (fixture){ NULL, NULL };
-}
-
-static bool follow(trail *t, const model *m, const way *w)
+static bool follow(trail *t, model_fixture *r, const way *w)
 {
     const place p = place_of(w);
-    fixture r = { NULL, NULL };
     expert_server_stats c = { 0 };
     store_stats unused;
     memset(t, 0, sizeof *t);
-    bool ok = fixture_open(&r, m, w, &p) && CHECK(engine_caches(r.e)) && feed(t, r.s, r.e, m, NULL);
+    bool ok = begin(r, w, &p) && CHECK(engine_caches(r->e)) && feed(t, r, NULL);
     if (ok) {
-        session_counts(r.s, &c, &unused);
-        const frame_table_stats moved = session_vram_moves(r.s);
+        session_counts(r->s, &c, &unused);
+        const frame_table_stats moved = session_vram_moves(r->s);
         CHECK_MSG(moved.misses > 0 && moved.uploads > 0, "%s: %d missed, %d uploads", w->why,
                   (int)moved.misses, (int)moved.uploads);
     }
     t->questions = (int)c.questions;
     t->quiet = (int)c.quiet;
-    fixture_close(&r);
+    model_fixture_stop(r);
     return ok;
 }
 
 /* The same tokens on the CPU, whose router knows what was in VRAM. Returns how often the host would
  * have been asked, or -1. */
-static int follow_naively(trail *t, const model *m, const way *w)
+static int follow_naively(trail *t, model_fixture *r, const way *w)
 {
-    fixture r = { NULL, NULL };
     naive.asks = 0;
-    const bool ok = fixture_open(&r, m, w, &places[0]) && CHECK(!engine_caches(r.e)) &&
-                    feed(t, r.s, r.e, m, w);
-    fixture_close(&r);
+    const bool ok = begin(r, w, &places[0]) && CHECK(!engine_caches(r->e)) && feed(t, r, w);
+    model_fixture_stop(r);
     return ok ? naive.asks : -1;
 }
 
@@ -190,33 +181,33 @@ static bool same(const trail *a, const trail *b)
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 /* On the CPU there is nothing to look at: the option changes no bit. */
-static void check_cpu(const trail *plain, const model *m)
+static void check_cpu(const trail *plain, model_fixture *r)
 {
     static trail t;
-    fixture r = { NULL, NULL };
     memset(&t, 0, sizeof t);
-    if (fixture_open(&r, m, &ways[1], &places[0]) && feed(&t, r.s, r.e, m, NULL) && sim_gpu())
+    if (begin(r, &ways[1], &places[0]) && feed(&t, r, NULL) && sim_gpu())
         CHECK_MSG(same(&t, plain), "on the CPU the option has an effect");
-    fixture_close(&r);
+    model_fixture_stop(r);
 }
 
-static void test_file(const model *m)
+static void test_file(model_fixture *r)
 {
     static trail plain, got, want;
+    const model *m = r->m;
     if (!CHECK(m->hp.n_layer <= MAX_LAYER && m->hp.n_expert <= MAX_EXPERT)) return;
-    if (gpu_count() == 0 || !follow(&plain, m, &own)) return;
+    if (gpu_count() == 0 || !follow(&plain, r, &own)) return;
     const int all = SINGLES * m->hp.n_layer;
     CHECK_MSG(plain.questions > 0 && plain.questions + plain.quiet == all, "%d + %d questions",
               plain.questions, plain.quiet);
     want = plain;
-    const int own_asks = follow_naively(&want, m, &own);
+    const int own_asks = follow_naively(&want, r, &own);
     CHECK_MSG(!sim_gpu() || (same(&plain, &want) && own_asks == plain.questions),
               "without the option: %d questions, expected %d", plain.questions, own_asks);
     for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
         const way *w = &ways[i];
-        if (!follow(&got, m, w)) continue;
+        if (!follow(&got, r, w)) continue;
         want = got;
-        const int asks = follow_naively(&want, m, w);
+        const int asks = follow_naively(&want, r, w);
         CHECK_MSG(!sim_gpu() || same(&got, &want), "%s: not the naive logits", w->why);
         CHECK_MSG(!sim_gpu() || got.questions == asks, "%s: %d questions, expected %d", w->why,
                   got.questions, asks);
@@ -227,27 +218,26 @@ static void test_file(const model *m)
                   plain.questions);
         CHECK_MSG(!same(&got, &plain), "%s: no effect", w->why);
     }
-    check_cpu(&plain, m);
+    check_cpu(&plain, r);
 }
 
 /* Files of one way are not taken by another: it is another model in effect. */
-static void test_saved(const model *m)
+static void test_saved(model_fixture *r)
 {
     char path[512], *extra = NULL;
     const int fd = mkstemp(test_temp(path, sizeof path));
     const place p = place_of(&own);
     const int32_t ids[3] = { 5, 6, 7 };
-    fixture r = { NULL, NULL };
     session *other[2] = { NULL };
     size_t n_extra;
     err_ctx err = { 0 };
-    if (gpu_count() > 0 && CHECK(fd >= 0) && fixture_open(&r, m, &ways[0], &p) &&
-        CHECK(session_eval(r.s, ids, 3, NULL, 0, NULL, NULL, &err) == 0 &&
-              session_save(r.s, path, (str_view){ "", 0 }, &err) == 0)) {
+    if (gpu_count() > 0 && CHECK(fd >= 0) && begin(r, &ways[0], &p) &&
+        CHECK(session_eval(r->s, ids, 3, NULL, 0, NULL, NULL, &err) == 0 &&
+              session_save(r->s, path, (str_view){ "", 0 }, &err) == 0)) {
         const way *of[2] = { &ways[0], &own };
         for (int i = 0; i < 2; i++) {
             const session_options so = options_of(of[i]);
-            const bool taken = CHECK(session_create(&other[i], r.e, &so, &err) == 0) &&
+            const bool taken = CHECK(session_create(&other[i], r->e, &so, &err) == 0) &&
                                session_load(other[i], path, &extra, &n_extra, &err) == 0;
             CHECK_MSG(taken == (i == 0), "a file of another choice of experts: %d", i);
             mem_free(extra);
@@ -255,7 +245,7 @@ static void test_saved(const model *m)
         }
     }
     for (int i = 0; i < 2; i++) session_free(other[i]);
-    fixture_close(&r);
+    model_fixture_stop(r);
     if (fd >= 0) close(fd);
     unlink(path);
 }
@@ -265,16 +255,12 @@ int main(int argc, char **argv)
     test_begin("cache routing", argc, argv);
     if (gpu_count() == 0) test_skip("no GPU");
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        gguf *g = NULL;
-        model *m = NULL;
-        err_ctx err = { 0 };
-        if (CHECK_MSG(gguf_open(&g, files[i], &err) == 0 && model_bind(&m, g, &err) == 0,
-                      "%s: %s", files[i], err.msg)) {
-            test_file(m);
-            test_saved(m);
+        model_fixture r;
+        if (model_fixture_open(&r, files[i])) {
+            test_file(&r);
+            test_saved(&r);
         }
-        model_free(m);
-        gguf_close(g);
+        model_fixture_close(&r);
     }
     return test_end();
 }

@@ -1,6 +1,7 @@
 /* test_families.c - tiny models of each family, in every placement, against logits that others
  * computed. What no family differs in: test_forward.c. */
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -19,8 +20,7 @@ typedef struct family {
     const char *name, *arch;             /* arch NULL: the same */
     double error;                        /* of F32 arithmetic */
     bool cpu_only;                       /* heads are too small for a GPU */
-    gguf *g;
-    model *m;
+    model_fixture x;
     int n_seq, n_vocab;
     int32_t ids[MAX_SEQ][MAX_TOKENS];
     int n[MAX_SEQ];
@@ -66,19 +66,16 @@ static bool read_sequences(family *f)
 static bool family_open(family *f)
 {
     char path[512];
-    err_ctx err = { 0 };
     test_path(path, sizeof path, "%s/families/tiny-%s-bf16.gguf", test_unpacked(), f->name);
-    return CHECK_MSG(gguf_open(&f->g, path, &err) == 0 && model_bind(&f->m, f->g, &err) == 0,
-                     "%s: %s", path, err.msg) &&
-           CHECK(strcmp(model_arch_name(f->m->hp.arch), f->arch ? f->arch : f->name) == 0) &&
-           read_sequences(f) && CHECK(f->m->hp.n_vocab == f->n_vocab);
+    return model_fixture_open(&f->x, path) &&
+           CHECK(strcmp(model_arch_name(f->x.m->hp.arch), f->arch ? f->arch : f->name) == 0) &&
+           read_sequences(f) && CHECK(f->x.m->hp.n_vocab == f->n_vocab);
 }
 
 static void family_close(family *f)
 {
     mem_free(f->want);
-    model_free(f->m);
-    gguf_close(f->g);
+    model_fixture_close(&f->x);
 }
 
 /* ---- logits ---------------------------------------------------------------------------------- */
@@ -155,24 +152,19 @@ static void test_family(family *f)
     const bool no_gpu = gpu_count() == 0 || f->cpu_only;
     err_ctx why = { 0 };
     if (gpu_count() > 0)
-        CHECK_MSG((weights_gpu_check(f->m, &why) < 0) == f->cpu_only, "%s: %s", f->name, why.msg);
+        CHECK_MSG((weights_gpu_check(f->x.m, &why) < 0) == f->cpu_only, "%s: %s", f->name, why.msg);
     int32_t known[2 * 24];
     for (size_t i = 0; i < ARRAY_LEN(known); i++) known[i] = -1;
     for (int i = 0; i < N_PLACES; i++) {
-        engine *e = NULL;
-        session *s = NULL;
-        err_ctx err = { 0 };
         if (places[i].gpu && no_gpu) continue;
         if (i > 0 && sim_gpu_skips(i + (int)(f - families), 6)) continue;
-        if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg) &&
-            place_engine(e, f->m, &places[i]) &&
-            CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s", err.msg)) {
+        if (model_fixture_engine(&f->x, &eo) && place_engine(f->x.e, f->x.m, &places[i]) &&
+            model_fixture_session(&f->x, &so)) {
             for (size_t k = 0; k < ARRAY_LEN(pieces); k++)
-                see_sequences(f, s, &places[i], pieces[k]);
-            see_answer(f, s, &places[i], known);
+                see_sequences(f, f->x.s, &places[i], pieces[k]);
+            see_answer(f, f->x.s, &places[i], known);
         }
-        session_free(s);
-        engine_close(e);
+        model_fixture_stop(&f->x);
     }
 }
 
@@ -311,7 +303,7 @@ static void test_shared_layers(void)
 /* The session's bytes of keys and values are those of the layers that store some. A session that
  * went back gives the bits of before, and coarser types of the store change logits by their
  * rounding. */
-static void test_shared_store(const family *f)
+static void test_shared_store(family *f)
 {
     enum { CTX = 128, CHUNK = 16, N = 60, BACK = 45 };
     static const double most[] = { [KV_F32] = 2e-5, [KV_F16] = 1e-2, [KV_Q8_0] = 1e-1 };
@@ -322,21 +314,19 @@ static void test_shared_store(const family *f)
     const float *want = f->want;
     float *rows = test_alloc(N, (size_t)f->n_vocab * sizeof *rows);
     float *again = test_alloc(N, (size_t)f->n_vocab * sizeof *again);
-    CHECK(kv_bytes(f->m, &ko) == 5 * row * (16 + CHUNK) + 2 * row * CTX);
-    CHECK(kv_layer_bytes(f->m, &ko, 6) > 0 && kv_layer_bytes(f->m, &ko, 7) == 0 &&
-          kv_layer_bytes(f->m, &ko, 9) == 0);
+    CHECK(kv_bytes(f->x.m, &ko) == 5 * row * (16 + CHUNK) + 2 * row * CTX);
+    CHECK(kv_layer_bytes(f->x.m, &ko, 6) > 0 && kv_layer_bytes(f->x.m, &ko, 7) == 0 &&
+          kv_layer_bytes(f->x.m, &ko, 9) == 0);
     for (int q = 0; q < last; q++) want += f->n[q] * f->n_vocab;
     for (int i = 0; i < 6; i++) {
         const place *p = &places[i < 3 ? 0 : N_CPU_PLACES];
         const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = (kv_type)(i % 3),
                                      .n_snapshot = 1 };
-        engine *e = NULL;
-        session *s = NULL;
         err_ctx err = { 0 };
         if (p->gpu && gpu_count() == 0) continue;
-        if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg) &&
-            place_engine(e, f->m, p) &&
-            CHECK_MSG(session_create(&s, e, &so, &err) == 0 && f->n[last] >= N, "%s", err.msg)) {
+        if (model_fixture_engine(&f->x, &eo) && place_engine(f->x.e, f->x.m, p) &&
+            model_fixture_session(&f->x, &so) && CHECK(f->n[last] >= N)) {
+            session *s = f->x.s;
             int rc = session_eval(s, f->ids[last], BACK, rows, BACK, NULL, NULL, &err);
             session_snapshot(s);
             if (rc == 0)
@@ -353,26 +343,24 @@ static void test_shared_store(const family *f)
                              (size_t)(N - BACK) * (size_t)f->n_vocab * sizeof *rows) == 0,
                       "%s, %s: error %.2e %s", p->name, kv_type_name(so.kv), e2, err.msg);
         }
-        session_free(s);
-        engine_close(e);
+        model_fixture_stop(&f->x);
     }
     mem_free(again);
     mem_free(rows);
 }
 
 /* A plan that splits layers from those that they share with is refused. */
-static void test_shared_split(const family *f)
+static void test_shared_split(family *f)
 {
     const engine_options eo = { .threads = test_n_thread(1) };
     static plan cut;
     cut = (plan){ .gpu = true, .cpu_layers = 4, .stage_parts = 1 };
     const engine_placement where = { .gpu = true, .plan = &cut };
-    engine *e = NULL;
     err_ctx err = { 0 };
-    if (CHECK_MSG(engine_open(&e, f->m, &eo, &err) == 0, "%s", err.msg))
-        CHECK_MSG(engine_place(e, &where, &err) == ERR_RANGE &&
+    if (model_fixture_engine(&f->x, &eo))
+        CHECK_MSG(engine_place(f->x.e, &where, &err) == ERR_RANGE &&
                   strstr(err.msg, "6 of 10 layers on the GPU"), "%s", err.msg);
-    engine_close(e);
+    model_fixture_stop(&f->x);
 }
 
 int main(int argc, char **argv)
@@ -380,7 +368,7 @@ int main(int argc, char **argv)
     test_begin("families", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(families); i++) {
         if (family_open(&families[i])) test_family(&families[i]);
-        if (families[i].m && model_split_most(families[i].m) < families[i].m->hp.n_layer) {
+        if (families[i].x.m && model_split_most(families[i].x.m) < families[i].x.m->hp.n_layer) {
             test_shared_store(&families[i]);
             test_shared_split(&families[i]);
         }

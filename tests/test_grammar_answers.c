@@ -8,6 +8,7 @@
 
 #include "engine/session/answer.h"
 #include "tests/make_schema.h"
+#include "tests/model_fixture.h"
 
 enum { CTX = 4096 };
 
@@ -16,13 +17,7 @@ static const char *const models[] = {
 };
 
 typedef struct fixture {
-    gguf *g;
-    model *m;
-    tokenizer *t;
-    encoder *enc;
-    chat *c;
-    engine *e;
-    session *s;
+    model_fixture f;
     token_trie *v;
 } fixture;
 
@@ -32,25 +27,15 @@ static bool fixture_open(fixture *r, const char *path)
     const engine_options eo = { .threads = test_n_thread(2) };
     const session_options so = { .ctx = CTX, .chunk = 64, .kv = KV_F16, .n_snapshot = 1 };
     *r = (fixture){ 0 };
-    return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && model_bind(&r->m, r->g, &err) == 0 &&
-                     tokenizer_create(&r->t, r->g, &err) == 0 &&
-                     encoder_create(&r->enc, r->t, &err) == 0 &&
-                     chat_create(&r->c, r->g, r->t, &err) == 0 &&
-                     engine_open(&r->e, r->m, &eo, &err) == 0 &&
-                     session_create(&r->s, r->e, &so, &err) == 0 &&
-                     token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
+    return model_fixture_open(&r->f, path) && model_fixture_chat(&r->f) &&
+           model_fixture_run(&r->f, &eo, &so) &&
+           CHECK_MSG(token_trie_create(&r->v, r->f.t, false, &err) == 0, "%s: %s", path, err.msg);
 }
 
 static void fixture_close(fixture *r)
 {
     token_trie_free(r->v);
-    session_free(r->s);
-    engine_close(r->e);
-    chat_free(r->c);
-    encoder_free(r->enc);
-    tokenizer_free(r->t);
-    model_free(r->m);
-    gguf_close(r->g);
+    model_fixture_close(&r->f);
 }
 
 typedef struct said { textbuf answer, reasoning; } said;
@@ -86,7 +71,7 @@ static answer_end ask(said *out, const fixture *r, const grammar *g, uint64_t se
     const chat_message message = { .role = CHAT_USER, .content = str_from("Tell me a story.") };
     const chat_request req = { .messages = &message, .n_message = 1 };
     const answer_hooks hooks = { .ctx = out, .text = on_text };
-    const int n_vocab = session_vocab(r->s);
+    const int n_vocab = session_vocab(r->f.s);
     sampler_options so;
     answer_stats stats = { .end = ANSWER_INTERRUPTED };
     id_list ids = { 0 };
@@ -94,16 +79,16 @@ static answer_end ask(said *out, const fixture *r, const grammar *g, uint64_t se
     grammar_mask *m = NULL;
     err_ctx err = { 0 };
     *out = (said){ 0 };
-    int rc = sampler_defaults(&so, r->m, &err);
+    int rc = sampler_defaults(&so, r->f.m, &err);
     so.seed = seed;
     if (rc == 0) rc = sampler_create(&smp, &so, n_vocab, CTX, &err);
     if (rc == 0) rc = grammar_mask_create(&m, g, r->v, n_vocab, &err);
     if (rc == 0)
-        rc = raw ? encoder_encode(r->enc, &ids, str_from("The list is "), false, &err)
-                 : chat_render(&ids, r->c, r->enc, &req, &err);
-    const answer_options ao = { .tok = r->t, .format = raw ? NULL : r->c, .req = raw ? NULL : &req,
-                                .form = m, .max_tokens = max_tokens };
-    if (rc == 0) rc = answer_run(&stats, r->s, smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
+        rc = raw ? encoder_encode(r->f.enc, &ids, str_from("The list is "), false, &err)
+                 : chat_render(&ids, r->f.c, r->f.enc, &req, &err);
+    const answer_options ao = { .tok = r->f.t, .format = raw ? NULL : r->f.c, .form = m,
+                                .req = raw ? NULL : &req, .max_tokens = max_tokens };
+    if (rc == 0) rc = answer_run(&stats, r->f.s, smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
     if (CHECK_MSG(rc == 0, "seed %d: %s", (int)seed, err.msg)) check_free(smp, n_vocab);
     grammar_mask_free(m);
     sampler_free(smp);
@@ -248,7 +233,7 @@ int main(int argc, char **argv)
         if (fixture_open(&r, models[i])) {
             test_schemas(&r, models[i]);
             test_forced(&r, models[i]);
-            if (chat_format_of(r.c) == CHAT_HARMONY) test_reasons(&r);
+            if (chat_format_of(r.f.c) == CHAT_HARMONY) test_reasons(&r);
         }
         fixture_close(&r);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/text/grammar/grammar_mask.h"
+#include "tests/model_fixture.h"
 #include "tests/test.h"
 
 static const char *const models[] = {
@@ -22,22 +23,21 @@ static const struct { const char *text; bool gbnf; } forms[] = {
     { "root ::= \"\xC3\xA9\"{1,9} | \"\xF0\x9F\x98\x80\" . [^\\n]*", 1 },
 };
 
-typedef struct fixture { gguf *g; tokenizer *t; token_trie *v; } fixture;
+typedef struct fixture { model_fixture f; const tokenizer *t; token_trie *v; } fixture;
 
 static bool fixture_open(fixture *r, const char *path)
 {
     err_ctx err = { 0 };
     *r = (fixture){ 0 };
-    return CHECK_MSG(gguf_open(&r->g, path, &err) == 0 && tokenizer_create(&r->t, r->g,
-        &err) == 0 &&
-                     token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
+    if (!model_fixture_open(&r->f, path) || !model_fixture_chat(&r->f)) return false;
+    r->t = r->f.t;
+    return CHECK_MSG(token_trie_create(&r->v, r->t, false, &err) == 0, "%s: %s", path, err.msg);
 }
 
 static void fixture_close(fixture *r)
 {
     token_trie_free(r->v);
-    tokenizer_free(r->t);
-    gguf_close(r->g);
+    model_fixture_close(&r->f);
 }
 
 static grammar *form_of(const char *text, bool gbnf)

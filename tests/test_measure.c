@@ -3,6 +3,7 @@
 
 #include "engine/engine_stats.h"
 #include "engine/plan/measure_layers.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tiers/drive_access.h"
 #include "tiers/fault_injection.h"
@@ -105,39 +106,32 @@ static void test_gpu(const model *m)
 
 static void test_memory(void)
 {
-    err_ctx err = { 0 };
     size_t bytes = 0;
     uint8_t *data = test_read_file(file, &bytes);
-    gguf *g = NULL;
-    model *m = NULL;
+    model_fixture f = { 0 };
     speeds s;
-    if (CHECK_MSG(data && gguf_open_memory(&g, data, bytes, &err) == 0 &&
-                  model_bind(&m, g, &err) == 0, "%s", err.msg)) {
-        const int rc = measure(&s, m, 0, NULL, NULL);
+    if (data && model_fixture_open_memory(&f, data, bytes, file)) {
+        const int rc = measure(&s, f.m, 0, NULL, NULL);
         CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk == 0 && s.disk_wait == 0,
                   "%d, drive %g: a model in memory has none, and lacks nothing", rc, s.disk);
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
     mem_free(data);
 }
 
 int main(int argc, char **argv)
 {
-    gguf *g = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
+    model_fixture f;
     int asked = 0;
     speeds s;
     const bool without = !sim_gpu() || test_is_long();   /* what is not about a GPU */
     test_begin("measure", argc, argv);
-    if (CHECK_MSG(gguf_open(&g, file, &err) == 0 && model_bind(&m, g, &err) == 0, "%s", err.msg)) {
-        if (without) test_rows(m);
-        CHECK(measure(&s, m, 0, never, &asked) == ERR_STOPPED && asked == 1);
-        test_gpu(m);
+    if (model_fixture_open(&f, file)) {
+        if (without) test_rows(f.m);
+        CHECK(measure(&s, f.m, 0, never, &asked) == ERR_STOPPED && asked == 1);
+        test_gpu(f.m);
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
     if (without) test_memory();
     return test_end();
 }

@@ -3,6 +3,7 @@
 #include "engine/plan/measure_layers.h"
 
 #include "engine/gpu/weights_gpu.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 
 static const struct row { const char *name; bool family; } rows[] = {
@@ -63,21 +64,19 @@ static void test_model(const struct row *r, gpu *g, const model *m, const weight
 static void test_row(const struct row *r, gpu *g)
 {
     char path[512];
-    gguf *file = NULL;
-    model *m = NULL;
+    model_fixture f;
     weights *w = NULL;
     rope_tables rope = { 0 };
     err_ctx err = { 0 };
     test_path(path, sizeof path, r->family ? "%s/families/%s.gguf" : "%s/%s.gguf",
               r->family ? test_unpacked() : "tests/models", r->name);
-    if (CHECK_MSG(gguf_open(&file, path, &err) == 0 && model_bind(&m, file, &err) == 0 &&
-                  weights_gpu_check(m, &err) == 0 && weights_create(&w, m, &err) == 0 &&
-                  rope_tables_init(&rope, m, false, &err) == 0, "%s: %s", r->name, err.msg))
-        test_model(r, g, m, w, &rope);
+    if (model_fixture_open(&f, path) &&
+        CHECK_MSG(weights_gpu_check(f.m, &err) == 0 && weights_create(&w, f.m, &err) == 0 &&
+                  rope_tables_init(&rope, f.m, false, &err) == 0, "%s: %s", r->name, err.msg))
+        test_model(r, g, f.m, w, &rope);
     rope_tables_release(&rope);
     weights_free(w);
-    model_free(m);
-    gguf_close(file);
+    model_fixture_close(&f);
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* test_odd_shapes.c - models of the families whose sizes nobody publishes: a single expert, all of
+/* test_odd_shapes.c - models of the families in sizes that no release has: a single expert, all of
  * them used, one head, heads of 2 or 18 values, a window of one token, a layer that is dense, and
  * so on. What the binder takes has to be computed: the same logits for every cut of a prompt, all
  * of them numbers. */
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "tests/model_fixture.h"
 #include "tests/small_shapes.h"
 #include "tests/test.h"
 
@@ -94,7 +94,7 @@ static bool run(float *rows, session *s, const int32_t *ids, int piece, const ch
     return CHECK_MSG(rc == 0, "%s: %s", what, err.msg);
 }
 
-static void decode(const model *m, const char *what)
+static void decode(model_fixture *f, const char *what)
 {
     const engine_options eo = { .threads = test_n_thread(2) };
     const session_options so = { .ctx = 64, .chunk = N_TOKEN, .kv = KV_F16 };
@@ -102,51 +102,41 @@ static void decode(const model *m, const char *what)
     float *together = test_alloc(N_TOKEN * N_VOCAB, sizeof *together);
     int32_t ids[N_TOKEN];
     int bad = 0;
-    engine *e = NULL;
-    session *s = NULL;
-    err_ctx err = { 0 };
     for (int i = 0; i < N_TOKEN; i++) ids[i] = (i * 37 + 11) % N_VOCAB;
-    if (CHECK_MSG(engine_open(&e, m, &eo, &err) == 0 && session_create(&s, e, &so, &err) == 0,
-                  "%s: %s", what, err.msg) &&
-        run(alone, s, ids, 1, what) && run(together, s, ids, 7, what)) {
+    if (model_fixture_run(f, &eo, &so) && run(alone, f->s, ids, 1, what) &&
+        run(together, f->s, ids, 7, what)) {
         for (int i = 0; i < N_TOKEN * N_VOCAB; i++) bad += !isfinite(alone[i]);
         CHECK_MSG(bad == 0, "%s: %d logits are no numbers", what, bad);
         CHECK_MSG(memcmp(alone, together, N_TOKEN * N_VOCAB * sizeof *alone) == 0,
                   "%s: pieces of seven give other logits", what);
-        run(together, s, ids, N_TOKEN, what);
+        run(together, f->s, ids, N_TOKEN, what);
         for (int i = bad = 0; i < N_TOKEN * N_VOCAB; i++) bad += !isfinite(together[i]);
         CHECK_MSG(bad == 0, "%s: in one piece, %d logits are no numbers", what, bad);
     }
-    session_free(s);
-    engine_close(e);
+    model_fixture_stop(f);
     mem_free(alone);
     mem_free(together);
 }
 
 /* A weight that is no number spoils the answer and nothing else: routers still choose. */
-static void poison(const model *m, uint8_t *bytes, const char *what)
+static void poison(model_fixture *f, uint8_t *bytes, const char *what)
 {
     const engine_options eo = { .threads = 1 };
     const session_options so = { .ctx = 64, .chunk = 16, .kv = KV_F16 };
     const float nan = NAN;
     static const int32_t ids[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
     float *row = test_alloc(N_VOCAB, sizeof *row);
-    for (int i = 0; i < gguf_n_tensor(m->file); i++) {
-        const tensor *t = gguf_tensor_at(m->file, i);
+    for (int i = 0; i < gguf_n_tensor(f->g); i++) {
+        const tensor *t = gguf_tensor_at(f->g, i);
         uint8_t *first = bytes + t->offset, kept[sizeof nan];
-        engine *e = NULL;
-        session *s = NULL;
         err_ctx err = { 0 };
         memcpy(kept, first, sizeof kept);
         memcpy(first, &nan, sizeof nan);
-        int rc = engine_open(&e, m, &eo, &err);
-        if (rc == 0) rc = session_create(&s, e, &so, &err);
-        if (rc == 0) rc = session_eval(s, ids, 11, row, 1, NULL, NULL, &err);
-        if (rc == 0) rc = session_eval(s, ids + 11, 1, row, 1, NULL, NULL, &err);
-        CHECK_MSG(rc == 0, "%s: %.*s is no number: %s", what, (int)t->name.len, t->name.ptr,
-                  err.msg);
-        session_free(s);
-        engine_close(e);
+        if (model_fixture_run(f, &eo, &so))
+            CHECK_MSG(session_eval(f->s, ids, 11, row, 1, NULL, NULL, &err) == 0 &&
+                      session_eval(f->s, ids + 11, 1, row, 1, NULL, NULL, &err) == 0,
+                      "%s: %.*s is no number: %s", what, (int)t->name.len, t->name.ptr, err.msg);
+        model_fixture_stop(f);
         memcpy(first, kept, sizeof kept);
     }
     mem_free(row);
@@ -158,8 +148,7 @@ static void test_shape(const synth_shape *small, const oddity *odd)
     synth_options o = synth_options_of(&s);
     synth_plan *p = NULL;
     uint8_t *bytes = NULL;
-    gguf *g = NULL;
-    model *m = NULL;
+    model_fixture f = { 0 };
     char what[96];
     err_ctx err = { 0 };
     snprintf(what, sizeof what, "%s, %s", s.family->arch, odd->what);
@@ -168,14 +157,12 @@ static void test_shape(const synth_shape *small, const oddity *odd)
         const size_t n = (size_t)synth_plan_bytes(p);
         bytes = test_alloc(n, 1);
         synth_plan_fill(p, bytes, 0, n);
-        if (CHECK_MSG(gguf_open_memory(&g, bytes, n, &err) == 0 && model_bind(&m, g, &err) == 0,
-                      "%s: %s", what, err.msg)) {
-            decode(m, what);
-            if (odd == oddities) poison(m, bytes, what);
+        if (model_fixture_open_memory(&f, bytes, n, what)) {
+            decode(&f, what);
+            if (odd == oddities) poison(&f, bytes, what);
         }
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
     mem_free(bytes);
     synth_plan_free(p);
 }

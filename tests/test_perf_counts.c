@@ -10,6 +10,7 @@
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 #include "tiers/fault_injection.h"
@@ -48,7 +49,7 @@ static void test_bounds(void)
 /* ---- a session ------------------------------------------------------------------------------- */
 
 typedef struct fixture {
-    engine *e;
+    model_fixture *f;
     session *s;
     float *logits;
     int32_t next;
@@ -74,24 +75,23 @@ static bool feed_tokens(fixture *r, int n, const place *p)
     return ok;
 }
 
-static bool open_fixture(fixture *r, const model *m, const place *p, perf_level level)
+static bool open_fixture(fixture *r, model_fixture *f, const place *p, perf_level level)
 {
     static const int32_t prompt[N_PROMPT] = { 11, 102, 7, 93, 60 };
     const engine_options eo = { .threads = sim_n_thread() };
     const session_options so = { .ctx = 128, .chunk = 64, .kv = KV_F16 };
-    err_ctx err = { 0 };
-    *r = (fixture){ .logits = mem_array((size_t)m->hp.n_vocab, sizeof(float)) };
-    if (!CHECK(r->logits && engine_open(&r->e, m, &eo, &err) == 0) || !place_engine(r->e, m, p) ||
-        !CHECK_MSG(session_create(&r->s, r->e, &so, &err) == 0, "%s: %s", p->name, err.msg))
+    *r = (fixture){ .f = f, .logits = test_alloc((size_t)f->m->hp.n_vocab, sizeof(float)) };
+    if (!model_fixture_engine(f, &eo) || !place_engine(f->e, f->m, p) ||
+        !model_fixture_session(f, &so))
         return false;
+    r->s = f->s;
     session_count(r->s, level);
     return feed(r, prompt, N_PROMPT, p);
 }
 
 static void close_fixture(fixture *r)
 {
-    session_free(r->s);
-    engine_close(r->e);
+    model_fixture_stop(r->f);
     mem_free(r->logits);
 }
 
@@ -120,7 +120,7 @@ static void check_slots(const perf_counts *c, const model *m, const place *p)
               p->name, (int)c->uploads, (int)c->upload_bytes);
 }
 
-/* Every slot's expert is read once, by somebody; banks are of one size in these files. */
+/* Every slot's expert is read once; banks are of one size in these files. */
 static void check_bytes(const perf_counts *c, const model *m, const place *p)
 {
     const uint64_t one = expert_slabs_bytes(model_first_bank(m));
@@ -196,15 +196,16 @@ static void check_layers(const session *s, const perf_counts *c, const model *m,
               "%s: layers do not add up", p->name);
 }
 
-static void test_sums(const model *m, const place *p)
+static void test_sums(model_fixture *f, const place *p)
 {
+    const model *m = f->m;
     fixture r;
-    if (open_fixture(&r, m, p, PERF_FULL) && feed_tokens(&r, N_TOKEN, p)) {
+    if (open_fixture(&r, f, p, PERF_FULL) && feed_tokens(&r, N_TOKEN, p)) {
         const perf_counts c = session_perf(r.s);
         check_slots(&c, m, p);
         check_bytes(&c, m, p);
         check_seconds(&c, p);
-        check_places(r.e, m, p);
+        check_places(f->e, m, p);
         check_layers(r.s, &c, m, p);
         session_reset_counts(r.s);
         const perf_counts none = session_perf(r.s);
@@ -219,29 +220,29 @@ static void test_sums(const model *m, const place *p)
 static const place asked = { .name = "half of the experts in VRAM", .gpu = true, .planned = true,
                              .hot_of_8 = 4, .stage_parts = 1, .stream_from = 64, .told = true };
 
-static void test_off(const model *m)
+static void test_off(model_fixture *f)
 {
     const place p = { .name = "a cache, nothing counted", .gpu = true, .planned = true,
                       .hot_of_8 = 4, .changing = true, .stage_parts = 1, .stream_from = 64 };
     perf_layer layers[MOST_LAYERS];
     fixture r;
-    if (open_fixture(&r, m, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {
+    if (open_fixture(&r, f, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {
         const perf_counts c = session_perf(r.s);
         CHECK(c.ask_s == 0 && c.cold_s == 0 && c.overlap_least_s == 0 && c.overlap_most_s == 0);
         CHECK(session_perf_layers(r.s, layers, MOST_LAYERS) == 0);
-        check_slots(&c, m, &p);          /* these cost nothing */
+        check_slots(&c, f->m, &p);       /* these cost nothing */
     }
     close_fixture(&r);
 }
 
 /* The store's table is page-locked, its slabs are not. */
-static void test_not_locked(const model *m)
+static void test_not_locked(model_fixture *f)
 {
     const place p = { .name = "RAM that cannot be page-locked", .gpu = true, .planned = true,
                       .hot_of_8 = 4, .stream_from = 1 << 20 };
     fixture r;
     fault_arm(FAULT_PAGE_LOCK, 1, FAULT_ALWAYS);
-    if (open_fixture(&r, m, &p, PERF_UPDATE) && feed_tokens(&r, N_TOKEN, &p)) {
+    if (open_fixture(&r, f, &p, PERF_UPDATE) && feed_tokens(&r, N_TOKEN, &p)) {
         const perf_counts c = session_perf(r.s);
         CHECK_MSG(c.cold > 0 && c.not_locked == c.cold && c.fetch_bytes == 0,
                   "%d of %d cold ones not page-locked", (int)c.not_locked, (int)c.cold);
@@ -250,8 +251,8 @@ static void test_not_locked(const model *m)
     close_fixture(&r);
 }
 
-/* What the log said. */
-static struct { uint64_t bytes, end; int n_line, n_slab, n_bad; } told;
+/* What the lines of the log add up to. */
+static struct { uint64_t bytes, end; int n_line, n_slab, n_bad; } logged;
 
 enum { MOST_SLABS = 96 };
 typedef struct span { unsigned long long bytes, at; } span;
@@ -273,36 +274,36 @@ static void hear(void *ctx, const char *line)
     int n = 0;
     (void)ctx;
     if (strncmp(line, begin, sizeof begin - 1) != 0) return;
-    told.n_line++;
+    logged.n_line++;
     for (const char *at = strchr(line, ';'); at && n < MOST_SLABS; at = strchr(at + 1, ';')) {
         span *s = &spans[n];
         int expert;
         char what[8];
         if (sscanf(at, "; expert %d %7s %llu bytes at %llu", &expert, what, &s->bytes,
                    &s->at) != 4) {
-            told.n_bad++;
+            logged.n_bad++;
             continue;
         }
         n++;
-        told.bytes += s->bytes;
-        if (s->at + s->bytes > told.end) told.end = s->at + s->bytes;
-        told.n_bad += expert < 0 || (strcmp(what, "gate") && strcmp(what, "up") &&
+        logged.bytes += s->bytes;
+        if (s->at + s->bytes > logged.end) logged.end = s->at + s->bytes;
+        logged.n_bad += expert < 0 || (strcmp(what, "gate") && strcmp(what, "up") &&
                                      strcmp(what, "down"));
     }
-    told.n_slab += n;
-    told.n_bad += overlaps(spans, n);
+    logged.n_slab += n;
+    logged.n_bad += overlaps(spans, n);
 }
 
-/* All of it is told by the time the session ends, and nothing is allocated meanwhile. */
-static void test_log(const model *m)
+/* All of it is logged when the session ends, and nothing is allocated meanwhile. */
+static void test_log(model_fixture *f)
 {
     perf_counts c = { 0 };
     expert_server_stats host = { 0 };
     store_stats store;
     fixture r;
-    memset(&told, 0, sizeof told);
+    memset(&logged, 0, sizeof logged);
     log_set_sink(hear, NULL);
-    if (open_fixture(&r, m, &asked, PERF_UPDATE) && feed_tokens(&r, 2, &asked)) {
+    if (open_fixture(&r, f, &asked, PERF_UPDATE) && feed_tokens(&r, 2, &asked)) {
         const long before = mem_count();
         if (sim_gpu()) mem_guard(true);
         feed_tokens(&r, N_TOKEN - 2, &asked);
@@ -313,33 +314,29 @@ static void test_log(const model *m)
     }
     close_fixture(&r);
     log_set_sink(NULL, NULL);
-    CHECK_MSG(told.n_line > 0 && told.n_bad == 0 && told.bytes == c.fetch_bytes &&
-              told.n_slab == (int)(c.down_fetched + 3 * c.all_fetched),
-              "%d lines, %d of %d matrices, %d of %d bytes, %d not understood", told.n_line,
-              told.n_slab, (int)(c.down_fetched + 3 * c.all_fetched), (int)told.bytes,
-              (int)c.fetch_bytes, told.n_bad);
-    CHECK_MSG(told.end <= host.pad_bytes, "up to byte %d of a pad of %d", (int)told.end,
+    CHECK_MSG(logged.n_line > 0 && logged.n_bad == 0 && logged.bytes == c.fetch_bytes &&
+              logged.n_slab == (int)(c.down_fetched + 3 * c.all_fetched),
+              "%d lines, %d of %d matrices, %d of %d bytes, %d not understood", logged.n_line,
+              logged.n_slab, (int)(c.down_fetched + 3 * c.all_fetched), (int)logged.bytes,
+              (int)c.fetch_bytes, logged.n_bad);
+    CHECK_MSG(logged.end <= host.pad_bytes, "up to byte %d of a pad of %d", (int)logged.end,
               (int)host.pad_bytes);
 }
 
 static void test_file(const char *path, int turn)
 {
-    gguf *g = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg))
-        return;
-    for (int i = 0; i < N_PLACES; i++)
-        if ((!places[i].gpu || gpu_count() > 0) && !sim_gpu_skips(i + turn, 3))
-            test_sums(m, &places[i]);
-    if (gpu_count() > 0) {
-        test_off(m);
-        test_not_locked(m);
-        test_log(m);
+    model_fixture f;
+    if (model_fixture_open(&f, path)) {
+        for (int i = 0; i < N_PLACES; i++)
+            if ((!places[i].gpu || gpu_count() > 0) && !sim_gpu_skips(i + turn, 3))
+                test_sums(&f, &places[i]);
+        if (gpu_count() > 0) {
+            test_off(&f);
+            test_not_locked(&f);
+            test_log(&f);
+        }
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
 int main(int argc, char **argv)

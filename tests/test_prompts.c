@@ -6,7 +6,7 @@
  * slots, more than the host computes at a time, the ends of chunks. Experts change places after
  * single tokens, on demand, and while a prompt passes through VRAM, which a shorter one follows.
  *
- * Where experts are shared out between bus and cores, the border moves with the clock, and the bits
+ * Where experts are split between bus and cores, the border moves with the clock, and the bits
  * do not. Prompts are stopped there and fail there, between two layers and in the middle of one.
  *
  * So it is up to plan_most_shared tokens at a time, wherever experts are and whichever way they go;
@@ -21,6 +21,7 @@
 #include "engine/gpu/prompt_split.h"
 #include "engine/host/experts_cpu.h"
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -34,9 +35,9 @@
 static const place homes[] = {
     { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stream_from = INT_MAX },
     { .name = "CPU", .gpu = false },
-    { .name = "GPU, a quarter in VRAM for good", .gpu = true, .planned = true, .hot_of_8 = 2,
+    { .name = "GPU, a quarter fixed in VRAM", .gpu = true, .planned = true, .hot_of_8 = 2,
       .stream_from = INT_MAX },
-    { .name = "GPU, most in VRAM for good, others from the file", .gpu = true, .planned = true,
+    { .name = "GPU, most fixed in VRAM, others from the file", .gpu = true, .planned = true,
       .hot_of_8 = 6, .disk = true, .stream_from = INT_MAX },
     { .name = "GPU, a cache of a quarter", .gpu = true, .planned = true, .hot_of_8 = 2,
       .changing = true, .stream_from = INT_MAX },
@@ -50,26 +51,26 @@ static const place homes[] = {
       .moved = true, .stream_from = INT_MAX },
     { .name = "GPU, 5 of 8, moved, long prompts streamed", .gpu = true, .planned = true,
       .hot_of_8 = 5, .changing = true, .moved = true, .stage_parts = 2, .stream_from = 40 },
-    { .name = "GPU, experts in RAM, shared out", .gpu = true, .planned = true, .stage_parts = 1,
+    { .name = "GPU, experts in RAM, split", .gpu = true, .planned = true, .stage_parts = 1,
       .split_from = 9, .stream_from = INT_MAX },
-    { .name = "GPU, a quarter in VRAM for good, shared out", .gpu = true, .planned = true,
+    { .name = "GPU, a quarter fixed in VRAM, split", .gpu = true, .planned = true,
       .hot_of_8 = 2, .stage_parts = 3, .split_from = 9, .stream_from = INT_MAX },
-    { .name = "GPU, a cache of a quarter, shared out", .gpu = true, .planned = true, .hot_of_8 = 2,
+    { .name = "GPU, a cache of a quarter, split", .gpu = true, .planned = true, .hot_of_8 = 2,
       .changing = true, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
-    { .name = "GPU, a cache of 5 of 8, shared out and streamed", .gpu = true, .planned = true,
+    { .name = "GPU, a cache of 5 of 8, split and streamed", .gpu = true, .planned = true,
       .hot_of_8 = 5, .changing = true, .stage_parts = 2, .split_from = 12, .stream_from = 100 },
-    { .name = "GPU, a cache of 7 of 8, shared out", .gpu = true, .planned = true, .hot_of_8 = 7,
+    { .name = "GPU, a cache of 7 of 8, split", .gpu = true, .planned = true, .hot_of_8 = 7,
       .changing = true, .stage_parts = 1, .split_from = 9, .stream_from = INT_MAX },
     { .name = "GPU, a cache of 3 of 8, all others sent", .gpu = true, .planned = true,
       .hot_of_8 = 3, .changing = true, .stage_parts = 1, .split_from = 9, .stream_from = INT_MAX,
       .bus = 1e60 },
-    { .name = "GPU, 3 of 8, moved, shared out", .gpu = true, .planned = true, .hot_of_8 = 3,
+    { .name = "GPU, 3 of 8, moved, split", .gpu = true, .planned = true, .hot_of_8 = 3,
       .changing = true, .moved = true, .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
-    { .name = "GPU, half of the layers in VRAM, the others shared out", .gpu = true,
+    { .name = "GPU, half of the layers in VRAM, the others split", .gpu = true,
       .planned = true, .whole_of_4 = 2, .stage_parts = 1, .split_from = 9, .stream_from = INT_MAX },
     { .name = "GPU, half of the layers in VRAM, the others streamed", .gpu = true,
       .planned = true, .whole_of_4 = 2, .stage_parts = 1, .stream_from = 9 },
-    { .name = "GPU, all in VRAM, told to keep to the contract", .gpu = true, .told = true },
+    { .name = "GPU, all in VRAM, by the contract", .gpu = true, .told = true },
 };
 
 /* What is fed, in this order. */
@@ -101,7 +102,7 @@ static bool feed(session *s, float *logits, const model *m, int n, int *pos)
     return CHECK_MSG(session_eval(s, ids, n, logits, 1, NULL, NULL, &err) == 0, "%s", err.msg);
 }
 
-/* The last experts of every layer, which nobody began with. */
+/* The last experts of every layer, none of which was in VRAM at the start. */
 static bool apply(engine *e, const model *m, int n_last)
 {
     int list[512], n = 0;
@@ -112,8 +113,18 @@ static bool apply(engine *e, const model *m, int n_last)
     return CHECK_MSG(engine_apply(e, list, n, &err) >= 0, "%s", err.msg);
 }
 
-static bool feed_all(trail *t, engine *e, session *s, const model *m, const place *p, int chunk)
+/* An engine and a session there. */
+static bool begin(model_fixture *f, const place *p, int ctx, int chunk)
 {
+    const engine_options eo = { .threads = sim_n_thread() };
+    const session_options so = { .ctx = ctx, .chunk = chunk, .kv = KV_F16 };
+    return model_fixture_engine(f, &eo) && place_engine(f->e, f->m, p) &&
+           model_fixture_session(f, &so);
+}
+
+static bool feed_all(trail *t, model_fixture *r, const place *p, int chunk)
+{
+    const model *m = r->m;
     const size_t n_vocab = (size_t)m->hp.n_vocab;
     float *logits = mem_array(n_vocab, sizeof *logits);
     int pos = 0;
@@ -122,10 +133,10 @@ static bool feed_all(trail *t, engine *e, session *s, const model *m, const plac
         /* more than the host computes at a time is so in large chunks alone */
         const int most = chunk < EXPERT_SERVER_TOKENS ? test_rounds(INT_MAX, 100) : INT_MAX;
         const int n = min_int(feeds[i].n, most);
-        if (feeds[i].kind == APPLY) ok = !p->changing || apply(e, m, n);
-        else if (feeds[i].kind == PROMPT) ok = feed(s, logits, m, n, &pos);
+        if (feeds[i].kind == APPLY) ok = !p->changing || apply(r->e, m, n);
+        else if (feeds[i].kind == PROMPT) ok = feed(r->s, logits, m, n, &pos);
         for (int j = 0; feeds[i].kind == SINGLES && j < n && ok; j++)
-            ok = feed(s, logits, m, 1, &pos);
+            ok = feed(r->s, logits, m, 1, &pos);
         t->hash[i] = str_hash((str_view){ (const char *)logits, n_vocab * sizeof *logits });
     }
     mem_free(logits);
@@ -149,7 +160,7 @@ static void check_shared(session *s, const place *p)
     prompt_split_stats n;
     session_split(s, &n);
     if (p->split_from == 0) {
-        CHECK_MSG(n.layers == 0, "%s: %d layers were shared out", p->name, (int)n.layers);
+        CHECK_MSG(n.layers == 0, "%s: %d layers were split", p->name, (int)n.layers);
         return;
     }
     CHECK_MSG(n.layers > 0 && n.sent > 0 && n.sent_slots >= n.sent && n.core_slots >= n.by_cores &&
@@ -159,20 +170,12 @@ static void check_shared(session *s, const place *p)
               (int)n.there, (int)n.sent, (int)n.by_cores);
 }
 
-static bool follow(trail *t, const model *m, const place *p, int chunk)
+static bool follow(trail *t, model_fixture *f, const place *p, int chunk)
 {
-    const engine_options eo = { .threads = sim_n_thread() };
-    const session_options so = { .ctx = CTX, .chunk = chunk, .kv = KV_F16 };
-    engine *e = NULL;
-    session *s = NULL;
-    err_ctx err = { 0 };
-    const bool ok = CHECK(engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
-                    CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg) &&
-                    feed_all(t, e, s, m, p, chunk);
-    if (ok) check_moved(s, p);
-    if (ok) check_shared(s, p);
-    session_free(s);
-    engine_close(e);
+    const bool ok = begin(f, p, CTX, chunk) && feed_all(t, f, p, chunk);
+    if (ok) check_moved(f->s, p);
+    if (ok) check_shared(f->s, p);
+    model_fixture_stop(f);
     return ok;
 }
 
@@ -195,35 +198,33 @@ static int resident(engine *e)
 
 enum { HALTED = 100, HALTED_CHUNK = 40 };
 
-static bool same_after(session *s, const float *want, float *got, int32_t *ids, const model *m,
-                       const char *when, const place *p)
+static bool same_after(session *s, const float *want, float *got, int32_t *ids, const char *when,
+                       const place *p)
 {
     const int done = session_pos(s);
-    const size_t bytes = (size_t)m->hp.n_vocab * sizeof *want;
+    const size_t bytes = (size_t)session_vocab(s) * sizeof *want;
     err_ctx err = { 0 };
     return CHECK_MSG(session_eval(s, ids + done, HALTED - done, got, 1, NULL, NULL, &err) == 0,
                      "%s: %s: %s", p->name, when, err.msg) &&
            CHECK_MSG(memcmp(want, got, bytes) == 0, "%s: %s: other logits", p->name, when);
 }
 
-/* A prompt that somebody stops, or that fails, while experts are shared out: whole chunks stay, and
- * what follows is as if nothing had happened. */
-static void halt(const model *m, const place *p)
+/* A prompt that is stopped, or fails, while experts are split: whole chunks stay, and what follows
+ * is as if nothing had happened. */
+static void halt(model_fixture *f, const place *p)
 {
-    const engine_options eo = { .threads = sim_n_thread() };
-    const session_options so = { .ctx = CTX, .chunk = HALTED_CHUNK, .kv = KV_F16 };
+    const model *m = f->m;
     const size_t n_vocab = (size_t)m->hp.n_vocab;
-    float *want = mem_array(n_vocab, sizeof *want), *got = mem_array(n_vocab, sizeof *got);
+    float *want = test_alloc(n_vocab, sizeof *want), *got = test_alloc(n_vocab, sizeof *got);
     int32_t ids[HALTED];
-    engine *e = NULL;
-    session *s = NULL;
     err_ctx err = { 0 };
     for (int i = 0; i < HALTED; i++) ids[i] = (int32_t)((5 + 31 * i + i / 9) % m->hp.n_vocab);
-    bool ok = CHECK(want && got && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
-              CHECK(session_create(&s, e, &so, &err) == 0);
+    bool ok = begin(f, p, CTX, HALTED_CHUNK);
+    engine *e = f->e;
+    session *s = f->s;
     const int n_there = ok ? resident(e) : 0;
     ok = ok && CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
-    /* what made room for an expert that passed did so for one that stays */
+    /* an expert was evicted for one that stays, not for one that passed */
     if (ok && p->changing && !p->moved)
         CHECK_MSG(resident(e) == n_there && (p->bus == 0 || session_vram_moves(s).swaps > 0),
                   "%s: %d experts in VRAM, %d before", p->name, resident(e), n_there);
@@ -232,9 +233,9 @@ static void halt(const model *m, const place *p)
         session_rewind(s, 0);
         session_reset_counts(s);
         session_force_prompt_strategy(s, way);
-        ok = same_after(s, want, got, ids, m, "forced", p);
+        ok = same_after(s, want, got, ids, "forced", p);
         session_split(s, &n);
-        CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: shared out against orders", p->name);
+        CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: split against orders", p->name);
     }
     session_force_prompt_strategy(s, -1);
     const int stride = test_rounds(1, 2) + m->hp.n_layer / 2;
@@ -244,35 +245,29 @@ static void halt(const model *m, const place *p)
         const int rc = session_eval(s, ids, HALTED, got, 1, give_up_waiting, &some, &err);
         ok = CHECK_MSG(rc == ERR_STOPPED && session_pos(s) % HALTED_CHUNK == 0,
                        "%s: stopped with %d at %d", p->name, rc, session_pos(s)) &&
-             same_after(s, want, got, ids, m, "after a stop", p);
+             same_after(s, want, got, ids, "after a stop", p);
         session_rewind(s, 0);
         fault_arm(FAULT_GPU_LOST, i - 1, 1);
         const int failed = session_eval(s, ids, HALTED, got, 1, NULL, NULL, &err);
         fault_disarm_all();
-        /* where the clock decides, not every layer is shared out */
+        /* where the clock decides, not every layer is split */
         CHECK_MSG(failed == ERR_IO || (failed == 0 && p->bus == 0), "%s: %d", p->name, failed);
         if (failed == 0) session_rewind(s, 0);
-        if (ok) ok = same_after(s, want, got, ids, m, "after a failure", p);
+        if (ok) ok = same_after(s, want, got, ids, "after a failure", p);
     }
-    session_free(s);
-    engine_close(e);
+    model_fixture_stop(f);
     mem_free(got);
     mem_free(want);
 }
 
 static void test_halts(const char *path, size_t file)
 {
-    gguf *g = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg))
-        return;
-    for (size_t i = 0; i < ARRAY_LEN(homes); i++)
+    model_fixture f;
+    const bool ok = model_fixture_open(&f, path);
+    for (size_t i = 0; i < ARRAY_LEN(homes) && ok; i++)
         if (homes[i].split_from > 0 && homes[i].stream_from == INT_MAX && has_turn(i, file, 4))
-            halt(m, &homes[i]);
-    model_free(m);
-    gguf_close(g);
+            halt(&f, &homes[i]);
+    model_fixture_close(&f);
 }
 
 enum { LATE_PROMPT = 4, LATE_TOKENS = 6 };
@@ -301,34 +296,25 @@ static void test_late_host(const char *path)
 {
     static const place p = { .name = "GPU, a late host", .gpu = true, .planned = true,
                              .hot_of_8 = 2 };
-    const engine_options eo = { .threads = sim_n_thread() };
-    const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
     int32_t want[LATE_TOKENS] = { 3, 10, 17, 24, 31 }, got[LATE_TOKENS] = { 3, 10, 17, 24, 31 };
-    gguf *g = NULL;
-    model *m = NULL;
-    engine *e = NULL;
-    session *s = NULL;
+    model_fixture f;
     err_ctx err = { 0 };
-    if (CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
-                  engine_open(&e, m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
-        place_engine(e, m, &p) && CHECK(session_create(&s, e, &so, &err) == 0)) {
+    if (model_fixture_open(&f, path) && begin(&f, &p, CTX, CTX)) {
+        session *s = f.s;
         CHECK_MSG(late_tokens(s, want, &err) == 0, "%s", err.msg);
         session_rewind(s, 0);
-        gpu_set_host_limit(e->device, 1000000);
+        gpu_set_host_limit(f.e->device, 1000000);
         host_sleep_ms = 50;
         const int rc = late_tokens(s, got, &err);
         host_sleep_ms = 0;
         CHECK_MSG(rc == ERR_IO && strstr(err.msg, "did not answer"), "%d: %s", rc, err.msg);
-        gpu_set_host_limit(e->device, (uint64_t)20 * 1000000000);
+        gpu_set_host_limit(f.e->device, (uint64_t)20 * 1000000000);
         CHECK(late_tokens(s, got, &err) < 0 && strstr(err.msg, "lost"));
         CHECK(session_rewind_target(s, CTX) == 0 && session_rewind(s, CTX) == 0);
         CHECK_MSG(late_tokens(s, got, &err) == 0, "%s", err.msg);
         CHECK(memcmp(want, got, sizeof want) == 0);
     }
-    session_free(s);
-    engine_close(e);
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
 /* Experts of a prompt that come from the drive: but for the first ones, each was being read when it
@@ -338,30 +324,20 @@ static void test_reading_ahead(const char *path)
 {
     static const place p = { .name = "GPU, cache before the file", .gpu = true, .planned = true,
                              .disk = true, .stage_parts = 3, .stream_from = 9 };
-    const engine_options eo = { .threads = sim_n_thread() };
-    const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
-    gguf *g = NULL;
-    model *m = NULL;
-    engine *e = NULL;
-    session *s = NULL;
+    model_fixture f;
     expert_server_stats host;
     store_stats n;
     err_ctx err = { 0 };
     int32_t ids[40];
     for (int i = 0; i < 40; i++) ids[i] = 3 + 7 * i;
-    if (CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
-                  engine_open(&e, m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
-        place_engine(e, m, &p) && CHECK(session_create(&s, e, &so, &err) == 0) &&
-        CHECK(session_eval(s, ids, 40, NULL, 0, NULL, NULL, &err) == 0)) {
-        session_counts(s, &host, &n);
-        CHECK_MSG(n.misses == (uint64_t)m->hp.n_expert_used &&
-                  n.hits + n.misses == (uint64_t)(m->hp.n_layer * m->hp.n_expert),
+    if (model_fixture_open(&f, path) && begin(&f, &p, CTX, CTX) &&
+        CHECK(session_eval(f.s, ids, 40, NULL, 0, NULL, NULL, &err) == 0)) {
+        session_counts(f.s, &host, &n);
+        CHECK_MSG(n.misses == (uint64_t)f.m->hp.n_expert_used &&
+                  n.hits + n.misses == (uint64_t)(f.m->hp.n_layer * f.m->hp.n_expert),
                   "%d misses, %d hits", (int)n.misses, (int)n.hits);
     }
-    session_free(s);
-    engine_close(e);
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
 /* Whether the prompts of a feed and of all before it were short enough. */
@@ -387,35 +363,30 @@ static void compare(const trail *want, const trail *streamed, const trail *got, 
 
 static void test_file(const char *path, int chunk, size_t others)
 {
-    gguf *g = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
+    model_fixture f;
     trail first, streamed = { { 0 } }, now;
     bool known = false, known_streamed = false;
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg))
-        return;
-    for (size_t i = 0; i < ARRAY_LEN(homes); i += (size_t)sim_gpu_step(1, 3)) {
+    const bool ok = model_fixture_open(&f, path);
+    for (size_t i = 0; i < ARRAY_LEN(homes) && ok; i += (size_t)sim_gpu_step(1, 3)) {
         const place *p = &homes[i];
         if ((!sim_gpu() && !p->gpu) || !has_turn(i, others, 8)) continue;
-        if (!follow(&now, m, p, chunk)) continue;
+        if (!follow(&now, &f, p, chunk)) continue;
         if (!known) first = now;
         known = true;
         if (!known_streamed && p->planned && p->stream_from != INT_MAX) {
             streamed = now;
             known_streamed = true;
         }
-        compare(&first, &streamed, &now, m, path, chunk, p);
+        compare(&first, &streamed, &now, f.m, path, chunk, p);
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
 /* ---- every way ------------------------------------------------------------------------------- */
 
 static const place shares[] = {
     { .name = "experts in RAM", .split_from = 9 },
-    { .name = "a third in VRAM for good", .hot_of_8 = 3, .split_from = 9 },
+    { .name = "a third fixed in VRAM", .hot_of_8 = 3, .split_from = 9 },
     { .name = "half of the layers in VRAM", .whole_of_4 = 2, .split_from = 9 },
     { .name = "a cache of a quarter", .hot_of_8 = 2, .changing = true, .split_from = 9 },
     { .name = "a cache of 7 of 8", .hot_of_8 = 7, .changing = true, .split_from = 9 },
@@ -429,45 +400,34 @@ enum { N_LENGTH = 4, N_WAY = PROMPT_BUS + 2 };           /* the last: as the pla
 
 typedef struct ways { uint64_t hash[N_LENGTH][N_WAY]; } ways;
 
-static bool go_all_ways(ways *w, const model *m, const place *p, const int *lengths)
+static bool go_all_ways(ways *w, model_fixture *f, const place *p, const int *lengths)
 {
-    const engine_options eo = { .threads = sim_n_thread() };
-    const session_options so = { .ctx = CTX, .chunk = CTX, .kv = KV_F16 };
-    const size_t n_vocab = (size_t)m->hp.n_vocab;
-    float *logits = mem_array(n_vocab, sizeof *logits);
-    engine *e = NULL;
-    session *s = NULL;
-    err_ctx err = { 0 };
-    bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, p) &&
-              CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
+    const size_t n_vocab = (size_t)f->m->hp.n_vocab;
+    float *logits = test_alloc(n_vocab, sizeof *logits);
+    bool ok = begin(f, p, CTX, CTX);
     for (int i = 0; i < N_LENGTH * N_WAY && ok; i++) {
         const int way = i % N_WAY;
         int pos = 0;
-        session_rewind(s, 0);
-        session_force_prompt_strategy(s, way == N_WAY - 1 ? -1 : way);
-        ok = feed(s, logits, m, lengths[i / N_WAY], &pos);
+        session_rewind(f->s, 0);
+        session_force_prompt_strategy(f->s, way == N_WAY - 1 ? -1 : way);
+        ok = feed(f->s, logits, f->m, lengths[i / N_WAY], &pos);
         w->hash[i / N_WAY][way] = str_hash((str_view){ (const char *)logits,
                                                        n_vocab * sizeof *logits });
     }
-    session_free(s);
-    engine_close(e);
+    model_fixture_stop(f);
     mem_free(logits);
     return ok;
 }
 
 /* Up to the border it shows neither where experts are nor which way they go. Above it all of them
- * cross the bus, unless somebody asks for another way, which keeps its bits. */
+ * cross the bus, unless another way is forced, which keeps its bits. */
 static void test_ways(const char *path, size_t file)
 {
     static const char *const names[N_WAY] = { "cores", "split", "bus", "auto" };
-    gguf *g = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
+    model_fixture f;
     ways first = { { { 0 } } }, now;
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg))
-        return;
-    const int most = plan_most_shared(m->hp.n_expert_used, m->hp.n_expert);
+    if (!model_fixture_open(&f, path)) return;
+    const int most = plan_most_shared(f.m->hp.n_expert_used, f.m->hp.n_expert);
     const int lengths[N_LENGTH] = { 9, 64, most, most + 1 };
     for (size_t i = 0; i < ARRAY_LEN(shares); i += (size_t)sim_gpu_step(1, 3)) {
         place p = shares[i];
@@ -476,7 +436,7 @@ static void test_ways(const char *path, size_t file)
         const bool bus = p.stream_from == 0;
         if (bus) p.stage_parts = 1 + (int)i % 3;
         if (bus) p.stream_from = most + 1;
-        if (!go_all_ways(&now, m, &p, lengths)) continue;
+        if (!go_all_ways(&now, &f, &p, lengths)) continue;
         if (i == 0) first = now;
         for (int n = 0; n < N_LENGTH; n++)
             for (int way = 0; way < N_WAY; way++) {
@@ -490,44 +450,31 @@ static void test_ways(const char *path, size_t file)
                       (bus && lengths[n] > most), "%s, %s: %d tokens by the contract?", path,
                       p.name, lengths[n]);
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
-/* More tokens than can be shared out all cross the bus, with the bits of what was asked for. */
+/* More tokens than can be split all cross the bus, with the bits of what was asked for. */
 static void test_too_long(const char *path)
 {
     static const int forced[] = { PROMPT_CORES, PROMPT_SPLIT, PROMPT_BUS };
     const place p = { .name = "GPU, experts in RAM", .gpu = true, .planned = true,
                       .stage_parts = 1, .split_from = 9, .stream_from = MOST };
-    const engine_options eo = { .threads = sim_n_thread() };
-    const session_options so = { .ctx = MOST, .chunk = MOST, .kv = KV_F16 };
     uint64_t hash[ARRAY_LEN(forced)] = { 0 };
-    gguf *g = NULL;
-    model *m = NULL;
-    engine *e = NULL;
-    session *s = NULL;
-    err_ctx err = { 0 };
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg))
-        return;
-    const size_t bytes = (size_t)m->hp.n_vocab * sizeof(float);
-    float *logits = mem_array(bytes, 1);
-    bool ok = CHECK(logits && engine_open(&e, m, &eo, &err) == 0) && place_engine(e, m, &p) &&
-              CHECK(session_create(&s, e, &so, &err) == 0);
+    model_fixture f;
+    if (!model_fixture_open(&f, path)) return;
+    const size_t bytes = (size_t)f.m->hp.n_vocab * sizeof(float);
+    float *logits = test_alloc(bytes, 1);
+    bool ok = begin(&f, &p, MOST, MOST);
     for (size_t i = 0; i < ARRAY_LEN(forced) && ok; i++) {
         int pos = 0;
-        session_rewind(s, 0);
-        session_force_prompt_strategy(s, forced[i]);
-        ok = feed(s, logits, m, MOST, &pos);
+        session_rewind(f.s, 0);
+        session_force_prompt_strategy(f.s, forced[i]);
+        ok = feed(f.s, logits, f.m, MOST, &pos);
         hash[i] = str_hash((str_view){ (const char *)logits, bytes });
     }
     CHECK_MSG(!ok || (hash[0] == hash[1] && hash[1] != hash[2]), "%s: %d tokens", path, MOST);
-    session_free(s);
-    engine_close(e);
+    model_fixture_close(&f);
     mem_free(logits);
-    model_free(m);
-    gguf_close(g);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
@@ -551,31 +498,20 @@ static bool note_cut(void *ctx, double done_tokens, double n_tokens)
 static void test_cuts(const char *path, int chunk, const int *want, int n_want)
 {
     const place everything = { .name = "GPU, all in VRAM", .gpu = true };
-    const session_options so = { .ctx = CTX, .chunk = chunk, .kv = KV_F16 };
-    const engine_options eo = { .threads = sim_n_thread() };
     int32_t ids[500] = { 0 };
-    gguf *g = NULL;
-    model *m = NULL;
-    engine *e = NULL;
-    session *s = NULL;
+    model_fixture f;
     err_ctx err = { 0 };
     cuts c = { .pos = 10 };
-    if (CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0 &&
-                  engine_open(&e, m, &eo, &err) == 0, "%s: %s", path, err.msg) &&
-        place_engine(e, m, &everything) &&
-        CHECK_MSG(session_create(&s, e, &so, &err) == 0 &&
-                  session_eval(s, ids, c.pos, NULL, 0, NULL, NULL, &err) == 0 &&
-                  session_eval(s, ids, ARRAY_LEN(ids), NULL, 0, note_cut, &c, &err) == 0, "%s: %s",
-                  path, err.msg)) {
+    if (model_fixture_open(&f, path) && begin(&f, &everything, CTX, chunk) &&
+        CHECK_MSG(session_eval(f.s, ids, c.pos, NULL, 0, NULL, NULL, &err) == 0 &&
+                  session_eval(f.s, ids, ARRAY_LEN(ids), NULL, 0, note_cut, &c, &err) == 0,
+                  "%s: %s", path, err.msg)) {
         CHECK_MSG(c.n == n_want, "%s, chunks of %d: %d instead of %d", path, chunk, c.n, n_want);
         for (int i = 0; i < c.n && i < n_want; i++)
             CHECK_MSG(c.at[i] == want[i], "%s, chunks of %d: %d ends at %d, not at %d", path, chunk,
                       i, c.at[i], want[i]);
     }
-    session_free(s);
-    engine_close(e);
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
 int main(int argc, char **argv)

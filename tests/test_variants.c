@@ -1,8 +1,8 @@
 /* test_variants.c - the forms in which files hold the same model: all must compute the same.
  *
- * A tiny model is written again, in memory, as its twin of another file generation: rows in another
+ * A tiny model is written again, in memory, as other file generations have it: rows in another
  * order, tensors fused, renamed or in another type, keys in another spelling. Only exact changes
- * are made (rows are moved, powers of two taken out), so the logits of the twins have equal bits.
+ * are made (rows are moved, powers of two taken out), so the logits have equal bits.
  * test_forward.c checks the tiny models themselves; where a key really changes the model, the
  * expected logits come from another program and are given here. */
 #include <jansson.h>
@@ -14,17 +14,18 @@
 #include "engine/engine.h"
 #include "loader/bytes.h"
 #include "loader/gguf_write.h"
+#include "tests/model_fixture.h"
 #include "tests/numbers.h"
 #include "tests/test.h"
 
 /* More than window and DeltaNet chunk. Sanitizers make this arithmetic fifteen times slower: there
- * more than the window and half a chunk must be enough for the twins. */
+ * more than the window and half a chunk must be enough. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TWIN_PREFILL = 36 };
+enum { COPY_PREFILL = 36 };
 #else
-enum { TWIN_PREFILL = 70 };
+enum { COPY_PREFILL = 70 };
 #endif
-enum { PREFILL = 70, DECODE = 4, ROWS = PREFILL + DECODE, TWIN_ROWS = TWIN_PREFILL + DECODE };
+enum { PREFILL = 70, DECODE = 4, ROWS = PREFILL + DECODE, COPY_ROWS = COPY_PREFILL + DECODE };
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
@@ -55,23 +56,20 @@ static float *rows_of(const model *m)
 }
 
 /* n tokens in one call, then a few one by one; all rows of logits. */
-static bool compute(float *rows, const model *m, const int32_t *ids, int n, bool exact)
+static bool compute(float *rows, model *m, const int32_t *ids, int n, bool exact)
 {
     const engine_options eo = { .threads = test_n_thread(1), .exact = exact };
     const session_options so = { .ctx = ROWS, .kv = KV_F32 };
     const size_t n_vocab = (size_t)m->hp.n_vocab;
-    engine *e = NULL;
-    session *s = NULL;
+    model_fixture f = { .m = m };
     err_ctx err = { 0 };
-
-    int rc = engine_open(&e, m, &eo, &err);
-    if (rc == 0) rc = session_create(&s, e, &so, &err);
-    if (rc == 0) rc = session_eval(s, ids, n, rows, n, NULL, NULL, &err);
-    for (int t = n; t < n + DECODE && rc == 0; t++)
-        rc = session_eval(s, ids + t, 1, rows + (size_t)t * n_vocab, 1, NULL, NULL, &err);
-    session_free(s);
-    engine_close(e);
-    return CHECK_MSG(rc == 0, "%s", err.msg);
+    bool ok = model_fixture_run(&f, &eo, &so) &&
+              CHECK_MSG(session_eval(f.s, ids, n, rows, n, NULL, NULL, &err) == 0, "%s", err.msg);
+    for (int t = n; t < n + DECODE && ok; t++)
+        ok = CHECK_MSG(session_eval(f.s, ids + t, 1, rows + (size_t)t * n_vocab, 1, NULL, NULL,
+                                    &err) == 0, "%s", err.msg);
+    model_fixture_stop(&f);
+    return ok;
 }
 
 static void read_ids(subject *s)
@@ -101,7 +99,7 @@ static void subject_open(subject *s)
     read_ids(s);
     for (int i = 0; i < 2; i++) {
         s->logits[i] = rows_of(s->m);
-        demand(compute(s->logits[i], s->m, s->ids, TWIN_PREFILL, i == 1), s->name);
+        demand(compute(s->logits[i], s->m, s->ids, COPY_PREFILL, i == 1), s->name);
     }
 }
 
@@ -113,7 +111,7 @@ static void subject_close(subject *s)
     gguf_close(s->g);
 }
 
-/* ---- twins ----------------------------------------------------------------------------------- */
+/* ---- copies of files ------------------------------------------------------------------------- */
 
 enum { MAX_TENSORS = 512, MAX_KEYS = 8, MAX_LIST = 16 };
 
@@ -135,7 +133,7 @@ typedef struct key_edit {                /* replaces the original's key of that 
     union { int32_t ints[MAX_LIST]; uint8_t bools[MAX_LIST]; float number; } value;
 } key_edit;
 
-typedef struct reference {
+typedef struct copy {
     const subject *of;
     int n_block;                         /* MTP block included */
     piece pieces[MAX_TENSORS];
@@ -145,14 +143,14 @@ typedef struct reference {
     uint8_t *bytes;                      /* the finished file */
     gguf *g;
     model *m;
-} reference;
+} copy;
 
-typedef void edit_fn(reference *w);
+typedef void edit_fn(copy *w);
 
-static reference *reference_create(const subject *of)
+static copy *copy_create(const subject *of)
 {
-    reference *w = mem_zalloc(sizeof *w);
-    demand(w && gguf_n_tensor(of->g) <= MAX_TENSORS, "memory for a twin");
+    copy *w = mem_zalloc(sizeof *w);
+    demand(w && gguf_n_tensor(of->g) <= MAX_TENSORS, "memory for a copy of the file");
     w->of = of;
     w->n_block = of->m->hp.n_layer;
     for (; w->n_piece < gguf_n_tensor(of->g); w->n_piece++) {
@@ -165,7 +163,7 @@ static reference *reference_create(const subject *of)
     return w;
 }
 
-static void reference_free(reference *w)
+static void copy_free(copy *w)
 {
     if (!w) return;
     for (int i = 0; i < w->n_piece; i++) mem_free(w->pieces[i].own);
@@ -176,7 +174,7 @@ static void reference_free(reference *w)
 }
 
 /* Layer -1: no "blk.N." in front. NULL if it is not there. */
-static piece *find(reference *w, int layer, const char *name)
+static piece *find(copy *w, int layer, const char *name)
 {
     char full[128];
     if (layer < 0) snprintf(full, sizeof full, "%s", name);
@@ -186,7 +184,7 @@ static piece *find(reference *w, int layer, const char *name)
     return NULL;
 }
 
-static piece *need(reference *w, int layer, const char *name)
+static piece *need(copy *w, int layer, const char *name)
 {
     piece *p = find(w, layer, name);
     demand(p, name);
@@ -208,8 +206,7 @@ static uint8_t *renew(piece *p, quant_type type)
 }
 
 /* A new tensor; ne of 0 end the list. */
-static piece *add(reference *w, int layer, const char *name, uint64_t ne0, uint64_t ne1,
-                  uint64_t ne2)
+static piece *add(copy *w, int layer, const char *name, uint64_t ne0, uint64_t ne1, uint64_t ne2)
 {
     piece *p = &w->pieces[w->n_piece];
     demand(w->n_piece < MAX_TENSORS, name);
@@ -229,8 +226,7 @@ static void set_floats(piece *p, float v)
     for (size_t at = 0; at < p->bytes; at += sizeof v) memcpy(p->own + at, &v, sizeof v);
 }
 
-static key_edit *set_key(reference *w, const char *name, gguf_type type, bool is_array,
-                         uint64_t count)
+static key_edit *set_key(copy *w, const char *name, gguf_type type, bool is_array, uint64_t count)
 {
     key_edit *k = &w->keys[w->n_key];
     demand(w->n_key < MAX_KEYS && count <= MAX_LIST, name);
@@ -239,36 +235,20 @@ static key_edit *set_key(reference *w, const char *name, gguf_type type, bool is
     return k;
 }
 
-static void set_int(reference *w, const char *name, int32_t v)
+static void set_int(copy *w, const char *name, int32_t v)
 {
     set_key(w, name, GGUF_I32, false, 1)->value.ints[0] = v;
 }
 
-static void copy_key(gguf_writer *to, const reference *w, const gguf_kv *kv)
+static void copy_key(gguf_writer *to, const copy *w, const gguf_kv *kv)
 {
-    static const uint8_t bytes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };    /* by gguf_type */
-    char name[128];
-    str_view text = { "", 0 };
-
-    snprintf(name, sizeof name, "%.*s", (int)kv->key.len, kv->key.ptr);
     for (int i = 0; i < w->n_key; i++)
-        if (strcmp(w->keys[i].name, name) == 0) return;
-    if (kv->type == GGUF_STRING && kv->is_array) {
-        gguf_strings it = gguf_strings_begin(kv);
-        gguf_write_str_array(to, name, kv->count);
-        while (gguf_strings_next(&it, &text)) gguf_write_array_str(to, text);
-    } else if (kv->type == GGUF_STRING) {
-        demand(gguf_get_str(&text, w->of->g, name, NULL) == 1, name);
-        gguf_write_str(to, name, text);
-    } else if (kv->is_array) {
-        gguf_write_array(to, name, kv->type, kv->data, kv->count);
-    } else {
-        gguf_write_kv(to, name, kv->type, kv->data, bytes[kv->type]);
-    }
+        if (str_is(kv->key, w->keys[i].name)) return;
+    gguf_write_copy(to, kv);
 }
 
 /* Writes, opens and binds the file. False after a failed check. */
-static bool reference_open(reference *w, const char *why)
+static bool copy_open(copy *w, const char *why)
 {
     gguf_writer *to = gguf_writer_create();
     err_ctx err = { 0 };
@@ -306,7 +286,7 @@ static bool reference_open(reference *w, const char *why)
 
 /* Before 2026: q, k, v and z in one matrix. For each key head: its q, its k, v of its value heads,
  * z of its value heads. */
-static void legacy_in(reference *w)
+static void legacy_in(copy *w)
 {
     const model_hparams *hp = &w->of->m->hp;
     const size_t n_k = (size_t)hp->ssm_n_k_head, dim = (size_t)hp->ssm_head_dim;
@@ -334,7 +314,7 @@ static void legacy_in(reference *w)
 }
 
 /* One tensor in place of n: in each slab the rows of the first, then of the second, ... */
-static void fuse(reference *w, int l, const char *name, const char *const *names, int n)
+static void fuse(copy *w, int l, const char *name, const char *const *names, int n)
 {
     piece *from[3], *to;
     uint64_t rows = 0;
@@ -356,14 +336,14 @@ static void fuse(reference *w, int l, const char *name, const char *const *names
     for (int i = 0; i < n; i++) drop(from[i]);
 }
 
-static void fuse_experts(reference *w)
+static void fuse_experts(copy *w)
 {
     static const char *const names[] = { "ffn_gate_exps.weight", "ffn_up_exps.weight" };
     for (int l = 0; l < w->n_block; l++) fuse(w, l, "ffn_gate_up_exps.weight", names, 2);
 }
 
 /* As one converter calls the bias. */
-static void plain_dt(reference *w)
+static void plain_dt(copy *w)
 {
     for (int l = 0; l < w->n_block; l++) {
         piece *p = find(w, l, "ssm_dt.bias");
@@ -371,7 +351,7 @@ static void plain_dt(reference *w)
     }
 }
 
-static void shared_gate_rank1(reference *w)
+static void shared_gate_rank1(copy *w)
 {
     for (int l = 0; l < w->n_block; l++) {
         piece *p = need(w, l, "ffn_gate_inp_shexp.weight");
@@ -381,7 +361,7 @@ static void shared_gate_rank1(reference *w)
 }
 
 /* A next-token block after the trunk: it is for drafting and does not affect the logits. */
-static void append_mtp(reference *w)
+static void append_mtp(copy *w)
 {
     const uint64_t embd = (uint64_t)w->of->m->hp.n_embd;
     const int last = w->n_block - 1, n = w->n_piece;
@@ -391,9 +371,9 @@ static void append_mtp(reference *w)
     for (int i = 0; i < n; i++) {
         const piece *p = &w->pieces[i];
         if (strncmp(p->name, prefix, strlen(prefix)) != 0) continue;
-        piece *copy = add(w, w->n_block, p->name + strlen(prefix), p->ne[0], p->ne[1], p->ne[2]);
-        copy->n_dims = p->n_dims;
-        memcpy(copy->own, p->data, p->bytes);
+        piece *block = add(w, w->n_block, p->name + strlen(prefix), p->ne[0], p->ne[1], p->ne[2]);
+        block->n_dims = p->n_dims;
+        memcpy(block->own, p->data, p->bytes);
     }
     set_floats(add(w, w->n_block, "nextn.eh_proj.weight", 2 * embd, embd, 0), 0.125f);
     set_floats(add(w, w->n_block, "nextn.enorm.weight", embd, 0, 0), 1.0f);
@@ -404,8 +384,8 @@ static void append_mtp(reference *w)
     set_int(w, "qwen3next.nextn_predict_layers", 1);
 }
 
-/* Recurrent layers by list, beside an interval that differs. An MTP block is not looked up. */
-static void list_mixers(reference *w, gguf_type type)
+/* Recurrent layers by list, and an interval that differs. An MTP block is not looked up. */
+static void list_mixers(copy *w, gguf_type type)
 {
     key_edit *k = set_key(w, "qwen3next.attention.recurrent_layers", type, true,
                           (uint64_t)w->n_block);
@@ -418,16 +398,16 @@ static void list_mixers(reference *w, gguf_type type)
     set_int(w, "qwen3next.full_attention_interval", 3);
 }
 
-static void list_mixers_int(reference *w) { list_mixers(w, GGUF_I32); }
-static void list_mixers_bool(reference *w) { list_mixers(w, GGUF_BOOL); }
+static void list_mixers_int(copy *w) { list_mixers(w, GGUF_I32); }
+static void list_mixers_bool(copy *w) { list_mixers(w, GGUF_BOOL); }
 
-static void no_interval(reference *w)
+static void no_interval(copy *w)
 {
     set_key(w, "qwen3next.full_attention_interval", GGUF_I32, false, 0);
 }
 
 /* Key heads per block, 0 where a layer is recurrent. */
-static void list_kv_heads(reference *w)
+static void list_kv_heads(copy *w)
 {
     const model *m = w->of->m;
     key_edit *k = set_key(w, "qwen3next.attention.head_count_kv", GGUF_I32, true,
@@ -439,7 +419,7 @@ static void list_kv_heads(reference *w)
 
 /* ---- edits: gpt-oss -------------------------------------------------------------------------- */
 
-static void fuse_qkv(reference *w)
+static void fuse_qkv(copy *w)
 {
     static const char *const weights[] = { "attn_q.weight", "attn_k.weight", "attn_v.weight" };
     static const char *const biases[] = { "attn_q.bias", "attn_k.bias", "attn_v.bias" };
@@ -449,18 +429,18 @@ static void fuse_qkv(reference *w)
     }
 }
 
-static void window_period(reference *w, int period)
+static void window_period(copy *w, int period)
 {
     set_int(w, "gpt-oss.attention.sliding_window_pattern", period);
 }
 
-static void window_base(reference *w, float base)
+static void window_base(copy *w, float base)
 {
     set_key(w, "gpt-oss.rope.freq_base_swa", GGUF_F32, false, 1)->value.number = base;
 }
 
-static void default_period(reference *w) { window_period(w, 2); }
-static void default_base(reference *w) { window_base(w, (float)w->of->m->hp.rope_base); }
+static void default_period(copy *w) { window_period(w, 2); }
+static void default_base(copy *w) { window_base(w, (float)w->of->m->hp.rope_base); }
 
 /* ---- edits: both ----------------------------------------------------------------------------- */
 
@@ -472,9 +452,9 @@ static bool is_matrix(const piece *p)
     return p->name[0] && str_ends(str_from(p->name), ".weight");
 }
 
-/* Takes a power of two out of every matrix, another one out of every expert, and puts it beside
- * it. A plain head has no companion. */
-static void take_scales(reference *w, bool long_name)
+/* Takes a power of two out of every matrix, another one out of every expert, and stores it in
+ * a companion. A plain head has no companion. */
+static void take_scales(copy *w, bool long_name)
 {
     const int n = w->n_piece;
     for (int i = 0; i < n; i++) {
@@ -500,8 +480,8 @@ static void take_scales(reference *w, bool long_name)
     }
 }
 
-static void scales(reference *w) { take_scales(w, false); }
-static void scales_long_name(reference *w) { take_scales(w, true); }
+static void scales(copy *w) { take_scales(w, false); }
+static void scales_long_name(copy *w) { take_scales(w, true); }
 
 /* One float as F16 or BF16; false if it is not exact. */
 static bool halve(uint16_t *to, float v, quant_type type)
@@ -518,7 +498,7 @@ static bool halve(uint16_t *to, float v, quant_type type)
 }
 
 /* Stores as half floats whatever loses nothing. gpt-oss keeps all but matrices in F32. */
-static int store_halves(reference *w, quant_type type)
+static int store_halves(copy *w, quant_type type)
 {
     int n_matrix = 0;
     for (int i = 0; i < w->n_piece; i++) {
@@ -545,7 +525,7 @@ static int store_halves(reference *w, quant_type type)
     return n_matrix;
 }
 
-static void as_bf16(reference *w)
+static void as_bf16(copy *w)
 {
     const int n = store_halves(w, QT_BF16);
     int n_all = 0;
@@ -553,31 +533,31 @@ static void as_bf16(reference *w)
     CHECK_MSG(n == n_all, "%s: %d of %d matrices are bfloat16", w->of->name, n, n_all);
 }
 
-static void as_f16(reference *w)
+static void as_f16(copy *w)
 {
     const int n = store_halves(w, QT_F16);
     CHECK_MSG(n > 8, "%s: %d matrices are F16", w->of->name, n);
 }
 
 /* Head and embedding the same, in full. */
-static void double_head(reference *w)
+static void double_head(copy *w)
 {
     const piece *embed = need(w, -1, "token_embd.weight");
     piece *head = need(w, -1, "output.weight");
     memcpy(renew(head, QT_F32), embed->data, embed->bytes);
 }
 
-static void tie_head(reference *w) { drop(need(w, -1, "output.weight")); }
+static void tie_head(copy *w) { drop(need(w, -1, "output.weight")); }
 
-static void add_head_scale(reference *w, float v)
+static void add_head_scale(copy *w, float v)
 {
     set_floats(add(w, -1, "output.scale", 1, 0, 0), v);
 }
-static void idle_head_scale(reference *w) { add_head_scale(w, 3.0f); }
+static void idle_head_scale(copy *w) { add_head_scale(w, 3.0f); }
 
 /* Any NVFP4 head will do: 36 bytes for 64 weights, the first four of them scales, in E4M3. Less 8
  * is half as much. */
-static void nvfp4_head(reference *w, uint8_t less)
+static void nvfp4_head(copy *w, uint8_t less)
 {
     test_rng rng = { 4 };
     piece *head = need(w, -1, "output.weight");
@@ -588,8 +568,8 @@ static void nvfp4_head(reference *w, uint8_t less)
     }
 }
 
-static void nvfp4_head_plain(reference *w) { nvfp4_head(w, 0); }
-static void nvfp4_head_scaled(reference *w)
+static void nvfp4_head_plain(copy *w) { nvfp4_head(w, 0); }
+static void nvfp4_head_scaled(copy *w)
 {
     nvfp4_head(w, 8);
     add_head_scale(w, 2.0f);
@@ -620,7 +600,7 @@ static const variant variants[] = {
     { QWEN, false, NULL, { scales }, "blk.0.attn_qkv.scale", "companion scales" },
     { QWEN, true, NULL, { scales_long_name }, "blk.7.ffn_up_exps.weight.scale",
       "companion scales, the other name, exact" },
-    { QWEN, false, NULL, { idle_head_scale }, NULL, "scale beside a plain head: not heeded" },
+    { QWEN, false, NULL, { idle_head_scale }, NULL, "scale of a plain head: not heeded" },
     { QWEN, false, nvfp4_head_plain, { nvfp4_head_scaled }, "output.scale", "NVFP4 head" },
     { QWEN, true, nvfp4_head_plain, { nvfp4_head_scaled }, "output.scale", "NVFP4 head, exact" },
     { QWEN, false, NULL, { as_bf16 }, NULL, "BF16" },
@@ -654,16 +634,16 @@ static void see_name(void *ctx, const tensor *t, model_use use, int layer)
 static float *edited(const subject *of, edit_fn *const *edits, int n, bool exact, const char *bound,
                      const char *why)
 {
-    reference *w = reference_create(of);
+    copy *w = copy_create(of);
     float *rows = rows_of(of->m);
     search look = { bound, !bound };
 
     for (int i = 0; i < n && edits[i]; i++) edits[i](w);
-    bool ok = reference_open(w, why);
+    bool ok = copy_open(w, why);
     if (ok) model_visit(w->m, see_name, &look);
     ok = ok && CHECK_MSG(look.found, "%s, %s: %s is not used", of->name, why, bound) &&
-         compute(rows, w->m, of->ids, TWIN_PREFILL, exact);
-    reference_free(w);
+         compute(rows, w->m, of->ids, COPY_PREFILL, exact);
+    copy_free(w);
     if (ok) return rows;
     mem_free(rows);
     return NULL;
@@ -673,17 +653,17 @@ static float *edited(const subject *of, edit_fn *const *edits, int n, bool exact
 static void see_equal(const float *got, const float *want, int n_vocab, const char *name,
                       const char *why)
 {
-    for (int t = 0; t < TWIN_ROWS; t++, got += n_vocab, want += n_vocab) {
+    for (int t = 0; t < COPY_ROWS; t++, got += n_vocab, want += n_vocab) {
         double sum = 0;
         for (int c = 0; c < n_vocab; c++) sum += fabs((double)want[c]);
         if (!CHECK_MSG(sum > 0 && isfinite(sum), "%s, %s: nothing to compare", name, why)) return;
         if (!CHECK_MSG(memcmp(got, want, (size_t)n_vocab * sizeof *got) == 0,
                        "%s, %s: token %d (%s) differs: %.9g, expected %.9g", name, why, t,
-                       t < TWIN_PREFILL ? "prefill" : "decode", got[0], want[0])) return;
+                       t < COPY_PREFILL ? "prefill" : "decode", got[0], want[0])) return;
     }
 }
 
-static void test_twins(void)
+static void test_rewritten(void)
 {
     for (size_t i = 0; i < ARRAY_LEN(variants); i++) {
         const variant *v = &variants[i];
@@ -724,16 +704,16 @@ static void test_changes(void)
     const subject *s = &subjects[GPTOSS];
     float *rows = rows_of(s->m), got[8];
     for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
-        reference *w = reference_create(s);
+        copy *w = copy_create(s);
         if (changes[i].base > 0) window_base(w, changes[i].base);
         if (changes[i].period) window_period(w, changes[i].period);
-        if (reference_open(w, changes[i].why) && compute(rows, w->m, s->ids, PREFILL, false)) {
+        if (copy_open(w, changes[i].why) && compute(rows, w->m, s->ids, PREFILL, false)) {
             const float *last = rows + (size_t)(PREFILL - 1) * (size_t)s->m->hp.n_vocab;
             for (int k = 0; k < 8; k++) got[k] = last[64 * k];
             const double e = rel_error(got, changes[i].want, 8);
             CHECK_MSG(e < 2e-5, "%s, %s: error %.2e", s->name, changes[i].why, e);
         }
-        reference_free(w);
+        copy_free(w);
     }
     mem_free(rows);
 }
@@ -769,7 +749,7 @@ int main(int argc, char **argv)
 {
     test_begin("variants", argc, argv);
     for (int i = 0; i < N_SUBJECT; i++) subject_open(&subjects[i]);
-    test_twins();
+    test_rewritten();
     test_changes();
     test_widths();
     for (int i = 0; i < N_SUBJECT; i++) subject_close(&subjects[i]);
