@@ -105,7 +105,7 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
     if (!any || (!disk && !p->gpu)) return 0;
     store_options so = {
         .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
-        .in_vram = e->p->moved ? e->p->hot : NULL,
+        .n_in_vram = e->p->moved ? e->p->hot : NULL,
         .cache_bytes = e->p->ram_experts, .policy = p->cache, .device = e->device,
         .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
@@ -126,10 +126,10 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 static int make_places(engine *e, const engine_placement *p, err_ctx *err)
 {
     const vram_cache_options o = {
-        .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_place = e->p->hot,
+        .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_frame = e->p->hot,
         .team = e->team,
         .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
-        .seen = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
+        .profile = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_cache_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;

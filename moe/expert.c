@@ -15,6 +15,11 @@ uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s)
     return b->weight[s] ? expert_slab_rows(b, s) * b->weight[s]->row_bytes : 0;
 }
 
+uint64_t expert_frame_slab_bytes(const expert_bank *b, expert_slab s)
+{
+    return size_align(expert_slab_bytes(b, s), FRAME_ALIGN);
+}
+
 uint64_t expert_slabs_bytes(const expert_bank *b)
 {
     uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-/* expert.h - what an expert is: (layer, index), and where its three slabs lie.
+/* expert.h - what an expert is: (layer, index), and where its three slabs are.
  *
  * G, U and D are contiguous slices of three stacked tensors. A file may fuse G and U into one
  * tensor; then both point into it and U starts half-way into each slab. */
@@ -36,6 +36,10 @@ typedef enum expert_activation { ACT_SWIGLU, ACT_SWIGLU_CLAMPED, ACT_GEGLU } exp
 
 uint64_t expert_slab_rows(const expert_bank *b, expert_slab s);
 uint64_t expert_slab_bytes(const expert_bank *b, expert_slab s);  /* weights only */
+/* Of a slab in a VRAM frame, where slabs begin at multiples of FRAME_ALIGN. Experts with the same
+ * three numbers share frames. */
+enum { FRAME_ALIGN = 256 };
+uint64_t expert_frame_slab_bytes(const expert_bank *b, expert_slab s);
 uint64_t expert_slabs_bytes(const expert_bank *b);       /* one expert's three slabs */
 uint64_t expert_bytes(const expert_bank *b);     /* one expert: three slabs, biases and scales */
 uint64_t expert_bank_bytes(const expert_bank *b);                 /* all experts of the layer */

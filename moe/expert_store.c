@@ -133,7 +133,7 @@ static int fill_store(expert_store *s, const store_options *o, err_ctx *err)
     reader_options how = o->reader;
     how.goes_on = s->kind == STORE_CACHED;
     if ((rc = open_reader(s, &how, err)) < 0) return rc;
-    if (s->kind == STORE_LOADED && o->in_vram) return store_make_slots(s, o->in_vram, err);
+    if (s->kind == STORE_LOADED && o->n_in_vram) return store_make_ram_frames(s, o->n_in_vram, err);
     return s->kind == STORE_LOADED ? store_load(s, o, err)
                                    : store_cache_create(s, o->cache_bytes, o->policy, err);
 }
@@ -170,7 +170,7 @@ void expert_store_free(expert_store *s)
     reader_close(s->r);                  /* waits: then nobody writes to the arena any more */
     store_cache_free(s);
     mem_free(s->loaded);
-    ram_frames_free(s->slots);
+    ram_frames_free(s->ram);
     unlock(s);
     pages_unmap(s->arena, (size_t)s->arena_bytes);
     if (s->table) gpu_free_host(s->device, s->table);
@@ -198,11 +198,11 @@ int expert_store_after(const expert_store *s, int layer)
 bool expert_store_find(const expert_store *s, int layer, int expert, expert_slabs *out)
 {
     const expert_bank *b = store_bank(s, layer);
-    const int slot = s->slots ? ram_frames_find(s->slots, layer, expert) : -1;
+    const int slot = s->ram ? ram_frames_find(s->ram, layer, expert) : -1;
     if (s->served[layer] && s->kind == STORE_CACHED) return store_cache_find(s, layer, expert, out);
     for (int i = 0; i < SLAB_COUNT; i++) {
         const expert_slab slab = (expert_slab)i;
-        out->at[i] = slot >= 0 ? expert_store_slot(s, slot, layer, expert, slab)
+        out->at[i] = slot >= 0 ? expert_store_frame_slab(s, slot, layer, expert, slab)
                    : s->loaded && s->served[layer]
                    ? s->loaded[layer * SLAB_COUNT + i] + slab_offset(b, slab, expert)
                    : expert_slab_data(b, slab, expert);

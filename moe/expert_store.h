@@ -24,7 +24,7 @@ typedef enum store_kind { STORE_MAPPED, STORE_LOADED, STORE_CACHED } store_kind;
 typedef struct store_options {
     store_kind kind;
     const bool *layers;                  /* [n_layer]: those to serve; NULL: all */
-    const int *in_vram;                  /* LOADED: [n_layer] of all layers, how many experts are
+    const int *n_in_vram;                  /* LOADED: [n_layer] of all layers, how many experts are
                                           * elsewhere: the others have slots, and are read by
                                           * expert_store_fill. NULL: none are */
     uint64_t cache_bytes;                /* CACHED: RAM for places, */
@@ -69,10 +69,10 @@ const uint64_t *expert_store_table(const expert_store *s, int layer);
 /* ---- LOADED: experts that are moved ---- */
 
 /* Who has a slot; NULL if none has. To be followed by expert_store_refresh. */
-ram_frames *expert_store_slots(const expert_store *s);
+ram_frames *expert_store_ram_frames(const expert_store *s);
 /* Where an expert's slab is, or would be, in a slot. */
-uint8_t *expert_store_slot(const expert_store *s, int slot, int layer, int expert,
-                           expert_slab slab);
+uint8_t *expert_store_frame_slab(const expert_store *s, int slot, int layer, int expert,
+                                 expert_slab slab);
 /* Reads all experts that are not elsewhere [n_layer, n_expert] into slots. Once. */
 int expert_store_fill(expert_store *s, const bool *elsewhere, progress_fn *watch, void *watch_ctx,
                       err_ctx *err);

@@ -56,18 +56,18 @@ int store_cache_create(expert_store *s, uint64_t cache_bytes, cache_policy polic
                        (double)(least * s->slot_bytes) * 1e-9, (double)cache_bytes * 1e-9);
     if (n > INT32_MAX / SLAB_COUNT)
         return err_set(err, ERR_RANGE, "a cache for %llu experts", (unsigned long long)n);
-    s->n_place = (int)n;
+    s->n_frame = (int)n;
     s->last_layer = -1;
-    const size_t room = (size_t)max_int(s->n_place, 1);
+    const size_t room = (size_t)max_int(s->n_frame, 1);
     s->places = mem_array(room, sizeof *s->places);
     s->wishes = mem_array(room, sizeof *s->wishes);
     s->list = mem_array(room, sizeof *s->list);
     s->jobs = mem_array(room * SLAB_COUNT, sizeof *s->jobs);
     if (!s->places || !s->wishes || !s->list || !s->jobs)
-        return err_set(err, ERR_NOMEM, "a cache for %d experts", s->n_place);
-    for (int i = 0; i < s->n_place; i++) s->places[i] = (store_place){ .layer = -1 };
+        return err_set(err, ERR_NOMEM, "a cache for %d experts", s->n_frame);
+    for (int i = 0; i < s->n_frame; i++) s->places[i] = (store_place){ .layer = -1 };
     const cache_shape shape = { .n_layer = b->n_layer, .n_expert = b->n_expert, .n_pool = 1,
-                                .n_place = { s->n_place }, .policy = policy };
+                                .n_frame = { s->n_frame }, .policy = policy };
     rc = expert_cache_create(&s->cache, &shape, err);
     if (rc < 0 || (rc = store_map(s, n * s->slot_bytes, err)) < 0) return rc;
     if (!s->arena) return 0;
@@ -88,7 +88,7 @@ void store_cache_free(expert_store *s)
 
 int expert_store_room(const expert_store *s)
 {
-    return s->n_place;
+    return s->n_frame;
 }
 
 /* Where a slab is in the file, and where in its place. */
@@ -216,7 +216,7 @@ static int fail_want(expert_store *s, int rc)
         expert_cache_release(s->cache, place);
     }
     s->n_wish = 0;
-    for (int i = 0; i < s->n_place; i++) {
+    for (int i = 0; i < s->n_frame; i++) {
         store_place *p = &s->places[i];
         if (p->layer < 0 || p->here == ALL_SLABS) continue;
         p->asked = p->here;
@@ -249,32 +249,32 @@ static int reap(expert_store *s, int min, err_ctx *err)
 /* ---- wanting --------------------------------------------------------------------------------- */
 
 /* A place for the expert, held; -1 if every place is held. */
-static int take_place(expert_store *s, int layer, int expert, bool *was_there)
+static int take_place(expert_store *s, int layer, int expert, bool *was_present)
 {
     const int n_expert = s->banks->n_expert;
     int evicted;
-    const int i = expert_cache_hold(s->cache, layer, expert, was_there, &evicted);
-    if (i < 0 || *was_there) return i;
+    const int i = expert_cache_hold(s->cache, layer, expert, was_present, &evicted);
+    if (i < 0 || *was_present) return i;
     if (evicted >= 0) store_publish(s, evicted / n_expert, evicted % n_expert, NULL);
     s->places[i] = (store_place){ .layer = layer, .expert = expert, .fresh = true };
     return i;
 }
 
 /* slots: how many tokens of a prompt chose it; 0: it stays. */
-static void wish(expert_store *s, int i, int place, bool was_there, int slots)
+static void wish(expert_store *s, int i, int place, bool was_present, int slots)
 {
     store_place *p = &s->places[place];
-    const bool predicted = was_there && p->guessed;
-    if (slots == 0 || p->fresh || expert_cache_passes(s->cache, place))
-        expert_cache_pass(s->cache, place, slots);
+    const bool predicted = was_present && p->guessed;
+    if (slots == 0 || p->fresh || expert_cache_is_transient(s->cache, place))
+        expert_cache_set_transient(s->cache, place, slots);
     p->fresh = false;
     s->wishes[i] = (store_wish){ .place = place };
     p->wanted++;
     s->n_ahead -= p->ahead;
     p->ahead = false;
     p->guessed = false;
-    s->stats.hits += was_there && !predicted;
-    s->stats.misses += !was_there || predicted;
+    s->stats.hits += was_present && !predicted;
+    s->stats.misses += !was_present || predicted;
     s->stats.predicted += predicted;
 }
 
@@ -297,25 +297,25 @@ static void forget_guesses(expert_store *s)
 static int want(expert_store *s, int layer, const int *experts, const int *slots, int n,
                 err_ctx *err)
 {
-    bool was_there;
+    bool was_present;
     int rc, place;
     assert(s->kind == STORE_CACHED && s->served[layer] && s->n_wish == 0);
-    if (n > s->n_place)
-        return err_set(err, ERR_RANGE, "%d experts wanted, but room for %d", n, s->n_place);
+    if (n > s->n_frame)
+        return err_set(err, ERR_RANGE, "%d experts wanted, but room for %d", n, s->n_frame);
     if (begins_token(s, layer)) expert_cache_tick(s->cache);
     s->last_layer = layer;
     s->n_wish = n;
     for (int i = 0; i < n; i++) {        /* those present first: they keep their places */
         s->wishes[i] = (store_wish){ .place = -1 };
         if (expert_cache_find(s->cache, layer, experts[i]) < 0) continue;
-        place = take_place(s, layer, experts[i], &was_there);
-        wish(s, i, place, was_there, slots ? slots[i] : 0);
+        place = take_place(s, layer, experts[i], &was_present);
+        wish(s, i, place, was_present, slots ? slots[i] : 0);
     }
     for (int i = 0; i < n; i++) {
         if (s->wishes[i].place >= 0) continue;
-        while ((place = take_place(s, layer, experts[i], &was_there)) < 0)
+        while ((place = take_place(s, layer, experts[i], &was_present)) < 0)
             if ((rc = reap(s, 1, err)) < 0) return rc;   /* reads that nobody waits for */
-        wish(s, i, place, was_there, slots ? slots[i] : 0);
+        wish(s, i, place, was_present, slots ? slots[i] : 0);
     }
     forget_guesses(s);
     return (rc = ask_wished(s, err)) < 0 ? fail_want(s, rc) : 0;
@@ -372,12 +372,12 @@ void expert_store_go_on(expert_store *s)
 /* Reads experts of a later layer that are neither present nor being read. */
 static void read_early(expert_store *s, int layer, const int *experts, int n, bool guessed)
 {
-    const int most = s->n_place / 2;
-    bool was_there;
+    const int most = s->n_frame / 2;
+    bool was_present;
     int n_list = 0;
     for (int i = 0; i < n && s->n_ahead < most; i++) {
         if (expert_cache_find(s->cache, layer, experts[i]) >= 0) continue;
-        const int place = take_place(s, layer, experts[i], &was_there);
+        const int place = take_place(s, layer, experts[i], &was_present);
         if (place < 0) break;
         store_place *p = &s->places[place];
         p->kept = p->ahead = true;
@@ -394,9 +394,9 @@ static void read_early(expert_store *s, int layer, const int *experts, int n, bo
 /* An expert that is present, or being read, stays: an early read must not take its place. */
 static bool keep_there(expert_store *s, int layer, int expert)
 {
-    bool was_there;
+    bool was_present;
     if (expert_cache_find(s->cache, layer, expert) < 0) return false;
-    expert_cache_release(s->cache, take_place(s, layer, expert, &was_there));
+    expert_cache_release(s->cache, take_place(s, layer, expert, &was_present));
     return true;
 }
 

@@ -38,21 +38,21 @@ struct expert_store {
     /* LOADED */
     uint8_t **loaded;                    /* [n_layer, SLAB_COUNT]: where the weight tensor begins;
                                           * NULL: */
-    ram_frames *slots;
+    ram_frames *ram;                     /* NULL: experts are not moved */
 
     /* CACHED */
     uint64_t room_at[SLAB_COUNT];        /* of a place: where the room of a slab begins */
     uint64_t slot_bytes;
-    int n_place, n_ahead;
+    int n_frame, n_ahead;
     expert_cache *cache;
     int last_layer;                      /* of the last want, or -1: shows when a token has
                                           * passed */
     store_place *places;
-    store_wish *wishes;                  /* [n_place]: the last want */
+    store_wish *wishes;                  /* [n_frame]: the last want */
     int n_wish;
     int guesses[STORE_MOST_EARLY], n_guess;      /* places read early since the last want */
-    int *list;                           /* [n_place] scratch */
-    read_job *jobs;                      /* [n_place, SLAB_COUNT] scratch */
+    int *list;                           /* [n_frame] scratch */
+    read_job *jobs;                      /* [n_frame, SLAB_COUNT] scratch */
 };
 
 static inline const expert_bank *store_bank(const expert_store *s, int layer)
@@ -79,7 +79,7 @@ void store_add_note(expert_store *s, const char *text);
 
 int store_load(expert_store *s, const store_options *o, err_ctx *err);
 /* Slots that nobody is in. */
-int store_make_slots(expert_store *s, const int *in_vram, err_ctx *err);
+int store_make_ram_frames(expert_store *s, const int *n_in_vram, err_ctx *err);
 
 int store_cache_create(expert_store *s, uint64_t cache_bytes, cache_policy policy, err_ctx *err);
 void store_cache_free(expert_store *s);

@@ -159,7 +159,7 @@ static int load_window(loading *d, int first, int end, err_ctx *err)
     int copies[WINDOW], n_job = 0, n_copy = 0, rc;
     const read_job *last = &d->pieces[end - 1].job;
 
-    if (!s->slots)
+    if (!s->ram)
         store_touch(s, (uint64_t)(d->pieces[first].job.to - s->arena),
                     (uint64_t)(last->to - s->arena) + last->bytes);
     for (int i = first; i < end; i++) {
@@ -238,10 +238,10 @@ int store_load(expert_store *s, const store_options *o, err_ctx *err)
 /* ---- slots ----------------------------------------------------------------------------------- */
 
 /* Page-locked before anything is read: all slots change hands. */
-int store_make_slots(expert_store *s, const int *in_vram, err_ctx *err)
+int store_make_ram_frames(expert_store *s, const int *in_vram, err_ctx *err)
 {
-    int rc = ram_frames_create(&s->slots, s->banks, in_vram, err);
-    if (rc < 0 || (rc = store_map(s, ram_frames_bytes(s->slots), err)) < 0) return rc;
+    int rc = ram_frames_create(&s->ram, s->banks, in_vram, err);
+    if (rc < 0 || (rc = store_map(s, ram_frames_bytes(s->ram), err)) < 0) return rc;
     store_touch(s, 0, s->arena_bytes);
     store_lock(s);
     return 0;
@@ -256,7 +256,7 @@ static void add_expert(loading *d, int layer, int expert, int slot)
         const uint64_t from = slab_offset(b, slab, expert), bytes = expert_slab_bytes(b, slab);
         if (slot < 0) count_pieces(d, b->weight[i]->offset + from, bytes);
         else add_pieces(d, b->weight[i], from, bytes,
-                        expert_store_slot(d->s, slot, layer, expert, slab));
+                        expert_store_frame_slab(d->s, slot, layer, expert, slab));
     }
 }
 
@@ -277,12 +277,12 @@ static int fill_slots(loading *d, const bool *elsewhere, err_ctx *err)
     d->n_piece = 0;
     for (int i = 0; i < n; i++) {
         if (!has_slot(s, i, elsewhere)) continue;
-        const int slot = ram_frames_take(s->slots, i / n_expert);
+        const int slot = ram_frames_take(s->ram, i / n_expert);
         if (slot < 0)
             return err_set(err, ERR_RANGE, "experts: there is no slot for expert %d of layer %d",
                            i % n_expert, i / n_expert);
         add_expert(d, i / n_expert, i % n_expert, slot);
-        ram_frames_put(s->slots, slot, i / n_expert, i % n_expert);
+        ram_frames_put(s->ram, slot, i / n_expert, i % n_expert);
     }
     return load_all(d, err);
 }
@@ -301,19 +301,20 @@ int expert_store_fill(expert_store *s, const bool *elsewhere, progress_fn *watch
     return 0;
 }
 
-ram_frames *expert_store_slots(const expert_store *s) { return s->slots; }
+ram_frames *expert_store_ram_frames(const expert_store *s) { return s->ram; }
 
-uint8_t *expert_store_slot(const expert_store *s, int slot, int layer, int expert, expert_slab slab)
+uint8_t *expert_store_frame_slab(const expert_store *s, int slot, int layer, int expert,
+                                 expert_slab slab)
 {
-    return s->arena + ram_frames_at(s->slots, slot, layer, expert, slab);
+    return s->arena + ram_frames_offset(s->ram, slot, layer, expert, slab);
 }
 
 bool expert_store_refresh(expert_store *s, int layer)
 {
     expert_slabs at;
-    if (!ram_frames_changed(s->slots, layer)) return false;
+    if (!ram_frames_changed(s->ram, layer)) return false;
     for (int e = 0; e < s->banks->n_expert; e++) {
-        const bool here = ram_frames_find(s->slots, layer, e) >= 0;
+        const bool here = ram_frames_find(s->ram, layer, e) >= 0;
         if (here) expert_store_find(s, layer, e, &at);
         store_publish(s, layer, e, here ? &at : NULL);
     }

@@ -102,7 +102,7 @@ int expert_stream_create(expert_stream **out, gpu *g, const expert_banks *banks,
     *out = NULL;
     if (!b) return err_set(err, ERR_NOMEM, "streaming: %zu bytes", sizeof *b);
     *b = (expert_stream){ .g = g, .banks = *banks, .store = store, .places = places, .p = p,
-                        .moved = store && expert_store_slots(store), .last_buffer = -1 };
+                        .moved = store && expert_store_ram_frames(store), .last_buffer = -1 };
     const int rc = make(b, err);
     if (rc < 0) {
         expert_stream_free(b);
@@ -363,7 +363,7 @@ static int keep_some(expert_stream *b, const stream_part *p, bool *chosen, err_c
     if (!*chosen) {
         const int rc = gpu_events_wait(b->g, b->marks, 0, err);
         if (rc < 0) return rc;
-        vram_cache_choose(b->places, p->layer, b->counts, NULL);
+        vram_cache_pick(b->places, p->layer, b->counts, NULL);
         *chosen = true;
     }
     if (p->buffer >= 0)
@@ -389,7 +389,7 @@ int expert_stream_run(expert_stream *b, int layer, gpu_input *in, gpu_expert_arg
         if (comes) gpu_stage_done(b->g, b->stage, p->buffer);
         if (comes && rc == 0) rc = send_next(b, err);
     }
-    if (chosen) vram_cache_settle(b->places);
+    if (chosen) vram_cache_end_picks(b->places);
     return rc;
 }
 
@@ -463,7 +463,7 @@ int expert_stream_pick(expert_stream *b, int layer, gpu_input *in, gpu_expert_ar
         if (comes) gpu_stage_ready(b->g, b->stage, p->buffer);
         run_part(b, p, in, a);
         if (!comes) continue;
-        if (b->places && !chosen) vram_cache_choose(b->places, layer, counts, picked);
+        if (b->places && !chosen) vram_cache_pick(b->places, layer, counts, picked);
         chosen = b->places != NULL;
         if (chosen) vram_cache_keep(b->places, experts_of(b, p), p->count,
                                     addresses_of(b, layer, 0));
@@ -471,8 +471,8 @@ int expert_stream_pick(expert_stream *b, int layer, gpu_input *in, gpu_expert_ar
         b->last_buffer = p->buffer;
         rc = send_next(b, err);
     }
-    if (b->places && !chosen) vram_cache_choose(b->places, layer, counts, picked);
-    if (b->places) vram_cache_settle(b->places);
+    if (b->places && !chosen) vram_cache_pick(b->places, layer, counts, picked);
+    if (b->places) vram_cache_end_picks(b->places);
     return rc < 0 ? rc : a->first + a->count == a->n_expert;
 }
 

@@ -1,10 +1,10 @@
-/* frame_table.c - the books of experts in VRAM.
+/* frame_table.c - states of frames, the map, the queue of copies.
  *
- * Invariants: a place that the map names is READY and its expert is the one the cache says, or
- * LEAVING, and its expert is the queue's leaver; a FILLING or LEAVING place is in the queue, in the
- * order in which its copy was decided; the cache says who it is for; a FILLING one is in no map; an
- * expert has one place at most. Where experts are moved, one that is not in the map is in a slot,
- * and one that is READY or LEAVING in none. Values are expert_cache.c's. */
+ * Invariants: the map names a frame exactly if it is READY, and then its expert is the owner in the
+ * expert cache, or LEAVING, and then its expert is the queue entry's evicted one. FILLING and
+ * LEAVING frames are in the queue once, in the order of their decisions; the owner in the expert
+ * cache is the expert to come. An expert has one frame at most. Where experts are moved, an expert
+ * has a RAM frame exactly if the map does not name it. Values are expert_cache.c's. */
 #include "moe/frame_table.h"
 
 #include <assert.h>
@@ -12,32 +12,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_MISSES = 4096 };             /* remembered until the next turn */
+#include "moe/expert_cache.h"
 
-typedef struct ranked { double value; int expert; } ranked;       /* or place */
+enum { MAX_MISSES = 4096 };              /* remembered until the next exchange */
 
-/* A place that is FILLING, or LEAVING: then its expert is on its way to a slot. */
-typedef struct moving { int place, leaver, slot; } moving;       /* leaver -1: nobody leaves */
+typedef struct ranked { double value; int index; } ranked;        /* an expert or a frame */
+
+/* A frame that is FILLING, or LEAVING: then `evicted` is being copied to the RAM frame. */
+typedef struct moving { int frame, evicted, ram_frame; } moving;  /* FILLING: -1 and -1 */
 
 struct frame_table {
     const expert_banks *banks;
-    ram_frames *slots;                   /* borrowed; NULL: all experts are in RAM, too */
-    const frame_mover *mover;
+    ram_frames *ram;                     /* borrowed; NULL: every expert is in RAM */
     int n_layer, n_expert;
-    int most_uploads;
+    int max_uploads;
     double margin;
     expert_cache *cache;
     int n_pool;
-    frame_pool pools[CACHE_MOST_POOLS];
+    frame_pool pools[CACHE_MAX_POOLS];
     uint8_t *pool_of;                    /* [n_layer] */
     int32_t *map;                        /* borrowed */
-    frame_state *states;                 /* [places] */
-    int *ready;                          /* [n_layer] */
-    int n_place;
-    moving queue[FRAME_TABLE_EVENTS];    /* in order, from head on */
-    int head, n_moving, n_unsent;        /* the last n_unsent have not been sent */
-    int next_mark;                       /* of the next copy; marks are taken in turn */
-    expert_id misses[MOST_MISSES];       /* chosen since the last turn, and not there */
+    frame_state *states;                 /* [n_frame] */
+    int *n_ready;                        /* [n_layer] */
+    int n_frame;
+    moving queue[FRAME_TABLE_EVENTS];    /* a ring: n_moving entries from head on */
+    int head, n_moving, n_unsent;        /* the last n_unsent were not submitted */
+    int next_event;                      /* of the next copy; events are used in turn */
+    expert_id misses[MAX_MISSES];        /* since the last exchange */
     int n_miss;
     ranked *ranks;                       /* [2, n_expert] scratch of prompts */
     frame_table_stats stats;
@@ -49,15 +50,16 @@ static frame_pool pool_for(const expert_bank *b)
 {
     frame_pool p = { .stride = 0 };
     for (int s = 0; s < SLAB_COUNT; s++) {
-        p.at[s] = p.stride;
-        p.stride += size_align(expert_slab_bytes(b, (expert_slab)s), FRAME_ALIGN);
+        p.slab_offset[s] = p.stride;
+        p.stride += expert_frame_slab_bytes(b, (expert_slab)s);
     }
     return p;
 }
 
 static bool same_pool(const frame_pool *a, const frame_pool *b)
 {
-    return a->stride == b->stride && memcmp(a->at, b->at, sizeof a->at) == 0;
+    return a->stride == b->stride &&
+           memcmp(a->slab_offset, b->slab_offset, sizeof a->slab_offset) == 0;
 }
 
 uint64_t frame_table_bytes(const expert_banks *b, int n_layer, int n_expert)
@@ -67,616 +69,596 @@ uint64_t frame_table_bytes(const expert_banks *b, int n_layer, int n_expert)
     return sum;
 }
 
-/* How many places of its pool a layer adds, so that every layer could have the same share of its
- * experts. What is left goes to the first layers. One without experts has a pool of no places. */
-static int places_for(const frame_table *r, uint64_t stride, uint64_t each, uint64_t *left)
+/* How many frames a layer adds to its pool: each layer the same number, and the first layers one
+ * more while bytes are left. A layer without experts has a pool of no frames. */
+static int frames_for(const frame_table *t, uint64_t stride, uint64_t each, uint64_t *left)
 {
     if (stride == 0) return 0;
-    const int n = (int)(each < (uint64_t)r->n_expert ? each : (uint64_t)r->n_expert);
-    if (n == r->n_expert || *left < stride) return n;
+    const int n = (int)(each < (uint64_t)t->n_expert ? each : (uint64_t)t->n_expert);
+    if (n == t->n_expert || *left < stride) return n;
     *left -= stride;
     return n + 1;
 }
 
-/* Pools by size. */
-static int make_pools(frame_table *r, uint64_t bytes, const int *n_place, err_ctx *err)
+static int make_pools(frame_table *t, uint64_t bytes, const int *n_frame, err_ctx *err)
 {
-    const uint64_t one = frame_table_bytes(r->banks, r->n_layer, 1), each = bytes / one;
-    uint64_t left = bytes - each * one, at = 0;
+    const uint64_t one = frame_table_bytes(t->banks, t->n_layer, 1), each = bytes / one;
+    uint64_t left = bytes - each * one, end = 0;
     int token = 0;                       /* experts that one chooses */
-    for (int l = 0; l < r->n_layer; l++) {
-        const frame_pool p = pool_for(&r->banks->of[l]);
+    for (int l = 0; l < t->n_layer; l++) {
+        const frame_pool p = pool_for(&t->banks->of[l]);
         int i = 0;
-        while (i < r->n_pool && !same_pool(&r->pools[i], &p)) i++;
-        if (i == CACHE_MOST_POOLS)
+        while (i < t->n_pool && !same_pool(&t->pools[i], &p)) i++;
+        if (i == CACHE_MAX_POOLS)
             return err_set(err, ERR_UNSUPPORTED, "experts of more than %d sizes", i);
-        if (i == r->n_pool) r->pools[r->n_pool++] = p;
-        r->pool_of[l] = (uint8_t)i;
-        r->pools[i].n += n_place && p.stride > 0 ? n_place[l]
-                                                 : places_for(r, p.stride, each, &left);
-        if (p.stride > 0) token += r->banks->n_used;
+        if (i == t->n_pool) t->pools[t->n_pool++] = p;
+        t->pool_of[l] = (uint8_t)i;
+        t->pools[i].n += n_frame && p.stride > 0 ? n_frame[l]
+                                                 : frames_for(t, p.stride, each, &left);
+        if (p.stride > 0) token += t->banks->n_used;
     }
-    for (int i = 0; i < r->n_pool; i++) {
-        r->pools[i].first = r->n_place;
-        r->pools[i].begin = at;
-        r->n_place += r->pools[i].n;
-        at += (uint64_t)r->pools[i].n * r->pools[i].stride;
+    for (int i = 0; i < t->n_pool; i++) {
+        t->pools[i].first = t->n_frame;
+        t->pools[i].offset = end;
+        t->n_frame += t->pools[i].n;
+        end += (uint64_t)t->pools[i].n * t->pools[i].stride;
     }
-    if (r->n_place < token)
+    if (t->n_frame < token)
         return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of "
-                       "one token: none would be found again", r->n_place, (double)at * 1e-9,
+                       "one token: the cache would never hit", t->n_frame, (double)end * 1e-9,
                        token);
     return 0;
 }
 
-const frame_pool *frame_table_pool(const frame_table *r, int layer)
+const frame_pool *frame_table_pool(const frame_table *t, int layer)
 {
-    return &r->pools[r->pool_of[layer]];
+    return &t->pools[t->pool_of[layer]];
 }
 
-static const frame_pool *pool_at(const frame_table *r, int place)
+static const frame_pool *pool_of_frame(const frame_table *t, int frame)
 {
-    const frame_pool *p = r->pools;
-    while (place >= p->first + p->n) p++;
+    const frame_pool *p = t->pools;
+    while (frame >= p->first + p->n) p++;
     return p;
 }
 
-uint64_t frame_table_at(const frame_table *r, int place, expert_slab s)
+uint64_t frame_table_offset(const frame_table *t, int frame, expert_slab s)
 {
-    const frame_pool *p = pool_at(r, place);
-    return p->begin + (uint64_t)(place - p->first) * p->stride + p->at[s];
+    const frame_pool *p = pool_of_frame(t, frame);
+    return p->offset + (uint64_t)(frame - p->first) * p->stride + p->slab_offset[s];
 }
 
-uint64_t frame_table_all_bytes(const frame_table *r)
+uint64_t frame_table_all_bytes(const frame_table *t)
 {
-    const frame_pool *p = &r->pools[r->n_pool - 1];
-    return p->begin + (uint64_t)p->n * p->stride;
+    const frame_pool *p = &t->pools[t->n_pool - 1];
+    return p->offset + (uint64_t)p->n * p->stride;
 }
 
-int frame_table_count(const frame_table *r) { return r->n_place; }
+int frame_table_count(const frame_table *t) { return t->n_frame; }
 
-int frame_table_share(const frame_table *r, int layer)
+int frame_table_quota(const frame_table *t, int layer)
 {
-    const int pool = r->pool_of[layer];
+    const int pool = t->pool_of[layer];
     int n_layer = 0, before = 0;
-    for (int l = 0; l < r->n_layer; l++) {
-        before += l < layer && r->pool_of[l] == pool;
-        n_layer += r->pool_of[l] == pool;
+    for (int l = 0; l < t->n_layer; l++) {
+        before += l < layer && t->pool_of[l] == pool;
+        n_layer += t->pool_of[l] == pool;
     }
-    const int n = r->pools[pool].n, each = n / n_layer + (before < n % n_layer);
-    return min_int(each, r->n_expert);
+    const int n = t->pools[pool].n, each = n / n_layer + (before < n % n_layer);
+    return min_int(each, t->n_expert);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- create and free ------------------------------------------------------------------------- */
 
 int frame_table_create(frame_table **out, const expert_banks *b, const frame_table_options *o,
-                       const frame_mover *mover, err_ctx *err)
+                       err_ctx *err)
 {
-    frame_table *r = mem_zalloc(sizeof *r);
+    frame_table *t = mem_zalloc(sizeof *t);
     int rc;
     *out = NULL;
-    if (!r) return err_set(err, ERR_NOMEM, "experts in VRAM: %zu bytes", sizeof *r);
-    r->banks = b;
-    r->slots = o->slots;
-    r->mover = mover;
-    r->n_layer = o->n_layer;
-    r->n_expert = b->n_expert;
-    r->most_uploads = min_int(o->most_uploads, FRAME_TABLE_EVENTS);
-    r->margin = o->margin;
-    r->map = o->map;
-    r->pool_of = mem_zalloc((size_t)o->n_layer);
-    r->ready = mem_zalloc((size_t)o->n_layer * sizeof *r->ready);
-    r->ranks = mem_array(2 * (size_t)b->n_expert, sizeof *r->ranks);
-    if (!r->pool_of || !r->ready || !r->ranks) {
+    if (!t) return err_set(err, ERR_NOMEM, "experts in VRAM: %zu bytes", sizeof *t);
+    t->banks = b;
+    t->ram = o->ram;
+    t->n_layer = o->n_layer;
+    t->n_expert = b->n_expert;
+    t->max_uploads = min_int(o->max_uploads, FRAME_TABLE_EVENTS);
+    t->margin = o->margin;
+    t->map = o->map;
+    t->pool_of = mem_zalloc((size_t)o->n_layer);
+    t->n_ready = mem_zalloc((size_t)o->n_layer * sizeof *t->n_ready);
+    t->ranks = mem_array(2 * (size_t)b->n_expert, sizeof *t->ranks);
+    if (!t->pool_of || !t->n_ready || !t->ranks) {
         rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d layers", o->n_layer);
         goto fail;
     }
-    if ((rc = make_pools(r, o->bytes, o->n_place, err)) < 0) goto fail;
-    r->states = mem_zalloc((size_t)r->n_place * sizeof *r->states);
-    if (!r->states) {
-        rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d places", r->n_place);
+    if ((rc = make_pools(t, o->bytes, o->n_frame, err)) < 0) goto fail;
+    t->states = mem_zalloc((size_t)t->n_frame * sizeof *t->states);
+    if (!t->states) {
+        rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d frames", t->n_frame);
         goto fail;
     }
-    cache_shape shape = { .n_layer = o->n_layer, .n_expert = b->n_expert, .n_pool = r->n_pool,
-                          .pool_of = r->pool_of, .policy = o->policy };
-    for (int i = 0; i < r->n_pool; i++) shape.n_place[i] = r->pools[i].n;
-    if ((rc = expert_cache_create(&r->cache, &shape, err)) < 0) goto fail;
-    for (int i = 0; i < o->n_layer * b->n_expert; i++) r->map[i] = -1;
-    *out = r;
+    cache_shape shape = { .n_layer = o->n_layer, .n_expert = b->n_expert, .n_pool = t->n_pool,
+                          .pool_of = t->pool_of, .policy = o->policy };
+    for (int i = 0; i < t->n_pool; i++) shape.n_frame[i] = t->pools[i].n;
+    if ((rc = expert_cache_create(&t->cache, &shape, err)) < 0) goto fail;
+    for (int i = 0; i < o->n_layer * b->n_expert; i++) t->map[i] = -1;
+    *out = t;
     return 0;
 fail:
-    frame_table_free(r);
+    frame_table_free(t);
     return rc;
 }
 
-void frame_table_free(frame_table *r)
+void frame_table_free(frame_table *t)
 {
-    if (!r) return;
-    expert_cache_free(r->cache);
-    mem_free(r->states);
-    mem_free(r->ranks);
-    mem_free(r->ready);
-    mem_free(r->pool_of);
-    mem_free(r);
+    if (!t) return;
+    expert_cache_free(t->cache);
+    mem_free(t->states);
+    mem_free(t->ranks);
+    mem_free(t->n_ready);
+    mem_free(t->pool_of);
+    mem_free(t);
 }
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-static int32_t *map_entry(const frame_table *r, int layer, int expert)
+static int32_t *map_entry(const frame_table *t, int layer, int expert)
 {
-    return &r->map[(size_t)layer * (size_t)r->n_expert + (size_t)expert];
+    return &t->map[(size_t)layer * (size_t)t->n_expert + (size_t)expert];
 }
 
-int frame_table_find(const frame_table *r, int layer, int expert)
+int frame_table_find(const frame_table *t, int layer, int expert)
 {
-    const int32_t at = *map_entry(r, layer, expert);
-    return at < 0 ? -1 : frame_table_pool(r, layer)->first + at;
+    const int32_t i = *map_entry(t, layer, expert);
+    return i < 0 ? -1 : frame_table_pool(t, layer)->first + i;
 }
 
-frame_state frame_table_state(const frame_table *r, int place) { return r->states[place]; }
-int frame_table_ready(const frame_table *r, int layer) { return r->ready[layer]; }
+frame_state frame_table_state(const frame_table *t, int frame) { return t->states[frame]; }
+int frame_table_n_ready(const frame_table *t, int layer) { return t->n_ready[layer]; }
 
-static expert_id owner_of(const frame_table *r, int place)
+static expert_id owner_of(const frame_table *t, int frame)
 {
-    const int owner = expert_cache_owner(r->cache, place);
+    const int owner = expert_cache_owner(t->cache, frame);
     assert(owner >= 0);
-    return (expert_id){ owner / r->n_expert, owner % r->n_expert };
+    return (expert_id){ owner / t->n_expert, owner % t->n_expert };
 }
 
-static void make_ready(frame_table *r, int place)
+static void make_ready(frame_table *t, int frame)
 {
-    const expert_id e = owner_of(r, place);
-    r->states[place] = FRAME_READY;
-    *map_entry(r, e.layer, e.index) = place - frame_table_pool(r, e.layer)->first;
-    r->ready[e.layer]++;
+    const expert_id e = owner_of(t, frame);
+    t->states[frame] = FRAME_READY;
+    *map_entry(t, e.layer, e.index) = frame - frame_table_pool(t, e.layer)->first;
+    t->n_ready[e.layer]++;
 }
 
-static void leave_map(frame_table *r, expert_id e)
+static void unmap_expert(frame_table *t, expert_id e)
 {
-    *map_entry(r, e.layer, e.index) = -1;
-    r->ready[e.layer]--;
-    r->stats.evictions++;
+    *map_entry(t, e.layer, e.index) = -1;
+    t->n_ready[e.layer]--;
+    t->stats.evictions++;
 }
 
-/* The place's expert leaves the map; who owns the place is for the caller to say. */
-static void unmap(frame_table *r, int place)
+/* The caller sets the state. */
+static void assign(frame_table *t, int frame, int layer, int expert)
 {
-    if (r->states[place] == FRAME_READY) leave_map(r, owner_of(r, place));
+    if (t->states[frame] == FRAME_READY) unmap_expert(t, owner_of(t, frame));
+    expert_cache_assign(t->cache, frame, layer, expert);
 }
 
-static void empty(frame_table *r, int place)
+static void make_empty(frame_table *t, int frame)
 {
-    r->states[place] = FRAME_EMPTY;
-    expert_cache_drop(r->cache, place);
+    t->states[frame] = FRAME_EMPTY;
+    expert_cache_drop(t->cache, frame);
 }
 
-static void give(frame_table *r, int place, int layer, int expert)
-{
-    unmap(r, place);
-    expert_cache_assign(r->cache, place, layer, expert);
-}
-
-/* An EMPTY place of the layer's pool, or -1. */
-static int empty_place(const frame_table *r, int layer)
+/* An EMPTY frame of the layer's pool, or -1. */
+static int empty_frame(const frame_table *t, int layer)
 {
     double value;
-    const int place = expert_cache_weakest(r->cache, r->pool_of[layer], &value);
-    return place >= 0 && r->states[place] == FRAME_EMPTY ? place : -1;
+    const int frame = expert_cache_weakest(t->cache, t->pool_of[layer], &value);
+    return frame >= 0 && t->states[frame] == FRAME_EMPTY ? frame : -1;
 }
 
-int frame_table_put(frame_table *r, int layer, int expert)
+int frame_table_put(frame_table *t, int layer, int expert)
 {
-    if (expert_cache_find(r->cache, layer, expert) >= 0) return -1;
-    const int place = empty_place(r, layer);
-    if (place < 0) return -1;
-    give(r, place, layer, expert);
-    make_ready(r, place);
-    return place;
+    if (expert_cache_find(t->cache, layer, expert) >= 0) return -1;
+    const int frame = empty_frame(t, layer);
+    if (frame < 0) return -1;
+    assign(t, frame, layer, expert);
+    make_ready(t, frame);
+    return frame;
 }
 
-void frame_table_seed(frame_table *r, int layer, int expert, double frequency)
+void frame_table_seed(frame_table *t, int layer, int expert, double frequency)
 {
-    expert_cache_seed(r->cache, layer, expert, frequency, 0);
+    expert_cache_seed(t->cache, layer, expert, frequency, 0);
 }
 
 static int by_value(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
     if (x->value != y->value) return x->value < y->value ? -1 : 1;
-    return x->expert - y->expert;
+    return x->index - y->index;
 }
 
-int frame_table_list(const frame_table *r, int *list, int cap)
+int frame_table_list(const frame_table *t, int *list, int cap)
 {
-    ranked *all = mem_array((size_t)r->n_place, sizeof *all);
+    ranked *all = mem_array((size_t)t->n_frame, sizeof *all);
     int n = 0;
-    for (int p = 0; all && p < r->n_place; p++) {
-        if (r->states[p] != FRAME_READY) continue;
-        const expert_id e = owner_of(r, p);
-        all[n++] = (ranked){ -expert_cache_value(r->cache, e.layer, e.index),
-                             e.layer * r->n_expert + e.index };
+    for (int p = 0; all && p < t->n_frame; p++) {
+        if (t->states[p] != FRAME_READY) continue;
+        const expert_id e = owner_of(t, p);
+        all[n++] = (ranked){ -expert_cache_value(t->cache, e.layer, e.index),
+                             e.layer * t->n_expert + e.index };
     }
     if (n > 0) qsort(all, (size_t)n, sizeof *all, by_value);
     n = min_int(n, cap);
-    for (int i = 0; i < n; i++) list[i] = all[i].expert;
+    for (int i = 0; i < n; i++) list[i] = all[i].index;
     mem_free(all);
     return n;
 }
 
-void frame_table_pin(frame_table *r, int layer, int expert, bool pinned)
+void frame_table_pin(frame_table *t, int layer, int expert, bool pinned)
 {
-    expert_cache_pin(r->cache, layer, expert, pinned);
+    expert_cache_pin(t->cache, layer, expert, pinned);
 }
 
-/* READY places whose expert is neither wanted (NULL: none is) nor pinned, the weakest first. */
-static int spare_places(const frame_table *r, const bool *wanted, ranked *list)
+/* READY frames whose expert is neither wanted (NULL: none is) nor pinned, the weakest first. */
+static int evictable_frames(const frame_table *t, const bool *wanted, ranked *list)
 {
     int n = 0;
-    for (int p = 0; p < r->n_place; p++) {
-        if (r->states[p] != FRAME_READY) continue;
-        const expert_id e = owner_of(r, p);
-        if (!expert_cache_is_pinned(r->cache, e.layer, e.index) &&
-            !(wanted && wanted[e.layer * r->n_expert + e.index]))
-            list[n++] = (ranked){ expert_cache_value(r->cache, e.layer, e.index), p };
+    for (int p = 0; p < t->n_frame; p++) {
+        if (t->states[p] != FRAME_READY) continue;
+        const expert_id e = owner_of(t, p);
+        if (!expert_cache_is_pinned(t->cache, e.layer, e.index) &&
+            !(wanted && wanted[e.layer * t->n_expert + e.index]))
+            list[n++] = (ranked){ expert_cache_value(t->cache, e.layer, e.index), p };
     }
     if (n > 0) qsort(list, (size_t)n, sizeof *list, by_value);
     return n;
 }
 
-/* The next one of n places that is in the pool, from number i on; n: there is none. */
-static int next_of(const frame_pool *pool, const ranked *places, int i, int n)
+/* The first frame of the pool in frames[i..n-1], or n. */
+static int next_of(const frame_pool *pool, const ranked *frames, int i, int n)
 {
-    while (i < n && (places[i].expert < pool->first ||
-                     places[i].expert >= pool->first + pool->n))
+    while (i < n && (frames[i].index < pool->first ||
+                     frames[i].index >= pool->first + pool->n))
         i++;
     return i;
 }
 
-/* ---- places whose contents change ------------------------------------------------------------ */
+/* ---- frames whose contents change ------------------------------------------------------------ */
 
-/* An expert will have the place, which is EMPTY or READY: in the latter case whoever is there makes
- * room, after a copy of it if experts are moved. False if there is no slot for that, or no mark. */
-static bool begin_move(frame_table *r, int place, int layer, int expert)
+static int queue_index(const frame_table *t, int i) { return (t->head + i) % FRAME_TABLE_EVENTS; }
+
+static void push(frame_table *t, moving m)
 {
-    moving m = { .place = place, .leaver = -1, .slot = -1 };
-    if (r->n_moving == FRAME_TABLE_EVENTS) return false;
-    if (r->slots && r->states[place] == FRAME_READY) {
-        if ((m.slot = ram_frames_take(r->slots, layer)) < 0) return false;
-        m.leaver = expert_cache_assign(r->cache, place, layer, expert);
-        r->states[place] = FRAME_LEAVING;
+    t->queue[queue_index(t, t->n_moving++)] = m;
+    t->n_unsent++;
+}
+
+/* Decides a copy to a frame that is EMPTY or READY. Where experts are moved, the expert of a READY
+ * one is copied to RAM first. False if there is no RAM frame for it, or no event. */
+static bool begin_move(frame_table *t, int frame, int layer, int expert)
+{
+    moving m = { .frame = frame, .evicted = -1, .ram_frame = -1 };
+    if (t->n_moving == FRAME_TABLE_EVENTS) return false;
+    if (t->ram && t->states[frame] == FRAME_READY) {
+        if ((m.ram_frame = ram_frames_take(t->ram, layer)) < 0) return false;
+        m.evicted = expert_cache_assign(t->cache, frame, layer, expert);
+        t->states[frame] = FRAME_LEAVING;
     } else {
-        give(r, place, layer, expert);
-        r->states[place] = FRAME_FILLING;
+        assign(t, frame, layer, expert);
+        t->states[frame] = FRAME_FILLING;
     }
-    r->queue[(r->head + r->n_moving++) % FRAME_TABLE_EVENTS] = m;
-    r->n_unsent++;
+    push(t, m);
     return true;
 }
 
-/* The copy of whoever made room has arrived: the place is free for the next. */
-static void end_leaving(frame_table *r, moving m)
+static void end_leaving(frame_table *t, moving m)
 {
-    const expert_id e = { m.leaver / r->n_expert, m.leaver % r->n_expert };
-    leave_map(r, e);
-    ram_frames_put(r->slots, m.slot, e.layer, e.index);
-    r->states[m.place] = FRAME_FILLING;
-    r->queue[(r->head + r->n_moving++) % FRAME_TABLE_EVENTS] = (moving){ m.place, -1, -1 };
-    r->n_unsent++;
-    r->stats.saves++;
+    const expert_id e = { m.evicted / t->n_expert, m.evicted % t->n_expert };
+    unmap_expert(t, e);
+    ram_frames_put(t->ram, m.ram_frame, e.layer, e.index);
+    t->states[m.frame] = FRAME_FILLING;
+    push(t, (moving){ m.frame, -1, -1 });
+    t->stats.saves++;
 }
 
-static void end_filling(frame_table *r, int place)
+static void end_filling(frame_table *t, int frame)
 {
-    const expert_id e = owner_of(r, place);
-    make_ready(r, place);
-    if (r->slots) ram_frames_leave(r->slots, e.layer, e.index);
-    r->stats.uploads++;
-    r->stats.upload_bytes += expert_slabs_bytes(&r->banks->of[e.layer]);
+    const expert_id e = owner_of(t, frame);
+    make_ready(t, frame);
+    if (t->ram) ram_frames_remove(t->ram, e.layer, e.index);
+    t->stats.uploads++;
+    t->stats.upload_bytes += expert_slabs_bytes(&t->banks->of[e.layer]);
 }
 
-/* A copy is lost: whoever was to make room stays. */
-static void undo_move(frame_table *r, moving m)
+/* A FILLING frame becomes EMPTY; a LEAVING one keeps its expert. */
+static void undo_move(frame_table *t, moving m)
 {
-    if (m.leaver < 0) {
-        empty(r, m.place);
+    if (m.evicted < 0) {
+        make_empty(t, m.frame);
         return;
     }
-    expert_cache_drop(r->cache, m.place);        /* who was to come may be pinned */
-    expert_cache_assign(r->cache, m.place, m.leaver / r->n_expert, m.leaver % r->n_expert);
-    r->states[m.place] = FRAME_READY;
-    ram_frames_return(r->slots, m.slot);
+    expert_cache_drop(t->cache, m.frame);        /* the expert to come may be pinned */
+    expert_cache_assign(t->cache, m.frame, m.evicted / t->n_expert, m.evicted % t->n_expert);
+    t->states[m.frame] = FRAME_READY;
+    ram_frames_return(t->ram, m.ram_frame);
 }
 
-/* Whether it could come in: where experts are moved, not one that is just leaving. */
-static bool can_come(const frame_table *r, int layer, int expert)
+/* Whether an expert may get a frame. Where experts are moved, one that is LEAVING may not. */
+static bool can_enter(const frame_table *t, int layer, int expert)
 {
-    return expert_cache_find(r->cache, layer, expert) < 0 &&
-           (!r->slots || ram_frames_find(r->slots, layer, expert) >= 0);
+    return expert_cache_find(t->cache, layer, expert) < 0 &&
+           (!t->ram || ram_frames_find(t->ram, layer, expert) >= 0);
 }
 
-/* Gives the place to an expert, at once or by a move. */
-static bool take_over(frame_table *r, int place, int layer, int expert)
+static bool replace(frame_table *t, int frame, int layer, int expert)
 {
-    if (r->slots) return begin_move(r, place, layer, expert);
-    give(r, place, layer, expert);
-    make_ready(r, place);
+    if (t->ram) return begin_move(t, frame, layer, expert);
+    assign(t, frame, layer, expert);
+    make_ready(t, frame);
     return true;
 }
 
 /* swaps NULL: experts are moved. */
-static int bring_all(frame_table *r, const int *experts, int n, frame_table_swap *swaps,
+static int apply(frame_table *t, const int *experts, int n, frame_table_swap *swaps,
                      err_ctx *err)
 {
-    const int all = r->n_layer * r->n_expert;
+    const int all = t->n_layer * t->n_expert;
     bool *wanted = mem_zalloc((size_t)all * sizeof *wanted);
-    ranked *spare = mem_array((size_t)r->n_place, sizeof *spare);
-    int n_swap = 0, next[CACHE_MOST_POOLS] = { 0 };
-    if (!wanted || !spare) {
+    ranked *weak = mem_array((size_t)t->n_frame, sizeof *weak);
+    int n_swap = 0, next[CACHE_MAX_POOLS] = { 0 };
+    if (!wanted || !weak) {
         mem_free(wanted);
-        mem_free(spare);
+        mem_free(weak);
         return err_set(err, ERR_NOMEM, "experts in VRAM: %d experts", all);
     }
     for (int i = 0; i < n; i++)
         if (experts[i] >= 0 && experts[i] < all) wanted[experts[i]] = true;
-    const int n_spare = spare_places(r, wanted, spare);
+    const int n_weak = evictable_frames(t, wanted, weak);
     for (int i = 0; i < n; i++) {
-        const int l = experts[i] / r->n_expert, e = experts[i] % r->n_expert;
-        if (experts[i] < 0 || experts[i] >= all || !can_come(r, l, e)) continue;
-        int place = empty_place(r, l), *at = &next[r->pool_of[l]];
-        const frame_pool *pool = frame_table_pool(r, l);
-        if (place < 0 && (*at = next_of(pool, spare, *at, n_spare)) < n_spare)
-            place = spare[(*at)++].expert;
-        if (place < 0 || !take_over(r, place, l, e)) continue;
-        if (swaps) swaps[n_swap] = (frame_table_swap){ l, e, place };
+        const int l = experts[i] / t->n_expert, e = experts[i] % t->n_expert;
+        if (experts[i] < 0 || experts[i] >= all || !can_enter(t, l, e)) continue;
+        int frame = empty_frame(t, l), *i_weak = &next[t->pool_of[l]];
+        const frame_pool *pool = frame_table_pool(t, l);
+        if (frame < 0 && (*i_weak = next_of(pool, weak, *i_weak, n_weak)) < n_weak)
+            frame = weak[(*i_weak)++].index;
+        if (frame < 0 || !replace(t, frame, l, e)) continue;
+        if (swaps) swaps[n_swap] = (frame_table_swap){ l, e, frame };
         n_swap++;
     }
     mem_free(wanted);
-    mem_free(spare);
+    mem_free(weak);
     return n_swap;
 }
 
-int frame_table_apply(frame_table *r, const int *experts, int n, frame_table_swap *swaps,
+int frame_table_apply(frame_table *t, const int *experts, int n, frame_table_swap *swaps,
                       err_ctx *err)
 {
-    assert(!r->slots);
-    return bring_all(r, experts, n, swaps, err);
+    assert(!t->ram);
+    return apply(t, experts, n, swaps, err);
 }
 
-int frame_table_ask(frame_table *r, const int *experts, int n, err_ctx *err)
+int frame_table_apply_moves(frame_table *t, const int *experts, int n, err_ctx *err)
 {
-    assert(r->slots);
-    return r->most_uploads > 0 ? bring_all(r, experts, n, NULL, err) : 0;
+    assert(t->ram);
+    return t->max_uploads > 0 ? apply(t, experts, n, NULL, err) : 0;
 }
 
-void frame_table_lose(frame_table *r, int place)
+void frame_table_drop(frame_table *t, int frame)
 {
-    assert(!r->slots);
-    unmap(r, place);
-    empty(r, place);
+    assert(!t->ram && t->states[frame] == FRAME_READY);
+    unmap_expert(t, owner_of(t, frame));
+    make_empty(t, frame);
 }
 
 /* ---- between tokens -------------------------------------------------------------------------- */
 
-void frame_table_chosen(frame_table *r, int layer, const uint32_t *chosen, int n)
+void frame_table_chosen(frame_table *t, int layer, const uint32_t *chosen, int n)
 {
     for (int i = 0; i < n; i++) {
         const int e = (int)(chosen[i] & 0xFFFF);
-        if (e >= r->n_expert) continue;
-        expert_cache_use(r->cache, layer, e);
-        if (frame_table_find(r, layer, e) >= 0) {
-            r->stats.hits++;
+        if (e >= t->n_expert) continue;
+        expert_cache_use(t->cache, layer, e);
+        if (frame_table_find(t, layer, e) >= 0) {
+            t->stats.hits++;
             continue;
         }
-        r->stats.misses++;
-        if (r->n_miss < MOST_MISSES) r->misses[r->n_miss++] = (expert_id){ layer, e };
+        t->stats.misses++;
+        if (t->n_miss < MAX_MISSES) t->misses[t->n_miss++] = (expert_id){ layer, e };
     }
 }
 
-/* The oldest copies that have arrived. Returns how many, < 0 on failure. */
-static int take_in(frame_table *r, err_ctx *err)
+/* An expert's value is highest just after a use and lowest just before the next one. Without the
+ * margin two experts of equal popularity would replace each other at every token: copies without
+ * more hits. */
+static bool exceeds(const frame_table *t, double value, double weakest)
 {
-    int n = 0;
-    while (r->n_moving > r->n_unsent) {
-        const int mark = (r->next_mark - (r->n_moving - r->n_unsent) + FRAME_TABLE_EVENTS) %
-                         FRAME_TABLE_EVENTS;
-        const moving m = r->queue[r->head];
-        const int passed = r->mover->passed(r->mover->self, mark, err);
-        if (passed < 0) return passed;
-        if (passed == 0) break;
-        r->head = (r->head + 1) % FRAME_TABLE_EVENTS;
-        r->n_moving--;
-        if (m.leaver >= 0) end_leaving(r, m);
-        else end_filling(r, m.place);
-        n++;
-    }
-    return n;
-}
-
-/* What was under way is lost. */
-static void give_up(frame_table *r)
-{
-    for (; r->n_moving > 0; r->n_moving--) {
-        undo_move(r, r->queue[r->head]);
-        r->head = (r->head + 1) % FRAME_TABLE_EVENTS;
-    }
-    r->n_unsent = 0;
-    r->stats.failures++;
-}
-
-/* Whether a value is enough to take a place. One that was chosen just now looks better than it is,
- * and the weakest, which was not for long, looks worse: by a small margin such pairs change places
- * at every token, and no more is found for all the copies. */
-static bool is_worth(const frame_table *r, double value, double weakest)
-{
-    return expert_cache_gain(r->cache, value, weakest) > r->margin;
+    return expert_cache_gain(t->cache, value, weakest) > t->margin;
 }
 
 /* Experts that are used and missing, the most valuable first. */
-static int used_and_missing(const frame_table *r, ranked *list)
+static int used_and_missing(const frame_table *t, ranked *list)
 {
     int n = 0;
-    for (int l = 0; l < r->n_layer; l++)
-        for (int e = 0; e < r->n_expert; e++)
-            if (can_come(r, l, e) && expert_cache_was_used(r->cache, l, e))
-                list[n++] = (ranked){ -expert_cache_value(r->cache, l, e), l * r->n_expert + e };
+    for (int l = 0; l < t->n_layer; l++)
+        for (int e = 0; e < t->n_expert; e++)
+            if (can_enter(t, l, e) && expert_cache_was_used(t->cache, l, e))
+                list[n++] = (ranked){ -expert_cache_value(t->cache, l, e), l * t->n_expert + e };
     if (n > 0) qsort(list, (size_t)n, sizeof *list, by_value);
     return n;
 }
 
-int frame_table_missing(const frame_table *r, int *list, int cap)
+int frame_table_missing(const frame_table *t, int *list, int cap)
 {
-    ranked *missing = mem_array((size_t)(r->n_layer * r->n_expert), sizeof *missing);
-    ranked *weak = mem_array((size_t)r->n_place, sizeof *weak);
-    int n = 0, next[CACHE_MOST_POOLS] = { 0 }, n_empty[CACHE_MOST_POOLS] = { 0 };
-    const int n_missing = missing && weak ? used_and_missing(r, missing) : 0;
-    const int n_weak = n_missing > 0 ? spare_places(r, NULL, weak) : 0;
-    for (int k = 0; k < r->n_pool; k++)
-        for (int p = r->pools[k].first; p < r->pools[k].first + r->pools[k].n; p++)
-            n_empty[k] += r->states[p] == FRAME_EMPTY;
+    ranked *missing = mem_array((size_t)(t->n_layer * t->n_expert), sizeof *missing);
+    ranked *weak = mem_array((size_t)t->n_frame, sizeof *weak);
+    int n = 0, next[CACHE_MAX_POOLS] = { 0 }, n_empty[CACHE_MAX_POOLS] = { 0 };
+    const int n_missing = missing && weak ? used_and_missing(t, missing) : 0;
+    const int n_weak = n_missing > 0 ? evictable_frames(t, NULL, weak) : 0;
+    for (int k = 0; k < t->n_pool; k++)
+        for (int p = t->pools[k].first; p < t->pools[k].first + t->pools[k].n; p++)
+            n_empty[k] += t->states[p] == FRAME_EMPTY;
     for (int i = 0; i < n_missing && n < cap; i++) {
-        const int l = missing[i].expert / r->n_expert;
-        const frame_pool *pool = frame_table_pool(r, l);
-        int *at = &next[r->pool_of[l]], *empty = &n_empty[r->pool_of[l]];
-        *at = next_of(pool, weak, *at, n_weak);
+        const int l = missing[i].index / t->n_expert;
+        const frame_pool *pool = frame_table_pool(t, l);
+        int *i_weak = &next[t->pool_of[l]], *empty = &n_empty[t->pool_of[l]];
+        *i_weak = next_of(pool, weak, *i_weak, n_weak);
         if (*empty > 0) --*empty;
-        else if (*at < n_weak && is_worth(r, -missing[i].value, weak[*at].value)) ++*at;
+        else if (*i_weak < n_weak && exceeds(t, -missing[i].value, weak[*i_weak].value)) ++*i_weak;
         else continue;
-        list[n++] = missing[i].expert;
+        list[n++] = missing[i].index;
     }
     mem_free(missing);
     mem_free(weak);
     return n;
 }
 
-/* A missing expert takes the place of the weakest, if it is worth more. */
-static bool make_room(frame_table *r, expert_id e)
+/* Decides a copy for a missing expert to an EMPTY frame, or to the weakest expert's. */
+static bool admit_one(frame_table *t, expert_id e)
 {
     double weakest;
-    const int place = expert_cache_weakest(r->cache, r->pool_of[e.layer], &weakest);
-    const bool there = place >= 0 && r->states[place] == FRAME_READY;
-    if (place < 0 || !(r->states[place] == FRAME_EMPTY ||
-          (there && is_worth(r, expert_cache_value(r->cache, e.layer, e.index), weakest)))) {
-        r->stats.refused++;
-        return false;
-    }
-    return begin_move(r, place, e.layer, e.index);
+    const int frame = expert_cache_weakest(t->cache, t->pool_of[e.layer], &weakest);
+    const frame_state state = frame < 0 ? FRAME_FILLING : t->states[frame];
+    if (state == FRAME_EMPTY ||
+        (state == FRAME_READY &&
+         exceeds(t, expert_cache_value(t->cache, e.layer, e.index), weakest)))
+        return begin_move(t, frame, e.layer, e.index);
+    t->stats.refused++;
+    return false;
 }
 
-/* The most valuable of the missing, at most `room` of them, one by one: lists are short. Where one
- * of them got no place, no other one of its pool does. */
-static int admit(frame_table *r, int room)
+/* Decides copies for at most `cap` of the misses, the most valuable first. The list is short, so
+ * each step searches it. After one failure in a pool no other miss of that pool is tried. */
+static int admit(frame_table *t, int cap)
 {
-    bool full[CACHE_MOST_POOLS] = { false };
+    bool full[CACHE_MAX_POOLS] = { false };
     for (int n = 0;;) {
         int best = -1;
         double most = -INFINITY;
-        for (int i = 0; i < r->n_miss && n < room; i++) {
-            const expert_id e = r->misses[i];
-            if (full[r->pool_of[e.layer]] || !can_come(r, e.layer, e.index)) continue;
-            const double value = expert_cache_value(r->cache, e.layer, e.index);
+        for (int i = 0; i < t->n_miss && n < cap; i++) {
+            const expert_id e = t->misses[i];
+            if (full[t->pool_of[e.layer]] || !can_enter(t, e.layer, e.index)) continue;
+            const double value = expert_cache_value(t->cache, e.layer, e.index);
             if (value <= most) continue;
             most = value;
             best = i;
         }
         if (best < 0) return n;
-        if (make_room(r, r->misses[best])) n++;
-        else full[r->pool_of[r->misses[best].layer]] = true;
+        if (admit_one(t, t->misses[best])) n++;
+        else full[t->pool_of[t->misses[best].layer]] = true;
     }
 }
 
-int frame_table_take_in(frame_table *r, err_ctx *err)
+bool frame_table_exchange(frame_table *t, bool may_admit)
 {
-    const int changed = take_in(r, err);
-    if (changed < 0) give_up(r);
-    return changed < 0 ? changed : changed > 0;
+    expert_cache_tick(t->cache);
+    const int n = may_admit ? admit(t, t->max_uploads - t->n_moving) : 0;
+    t->n_miss = 0;
+    return n > 0;
 }
 
-int frame_table_exchange(frame_table *r, bool may_admit, err_ctx *err)
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+bool frame_table_next_copy(const frame_table *t, frame_copy *copy)
 {
-    expert_cache_tick(r->cache);
-    int changed = frame_table_take_in(r, err);
-    if (changed >= 0 && may_admit) changed += admit(r, r->most_uploads - r->n_moving);
-    r->n_miss = 0;
-    return changed < 0 ? changed : changed > 0;
+    if (t->n_unsent == 0) return false;
+    const moving m = t->queue[queue_index(t, t->n_moving - t->n_unsent)];
+    const expert_id e = m.evicted < 0 ? owner_of(t, m.frame)
+                                      : (expert_id){ m.evicted / t->n_expert,
+                                                     m.evicted % t->n_expert };
+    *copy = (frame_copy){ e.layer, e.index, m.frame, m.ram_frame, t->next_event };
+    return true;
 }
 
-static bool send_move(frame_table *r, moving m)
+void frame_table_submitted(frame_table *t)
 {
-    const frame_mover *to = r->mover;
-    const expert_id e = owner_of(r, m.place);
-    return m.leaver < 0 ? to->send(to->self, e.layer, e.index, m.place, r->next_mark)
-                        : to->save(to->self, m.leaver / r->n_expert, m.leaver % r->n_expert,
-                                   m.place, m.slot, r->next_mark);
+    assert(t->n_unsent > 0);
+    t->next_event = (t->next_event + 1) % FRAME_TABLE_EVENTS;
+    t->n_unsent--;
 }
 
-void frame_table_send(frame_table *r, int most)
+int frame_table_next_event(const frame_table *t)
 {
-    for (; r->n_unsent > 0 && most > 0; most--) {
-        if (send_move(r, r->queue[(r->head + r->n_moving - r->n_unsent) % FRAME_TABLE_EVENTS])) {
-            r->next_mark = (r->next_mark + 1) % FRAME_TABLE_EVENTS;
-            r->n_unsent--;
-            continue;
-        }
-        for (; r->n_unsent > 0; r->n_unsent--, r->n_moving--)    /* this one, and those after it */
-            undo_move(r, r->queue[(r->head + r->n_moving - 1) % FRAME_TABLE_EVENTS]);
-        r->stats.failures++;
-    }
+    const int n_sent = t->n_moving - t->n_unsent;
+    return n_sent > 0 ? (t->next_event - n_sent + FRAME_TABLE_EVENTS) % FRAME_TABLE_EVENTS : -1;
+}
+
+void frame_table_arrived(frame_table *t)
+{
+    assert(t->n_moving > t->n_unsent);
+    const moving m = t->queue[t->head];
+    t->head = (t->head + 1) % FRAME_TABLE_EVENTS;
+    t->n_moving--;
+    if (m.evicted >= 0) end_leaving(t, m);
+    else end_filling(t, m.frame);
+}
+
+void frame_table_cancel(frame_table *t, bool submitted)
+{
+    const int first = submitted ? 0 : t->n_moving - t->n_unsent;
+    for (int i = first; i < t->n_moving; i++) undo_move(t, t->queue[queue_index(t, i)]);
+    t->n_moving = first;
+    t->n_unsent = 0;
+    t->stats.failures++;
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-/* The layer's experts that were chosen and are missing, the most valuable first; those that are
- * READY, the least valuable first. */
-static int rank_missing(frame_table *r, int layer, const int32_t *counts, ranked *list)
+/* The layer's chosen and missing experts, the most valuable first. */
+static int rank_missing(frame_table *t, int layer, const int32_t *counts, ranked *list)
 {
     int n = 0;
-    for (int e = 0; e < r->n_expert; e++)
-        if (counts[e] > 0 && expert_cache_find(r->cache, layer, e) < 0)
-            list[n++] = (ranked){ -expert_cache_value(r->cache, layer, e), e };
+    for (int e = 0; e < t->n_expert; e++)
+        if (counts[e] > 0 && expert_cache_find(t->cache, layer, e) < 0)
+            list[n++] = (ranked){ -expert_cache_value(t->cache, layer, e), e };
     qsort(list, (size_t)n, sizeof *list, by_value);
     return n;
 }
 
-static int rank_ready(frame_table *r, int layer, ranked *list)
+/* The layer's experts that may be evicted, the least valuable first. */
+static int rank_ready(frame_table *t, int layer, ranked *list)
 {
     int n = 0;
-    for (int e = 0; e < r->n_expert; e++)
-        if (frame_table_find(r, layer, e) >= 0 && !expert_cache_is_pinned(r->cache, layer, e))
-            list[n++] = (ranked){ expert_cache_value(r->cache, layer, e), e };
+    for (int e = 0; e < t->n_expert; e++)
+        if (frame_table_find(t, layer, e) >= 0 && !expert_cache_is_pinned(t->cache, layer, e))
+            list[n++] = (ranked){ expert_cache_value(t->cache, layer, e), e };
     qsort(list, (size_t)n, sizeof *list, by_value);
     return n;
 }
 
-int frame_table_prompt(frame_table *r, int layer, const int32_t *counts, const bool *passing,
+int frame_table_prompt(frame_table *t, int layer, const int32_t *counts, const bool *passing,
                        frame_table_swap *swaps, int cap)
 {
-    ranked *missing = r->ranks, *ready = r->ranks + r->n_expert;
+    ranked *missing = t->ranks, *ready = t->ranks + t->n_expert;
     int n = 0, weakest = 0;
-    for (int e = 0; e < r->n_expert; e++)
-        if (counts[e] > 0) expert_cache_use_many(r->cache, layer, e, counts[e]);
-    if (r->most_uploads == 0) return 0;
-    const int n_missing = rank_missing(r, layer, counts, missing);
-    const int n_ready = rank_ready(r, layer, ready), share = frame_table_share(r, layer);
-    if (r->slots) {
-        for (int i = 0; i < n_missing && i < r->banks->n_used && r->n_miss < MOST_MISSES; i++)
-            r->misses[r->n_miss++] = (expert_id){ layer, missing[i].expert };
+    for (int e = 0; e < t->n_expert; e++)
+        if (counts[e] > 0) expert_cache_use_many(t->cache, layer, e, counts[e]);
+    if (t->max_uploads == 0) return 0;
+    const int n_missing = rank_missing(t, layer, counts, missing);
+    const int n_ready = rank_ready(t, layer, ready), quota = frame_table_quota(t, layer);
+    if (t->ram) {
+        for (int i = 0; i < n_missing && i < t->banks->n_used && t->n_miss < MAX_MISSES; i++)
+            t->misses[t->n_miss++] = (expert_id){ layer, missing[i].index };
         return 0;
     }
     for (int i = 0; i < n_missing && n < cap; i++) {
-        const int e = missing[i].expert;
+        const int e = missing[i].index;
         if (passing && !passing[e]) continue;
-        int place = r->ready[layer] < share ? frame_table_put(r, layer, e) : -1;
-        if (place < 0) {
+        int frame = t->n_ready[layer] < quota ? frame_table_put(t, layer, e) : -1;
+        if (frame < 0) {
             if (weakest == n_ready || !(-missing[i].value > ready[weakest].value)) break;
-            place = frame_table_find(r, layer, ready[weakest++].expert);
-            give(r, place, layer, e);
-            make_ready(r, place);
+            frame = frame_table_find(t, layer, ready[weakest++].index);
+            assign(t, frame, layer, e);
+            make_ready(t, frame);
         }
-        swaps[n++] = (frame_table_swap){ layer, e, place };
+        swaps[n++] = (frame_table_swap){ layer, e, frame };
     }
-    r->stats.swaps += (uint64_t)n;
+    t->stats.swaps += (uint64_t)n;
     return n;
 }
 
-frame_table_stats frame_table_counts(const frame_table *r) { return r->stats; }
-void frame_table_reset_counts(frame_table *r) { r->stats = (frame_table_stats){ 0 }; }
+frame_table_stats frame_table_counts(const frame_table *t) { return t->stats; }
+void frame_table_reset_counts(frame_table *t) { t->stats = (frame_table_stats){ 0 }; }

@@ -1,157 +1,161 @@
-/* frame_table.h - which experts lie in VRAM, and which of them make room for others.
+/* frame_table.h - which expert is in which frame of VRAM. Bookkeeping only: the caller copies
+ * bytes.
  *
- * A place has room for one expert's three slabs. Layers whose experts have the same size share a
- * pool of places. A place is EMPTY, FILLING (its bytes are on their way) or READY. The map, which
- * the device reads, names READY places alone. Between tokens, experts of little value
- * (moe/expert_cache.h) make room for others that were chosen and missing: contents and map change,
- * sizes and addresses never do. Every expert is in RAM as well, so all of this costs or saves time
- * and cannot change a result.
+ * A frame is memory for the three slabs of one expert. Layers whose experts have the same size
+ * share a pool of frames. Sizes and addresses never change; contents do, between two tokens:
  *
- * Where RAM is too small for that, experts are moved: each is in a place or in a slot of RAM
- * (moe/ram_frames.h). Before one makes room its bytes go to a spare slot; until they have
- * arrived, its place is LEAVING and as good as READY. What comes in leaves its slot once it is
- * READY. A copy that is lost leaves both experts where they were.
+ *   EMPTY   -> FILLING   a copy from RAM was decided
+ *   FILLING -> READY     it has arrived: the map, which the device reads, names the frame
+ *   READY   -> FILLING   the expert is evicted: it leaves the map at once
  *
- * Decides and keeps the books; somebody else moves bytes (frame_mover). One thread at a time. */
+ * The policy (moe/expert_cache.h) values the experts. Every expert is in RAM, too, so a frame costs
+ * or saves time and cannot change a result.
+ *
+ * Where RAM is too small for all experts they are moved: each is in a VRAM frame or in a RAM frame
+ * (moe/ram_frames.h). READY -> LEAVING while the evicted expert is copied to a free RAM frame: the
+ * device may still read the VRAM frame. LEAVING -> FILLING when that copy has arrived. When FILLING
+ * ends, the new expert's RAM frame is free. A cancelled copy leaves both experts where they were.
+ *
+ * One thread at a time. */
 #ifndef MOE_FRAME_TABLE_H
 #define MOE_FRAME_TABLE_H
 
+#include "moe/cache_policy.h"
 #include "moe/expert.h"
-#include "moe/expert_cache.h"
 #include "moe/ram_frames.h"
 
 typedef enum frame_state { FRAME_EMPTY, FRAME_FILLING, FRAME_READY, FRAME_LEAVING } frame_state;
 
-/* Copies experts into places, in the order of the calls, while something else goes on. */
-typedef struct frame_mover {
-    void *self;
-    /* Starts to copy an expert to a place, and afterwards passes mark i. False: the expert cannot
-     * be had now. */
-    bool (*send)(void *self, int layer, int expert, int place, int i);
-    /* 1: mark i has been passed; 0: not yet; < 0: what was sent before it is lost. */
-    int (*passed)(void *self, int i, err_ctx *err);
-    /* As send, from a place to a slot of RAM: for experts that are moved. Else NULL. */
-    bool (*save)(void *self, int layer, int expert, int place, int slot, int i);
-} frame_mover;
-
-enum { FRAME_TABLE_EVENTS = 64 };        /* most places that are FILLING or LEAVING at a time */
+enum { FRAME_TABLE_EVENTS = 64 };        /* most frames that are FILLING or LEAVING at a time */
 
 typedef struct frame_table_options {
     int n_layer;                         /* the first layers: those of the GPU */
-    uint64_t bytes;                      /* of VRAM for places */
+    uint64_t bytes;                      /* VRAM for frames */
     cache_policy policy;
-    int most_uploads;                    /* begun between two tokens, at most FRAME_TABLE_EVENTS; 0:
-                                          * nothing is replaced */
-    double margin;                       /* by which a newcomer is worth more than the weakest:
-                                          * expert_cache_gain */
-    int32_t *map;                        /* [n_layer, n_expert] the caller's, for the device: the
-                                          * expert's place in its pool, or -1 */
-    ram_frames *slots;                   /* not NULL: experts are moved. Borrowed */
-    const int *n_place;                  /* [n_layer] places for the layers' experts, instead of
-                                          * bytes; or NULL */
+    int max_uploads;                     /* frames that may be FILLING or LEAVING after an exchange,
+                                          * 0..FRAME_TABLE_EVENTS; 0: contents never change */
+    double margin;                       /* a missing expert must exceed the weakest by it:
+                                          * cache_policy_margin */
+    int32_t *map;    /* [n_layer, n_expert] borrowed: the expert's frame, counted
+                                          * from its pool's first one, or -1 */
+    ram_frames *ram; /* borrowed. NULL: every expert is in RAM */
+    const int *n_frame;                  /* [n_layer] frames that each layer adds to its pool.
+                                          * NULL: as many as `bytes` allows, the same for each */
 } frame_table_options;
 
 typedef struct frame_table frame_table;
 
-/* All places are EMPTY. Borrows the banks, the mover and the map. Each layer begins with the
- * same share of its experts in mind: frame_table_share. ERR_RANGE if there is not a place for
- * every expert that a token chooses: a smaller cache would find nothing again. */
+/* All frames are EMPTY. Borrows the banks. ERR_RANGE if the frames are fewer than the experts that
+ * one token chooses: such a cache never hits. */
 int frame_table_create(frame_table **out, const expert_banks *b, const frame_table_options *o,
-                       const frame_mover *mover, err_ctx *err);
-void frame_table_free(frame_table *r);   /* NULL is fine; nothing is waited for */
+                       err_ctx *err);
+void frame_table_free(frame_table *t);   /* NULL is fine */
 
-/* VRAM that it would take to have a place for this many experts of each of the first layers. */
+/* Bytes of n_expert frames for each of the first n_layer layers. */
 uint64_t frame_table_bytes(const expert_banks *b, int n_layer, int n_expert);
 
 /* ---- pools ---- */
 
-enum { FRAME_ALIGN = 256 };              /* slabs of a place begin at multiples of it */
-
 typedef struct frame_pool {
-    uint64_t at[SLAB_COUNT], stride;     /* of slabs in a place; from one place to the next */
-    uint64_t begin;                      /* of the pool among all places' bytes */
-    int first, n;                        /* its places */
+    uint64_t slab_offset[SLAB_COUNT], stride;    /* in a frame; from one frame to the next */
+    uint64_t offset;                     /* of the pool's first frame in the bytes of all frames */
+    int first, n;                        /* its frames */
 } frame_pool;
-const frame_pool *frame_table_pool(const frame_table *r, int layer);
-uint64_t frame_table_at(const frame_table *r, int place, expert_slab s);  /* among all bytes */
-uint64_t frame_table_all_bytes(const frame_table *r);
-int frame_table_count(const frame_table *r);
-int frame_table_share(const frame_table *r, int layer);  /* places that a layer would get if all
-                                                          * layers got as many */
+const frame_pool *frame_table_pool(const frame_table *t, int layer);
+/* Of a slab in the bytes of all frames. */
+uint64_t frame_table_offset(const frame_table *t, int frame, expert_slab s);
+uint64_t frame_table_all_bytes(const frame_table *t);
+int frame_table_count(const frame_table *t);
+/* Frames that a layer gets if each layer of its pool gets as many. */
+int frame_table_quota(const frame_table *t, int layer);
 
 /* ---- contents ---- */
 
-int frame_table_find(const frame_table *r, int layer, int expert);  /* its READY place, or -1 */
-frame_state frame_table_state(const frame_table *r, int place);
-int frame_table_ready(const frame_table *r, int layer);  /* how many experts of it are READY */
+int frame_table_find(const frame_table *t, int layer, int expert); /* its frame in the map, or -1 */
+frame_state frame_table_state(const frame_table *t, int frame);
+int frame_table_n_ready(const frame_table *t, int layer);  /* its experts in the map */
 
-/* Gives an EMPTY place to an expert that has none. It counts as READY: the caller brings the bytes
- * before the map is used. Returns the place, or -1 if no place is EMPTY. */
-int frame_table_put(frame_table *r, int layer, int expert);
-/* The other way round: the bytes of a READY place are lost, and it is EMPTY. Not for experts that
- * are moved. */
-void frame_table_lose(frame_table *r, int place);
-/* As if it had been chosen that often, just now: for experts that are there to begin with. */
-void frame_table_seed(frame_table *r, int layer, int expert, double frequency);
-/* The READY experts, layer * n_expert + expert, the most valuable first. Returns how many, at most
- * cap. */
-int frame_table_list(const frame_table *r, int *list, int cap);
-/* Those that have been used, are missing, and are worth a copy: each beats one of the weakest by
- * the margin. The most valuable first. Returns how many, at most cap; none without memory. */
-int frame_table_missing(const frame_table *r, int *list, int cap);
-/* A pinned expert never makes room, once it is there. */
-void frame_table_pin(frame_table *r, int layer, int expert, bool pinned);
+/* Gives an EMPTY frame to an expert without one and makes it READY: the caller copies the bytes
+ * before the device reads the map. Returns the frame, or -1 if none is EMPTY. */
+int frame_table_put(frame_table *t, int layer, int expert);
+/* Makes a READY frame EMPTY. Not where experts are moved. */
+void frame_table_drop(frame_table *t, int frame);
+/* Sets an expert's history to `frequency` uses that ended now. */
+void frame_table_seed(frame_table *t, int layer, int expert, double frequency);
+/* A pinned expert is never evicted. It need not have a frame yet. */
+void frame_table_pin(frame_table *t, int layer, int expert, bool pinned);
 
-/* An expert that takes a place at once. */
-typedef struct frame_table_swap { int layer, expert, place; } frame_table_swap;
+/* The next two list experts as layer * n_expert + expert, the most valuable first, and return how
+ * many, at most cap. */
 
-/* Has as many of n experts (layer * n_expert + expert) there as possible, the first of them first:
- * others make room, the weakest first. What is FILLING stays. As with frame_table_put, the caller
- * brings the bytes of those in swaps [n] before the map is used. Returns how many, < 0 without
- * memory, and then nothing is changed. */
-int frame_table_apply(frame_table *r, const int *experts, int n, frame_table_swap *swaps,
+/* Experts in READY frames. */
+int frame_table_list(const frame_table *t, int *list, int cap);
+/* Used experts that are missing and would get a frame: an EMPTY one, or that of one of the weakest
+ * experts, which each exceeds by the margin. None without memory. */
+int frame_table_missing(const frame_table *t, int *list, int cap);
+
+typedef struct frame_table_swap { int layer, expert, frame; } frame_table_swap;
+
+/* Gives frames to as many of n experts (layer * n_expert + expert) as possible, in their order; the
+ * weakest of the others are evicted. FILLING frames stay. The new frames are READY: the caller
+ * copies the bytes of swaps [n] before the device reads the map. Returns how many, or < 0 without
+ * memory, and then nothing has changed. Not where experts are moved. */
+int frame_table_apply(frame_table *t, const int *experts, int n, frame_table_swap *swaps,
                       err_ctx *err);
-/* The same for experts that are moved: begins to move as many as there are spare slots for. What is
- * under way arrives first. Returns how many; once they have arrived, there may be more. */
-int frame_table_ask(frame_table *r, const int *experts, int n, err_ctx *err);
+/* The same where experts are moved: decides as many copies as there are free RAM frames. Returns
+ * how many. Call it again when they have arrived. */
+int frame_table_apply_moves(frame_table *t, const int *experts, int n, err_ctx *err);
 
-/* ---- between tokens ---- */
+/* ---- between two tokens ---- */
 
-/* What a layer chose for one token: n words, expert | anything << 16. */
-void frame_table_chosen(frame_table *r, int layer, const uint32_t *chosen, int n);
+/* The experts that a layer chose for one token: n words, expert | (ignored << 16). */
+void frame_table_chosen(frame_table *t, int layer, const uint32_t *chosen, int n);
 
-/* All choices of a token are known, and the next one has not begun: places that have been filled
- * become READY, and some experts make room, if they may. Returns 1 if the map has changed, 0 if
- * not, < 0 on failure: then what was under way is EMPTY, or READY as before if it was LEAVING, and
- * everything else as it was. */
-int frame_table_exchange(frame_table *r, bool may_admit, err_ctx *err);
-/* What has arrived becomes READY, as at a turn, and nothing else happens. Returns as that does. */
-int frame_table_take_in(frame_table *r, err_ctx *err);
-/* The device has ended the token before, and has the map, or will before it reads it again: at most
- * this many of the copies begin that have not. */
-void frame_table_send(frame_table *r, int most);
+/* Ends a token: decides copies for missing experts that exceed the weakest by the margin, if
+ * may_admit. Returns whether the map may have changed. */
+bool frame_table_exchange(frame_table *t, bool may_admit);
+
+/* ---- copies ----
+ *
+ * The caller submits the decided copies in their order, to one queue that keeps the order, and
+ * records the copy's event after each. It reports the arrivals in the same order. */
+
+typedef struct frame_copy {
+    int layer, expert, frame;
+    int ram_frame;                       /* the target in RAM; -1: the copy is from RAM to VRAM */
+    int event;                           /* 0..FRAME_TABLE_EVENTS-1 */
+} frame_copy;
+
+/* The oldest copy that was not submitted. False if there is none. */
+bool frame_table_next_copy(const frame_table *t, frame_copy *copy);
+void frame_table_submitted(frame_table *t);      /* frame_table_next_copy's */
+/* The event of the oldest copy that was submitted and has not arrived, or -1. */
+int frame_table_next_event(const frame_table *t);
+void frame_table_arrived(frame_table *t);        /* frame_table_next_event's; changes the map */
+/* Copies have failed. Cancels those that were not submitted and, if asked, those that were. */
+void frame_table_cancel(frame_table *t, bool submitted);
 
 /* ---- prompts ---- */
 
-/* What a layer chose in a chunk of a prompt: counts [n_expert]. Experts that are missing and worth
- * more take EMPTY places and those of the layer's own weakest experts, both in the books and in the
- * map; their bytes pass through VRAM just now, so any margin will do, and the caller copies them
- * before the map is used. Returns how many, at most cap. Experts that are moved come after the
- * prompt, as if a token had missed them. passing [n_expert]: only these take places; NULL: all
- * pass. */
-int frame_table_prompt(frame_table *r, int layer, const int32_t *counts, const bool *passing,
+/* Counts the choices of a layer in a chunk of a prompt: counts [n_expert]. Missing experts with
+ * more value take EMPTY frames and those of the layer's weakest experts. No margin: their bytes
+ * are in VRAM anyway. The new frames are READY, and the caller copies the bytes before the
+ * device reads the map. passing [n_expert]: only these take frames; NULL: all. Returns the
+ * number of swaps, at most cap. Where experts are moved there are none: the next exchange treats
+ * the most valuable missing experts as misses. */
+int frame_table_prompt(frame_table *t, int layer, const int32_t *counts, const bool *passing,
                        frame_table_swap *swaps, int cap);
 
 typedef struct frame_table_stats {
-    uint64_t hits, misses;               /* choices of tokens that were READY, and that were not */
-    uint64_t uploads, swaps;             /* experts brought in between tokens; during prompts */
-    uint64_t saves;                      /* experts taken to RAM before that */
+    uint64_t hits, misses;               /* choices of tokens */
+    uint64_t uploads, swaps;             /* experts that got a frame between tokens; in prompts */
+    uint64_t saves;                      /* evicted experts that were copied to RAM */
     uint64_t upload_bytes;
     uint64_t evictions;
-    uint64_t refused;                    /* missing experts that were worth less than the weakest */
-    uint64_t failures;
+    uint64_t refused;                    /* missing experts that did not exceed the weakest */
+    uint64_t failures;                   /* calls of frame_table_cancel */
 } frame_table_stats;
-frame_table_stats frame_table_counts(const frame_table *r);
-void frame_table_reset_counts(frame_table *r);
+frame_table_stats frame_table_counts(const frame_table *t);
+void frame_table_reset_counts(frame_table *t);
 
 #endif

@@ -5,13 +5,13 @@
 static bool is_less(const value_rank *a, const value_rank *b)
 {
     if (a->value != b->value) return a->value < b->value;
-    return a->when != b->when ? a->when < b->when : a->place < b->place;
+    return a->when != b->when ? a->when < b->when : a->frame < b->frame;
 }
 
 static void set(value_heap *h, int i, value_rank r)
 {
     h->ranks[i] = r;
-    h->at[r.place] = i;
+    h->index[r.frame] = i;
 }
 
 /* Puts r where ranks[i] is a gap, or above it. */
@@ -43,15 +43,15 @@ static void sift(value_heap *h, int i, value_rank r)
 
 void value_heap_put(value_heap *h, value_rank r)
 {
-    if (h->at[r.place] >= 0) sift(h, h->at[r.place], r);
+    if (h->index[r.frame] >= 0) sift(h, h->index[r.frame], r);
     else sift_up(h, h->n++, r);
 }
 
-void value_heap_remove(value_heap *h, int place)
+void value_heap_remove(value_heap *h, int frame)
 {
-    const int i = h->at[place];
+    const int i = h->index[frame];
     if (i < 0) return;
-    h->at[place] = -1;
+    h->index[frame] = -1;
     h->n--;
     if (i < h->n) sift(h, i, h->ranks[h->n]);    /* the last one fills the gap */
 }

@@ -1,10 +1,10 @@
-/* test_frame_table.c - the books of experts in VRAM, over a device that is made up.
+/* test_frame_table.c - which expert is in which frame, over a device that is simulated.
  *
- * The device has memory, where a copy writes its expert's name, and a map that it gets when a turn
- * says so. Copies end when they like, or are lost. While a token runs, every expert that the
- * device's map names must be where it says. After each turn the books are compared with what can be
- * counted. Where experts are moved, RAM is made up, too: every expert must be in VRAM or in its
- * slot, whatever is lost on the way. */
+ * The device has memory, where a copy writes its expert's name, and a map that it gets after an
+ * exchange. Copies arrive at random, or fail. While a token runs, every expert that the device's
+ * map names must be in its frame. After each exchange the table must agree with itself. Where
+ * experts are moved, RAM is simulated, too: every expert is in VRAM or in its RAM frame, after
+ * any failure. */
 #include <limits.h>
 #include <math.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #include "moe/frame_table.h"
 #include "tests/test.h"
 
-enum { LAYERS = 6, EXPERTS = 24, USED = 3, MOST_PLACES = LAYERS * EXPERTS, NOTHING = -1,
-       POOLS = 2, MOST_SLOTS = MOST_PLACES + POOLS * FREE_RAM_FRAMES };
+enum { LAYERS = 6, EXPERTS = 24, USED = 3, ALL = LAYERS * EXPERTS, NOTHING = -1,
+       POOLS = 2, MAX_RAM = ALL + POOLS * RAM_FRAMES_SPARE };
 
 /* ---- banks: two sizes ------------------------------------------------------------------------ */
 
@@ -22,230 +22,212 @@ static expert_bank bank_list[LAYERS];
 static expert_banks banks = { .n_layer = LAYERS, .n_expert = EXPERTS, .n_used = USED,
                               .of = bank_list };
 
+static int pool_of(int layer) { return layer % 3 == 2; }
+
 static void make_banks(void)
 {
-    for (int kind = 0; kind < 2; kind++)
+    for (int pool = 0; pool < POOLS; pool++)
         for (int s = 0; s < SLAB_COUNT; s++)
-            tensors[kind][s].row_bytes = (uint64_t)(kind && s == SLAB_DOWN ? 50 : 34);
+            tensors[pool][s].row_bytes = (uint64_t)(pool && s == SLAB_DOWN ? 50 : 34);
     for (int l = 0; l < LAYERS; l++) {
         bank_list[l] = (expert_bank){ .n_expert = EXPERTS, .n_embd = 64, .n_ff = 32 };
-        for (int s = 0; s < SLAB_COUNT; s++) bank_list[l].weight[s] = &tensors[l % 3 == 2][s];
+        for (int s = 0; s < SLAB_COUNT; s++) bank_list[l].weight[s] = &tensors[pool_of(l)][s];
     }
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-typedef struct sent { int layer, expert, place, mark, slot; } sent;      /* slot: to RAM */
-
 typedef struct device {
-    int32_t map[LAYERS * EXPERTS];       /* the books' */
-    int32_t seen[LAYERS * EXPERTS];      /* the device's copy */
-    int content[MOST_PLACES];            /* layer * EXPERTS + expert, or NOTHING */
-    sent queue[FRAME_TABLE_EVENTS];
-    int n_queue, n_sent;
+    int32_t map[ALL];                    /* the table's */
+    int32_t published[ALL];              /* the device's copy */
+    int content[ALL];                    /* of a frame: layer * EXPERTS + expert, or NOTHING */
+    frame_copy queue[FRAME_TABLE_EVENTS];
+    int n_queue, n_submitted;
     bool passed[FRAME_TABLE_EVENTS];
     int shift;                           /* of what is popular */
-    int lose_in, refuse_in;              /* sends until something goes wrong; 0: never */
-    bool lost;
-    ram_frames *slots;                   /* NULL: every expert is in RAM */
-    int seen_slot[LAYERS * EXPERTS];     /* as of the last turn, or NOTHING */
-    int in_slot[MOST_SLOTS];             /* layer * EXPERTS + expert, or NOTHING */
-    int n_saved;
+    int fail_in, refuse_in;              /* copies until one fails, or cannot begin; 0: never */
+    bool failed;
+    ram_frames *ram;                     /* NULL: every expert is in RAM */
+    int published_ram[ALL];              /* each expert's RAM frame at the last exchange */
+    int ram_content[MAX_RAM];
     test_rng rng;
 } device;
 
-static bool send(void *self, int layer, int expert, int place, int i)
+static void submit(device *d, frame_table *t)
 {
-    device *d = self;
-    if (d->refuse_in > 0 && --d->refuse_in == 0) return false;
-    if (d->lose_in > 0 && --d->lose_in == 0) d->lost = true;
-    CHECK(d->n_queue < FRAME_TABLE_EVENTS);
-    d->queue[d->n_queue++] = (sent){ layer, expert, place, i, NOTHING };
-    d->content[place] = NOTHING;         /* half-written from now on */
-    d->passed[i] = false;
-    d->n_sent++;
-    if (d->slots) {
-        const int slot = ram_frames_find(d->slots, layer, expert);
-        CHECK(slot >= 0 && d->in_slot[slot] == layer * EXPERTS + expert);
+    for (frame_copy c; frame_table_next_copy(t, &c);) {
+        const int id = c.layer * EXPERTS + c.expert;
+        if (d->refuse_in > 0 && --d->refuse_in == 0) {
+            const int event = frame_table_next_event(t);
+            frame_table_cancel(t, false);
+            CHECK(frame_table_next_event(t) == event);   /* of a copy that was submitted */
+            return;
+        }
+        if (d->fail_in > 0 && --d->fail_in == 0) d->failed = true;
+        if (!CHECK(d->n_queue < FRAME_TABLE_EVENTS)) return;
+        if (c.ram_frame >= 0) {
+            CHECK(d->content[c.frame] == id);
+            d->ram_content[c.ram_frame] = NOTHING;       /* half-written from now on */
+        } else {
+            if (d->ram) CHECK(d->ram_content[ram_frames_find(d->ram, c.layer, c.expert)] == id);
+            d->content[c.frame] = NOTHING;
+        }
+        d->queue[d->n_queue++] = c;
+        d->passed[c.event] = false;
+        d->n_submitted++;
+        frame_table_submitted(t);
     }
-    return true;
 }
 
-static bool save(void *self, int layer, int expert, int place, int slot, int i)
-{
-    device *d = self;
-    if (d->refuse_in > 0 && --d->refuse_in == 0) return false;
-    if (d->lose_in > 0 && --d->lose_in == 0) d->lost = true;
-    CHECK(d->n_queue < FRAME_TABLE_EVENTS && d->content[place] == layer * EXPERTS + expert);
-    d->queue[d->n_queue++] = (sent){ layer, expert, place, i, slot };
-    d->in_slot[slot] = NOTHING;
-    d->passed[i] = false;
-    d->n_saved++;
-    return true;
-}
-
-static int passed(void *self, int i, err_ctx *err)
-{
-    device *d = self;
-    if (!d->lost) return d->passed[i];
-    d->lost = false;
-    d->n_queue = 0;
-    return err_set(err, ERR_IO, "made up");
-}
-
-/* Some copies arrive, in order. */
+/* The oldest n copies arrive. */
 static void let_arrive(device *d, int n)
 {
     for (; n > 0 && d->n_queue > 0; n--) {
-        const sent s = d->queue[0];
-        const int id = s.layer * EXPERTS + s.expert;
-        if (s.slot != NOTHING) d->in_slot[s.slot] = d->content[s.place];
-        else d->content[s.place] = d->slots ? d->in_slot[ram_frames_find(d->slots, s.layer,
-                                                                          s.expert)] : id;
-        d->passed[s.mark] = true;
+        const frame_copy c = d->queue[0];
+        if (c.ram_frame >= 0) d->ram_content[c.ram_frame] = d->content[c.frame];
+        else d->content[c.frame] = c.layer * EXPERTS + c.expert;
+        d->passed[c.event] = true;
         memmove(d->queue, d->queue + 1, (size_t)--d->n_queue * sizeof *d->queue);
     }
+}
+
+/* Returns whether the map has changed. */
+static bool collect(device *d, frame_table *t)
+{
+    bool changed = false;
+    for (int event; (event = frame_table_next_event(t)) >= 0; changed = true) {
+        if (d->failed) {
+            frame_table_cancel(t, true);
+            d->n_queue = 0;
+            d->failed = false;
+        } else if (d->passed[event]) {
+            frame_table_arrived(t);
+        } else {
+            break;
+        }
+    }
+    return changed;
+}
+
+static void publish(device *d)
+{
+    memcpy(d->published, d->map, sizeof d->published);
+    for (int i = 0; i < ALL && d->ram; i++)
+        d->published_ram[i] = ram_frames_find(d->ram, i / EXPERTS, i % EXPERTS);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 /* What the device would read now. */
-static void check_device(const device *d, const frame_table *r)
+static void check_device(const device *d, const frame_table *t)
 {
     int wrong = 0;
-    for (int i = 0; i < LAYERS * EXPERTS; i++) {
-        if (d->seen[i] >= 0)
-            wrong += d->content[frame_table_pool(r, i / EXPERTS)->first + d->seen[i]] != i;
-        else if (d->slots)
-            wrong += d->seen_slot[i] == NOTHING || d->in_slot[d->seen_slot[i]] != i;
+    for (int i = 0; i < ALL; i++) {
+        if (d->published[i] >= 0)
+            wrong += d->content[frame_table_pool(t, i / EXPERTS)->first + d->published[i]] != i;
+        else if (d->ram)
+            wrong += d->published_ram[i] == NOTHING || d->ram_content[d->published_ram[i]] != i;
     }
-    CHECK_MSG(wrong == 0, "%d experts are not where the device looks for them", wrong);
+    CHECK_MSG(wrong == 0, "%d experts are not where the device reads them", wrong);
 }
 
-/* Every expert is in a place or in a slot, and no slot is lost: those that are free or taken are as
- * many as the spares, less what EMPTY places keep in RAM. */
-static void check_slots(const device *d, const frame_table *r)
+/* Free RAM frames of a pool: takes all of them, and returns them. */
+static int n_free_ram(ram_frames *ram, int layer)
 {
-    int owner[MOST_SLOTS], wrong = 0, n_slot[POOLS] = { 0 }, all[POOLS] = { 0 };
-    int n_free[POOLS], n_taken[POOLS] = { 0 }, n_there[POOLS] = { 0 };
-    for (int s = 0; s < MOST_SLOTS; s++) owner[s] = NOTHING;
-    for (int i = 0; i < LAYERS * EXPERTS; i++) {
-        const int l = i / EXPERTS, slot = ram_frames_find(d->slots, l, i % EXPERTS);
-        wrong += (slot >= 0) == (frame_table_find(r, l, i % EXPERTS) >= 0);
-        all[l % 3 == 2]++;
-        n_there[l % 3 == 2] += slot < 0;
-        if (slot < 0) continue;
-        wrong += owner[slot] != NOTHING;
-        owner[slot] = i;
-        n_slot[l % 3 == 2]++;
-    }
-    for (int pool = 0; pool < POOLS; pool++) n_free[pool] = ram_frames_left(d->slots, 2 * pool);
-    for (int p = 0; p < frame_table_count(r); p++)
-        n_taken[p >= frame_table_pool(r, 2)->first] += frame_table_state(r, p) == FRAME_LEAVING;
-    for (int pool = 0; pool < POOLS; pool++) {
-        const int places = frame_table_pool(r, 2 * pool)->n;
-        wrong +=
-            n_slot[pool] + n_free[pool] + n_taken[pool] != all[pool] - places + FREE_RAM_FRAMES;
-        wrong += n_slot[pool] + n_there[pool] != all[pool] || n_there[pool] > places;
-    }
-    CHECK_MSG(wrong == 0, "%d entries of the slots are wrong", wrong);
+    int list[MAX_RAM], n = 0;
+    while (n < MAX_RAM && (list[n] = ram_frames_take(ram, layer)) >= 0) n++;
+    for (int i = n; i > 0; i--) ram_frames_return(ram, list[i - 1]);
+    return n;
 }
 
-static void check_books(const device *d, const frame_table *r)
+/* The map, the states and the RAM frames agree, and no RAM frame is lost. */
+static void check_table(const device *d, const frame_table *t)
 {
-    int owner[MOST_PLACES], n_ready[LAYERS] = { 0 }, wrong = 0;
-    for (int p = 0; p < frame_table_count(r); p++) owner[p] = NOTHING;
-    for (int i = 0; i < LAYERS * EXPERTS; i++) {
-        const int l = i / EXPERTS, place = frame_table_find(r, l, i % EXPERTS);
-        wrong += (place < 0) != (d->map[i] < 0);
-        if (place < 0) continue;
-        const frame_pool *pool = frame_table_pool(r, l);
-        wrong += place < pool->first || place >= pool->first + pool->n || owner[place] != NOTHING;
-        wrong += frame_table_state(r, place) != FRAME_READY &&
-                 frame_table_state(r, place) != FRAME_LEAVING;
-        owner[place] = i;
+    int owner[ALL], n_ready[LAYERS] = { 0 }, wrong = 0;
+    int n_ram[POOLS] = { 0 }, n_leaving[POOLS] = { 0 };
+    for (int f = 0; f < frame_table_count(t); f++) owner[f] = NOTHING;
+    for (int i = 0; i < ALL; i++) {
+        const int l = i / EXPERTS, frame = frame_table_find(t, l, i % EXPERTS);
+        const frame_pool *pool = frame_table_pool(t, l);
+        wrong += (frame < 0) != (d->map[i] < 0);
+        if (d->ram) {
+            wrong += (ram_frames_find(d->ram, l, i % EXPERTS) >= 0) != (frame < 0);
+            n_ram[pool_of(l)] += frame < 0;
+        }
+        if (frame < 0) continue;
+        wrong += frame < pool->first || frame >= pool->first + pool->n || owner[frame] != NOTHING;
+        owner[frame] = i;
         n_ready[l]++;
     }
-    for (int p = 0; p < frame_table_count(r); p++)
-        wrong += (frame_table_state(r, p) == FRAME_READY ||
-                  frame_table_state(r, p) == FRAME_LEAVING) != (owner[p] != NOTHING);
-    for (int l = 0; l < LAYERS; l++) wrong += frame_table_ready(r, l) != n_ready[l];
-    CHECK_MSG(wrong == 0, "%d entries of the books are wrong", wrong);
-    if (d->slots) check_slots(d, r);
+    for (int f = 0; f < frame_table_count(t); f++) {
+        const frame_state state = frame_table_state(t, f);
+        wrong += (state == FRAME_READY || state == FRAME_LEAVING) != (owner[f] != NOTHING);
+        n_leaving[f >= frame_table_pool(t, 2)->first] += state == FRAME_LEAVING;
+    }
+    for (int l = 0; l < LAYERS; l++) wrong += frame_table_n_ready(t, l) != n_ready[l];
+    for (int pool = 0; d->ram && pool < POOLS; pool++) {
+        const int n_layer = pool ? 2 : 4;
+        wrong += n_ram[pool] + n_leaving[pool] + n_free_ram(d->ram, 2 * pool) !=
+                 n_layer * EXPERTS - frame_table_pool(t, 2 * pool)->n + RAM_FRAMES_SPARE;
+    }
+    CHECK_MSG(wrong == 0, "%d entries of the table are wrong", wrong);
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
-
-static uint64_t bytes_for(int each) { return frame_table_bytes(&banks, LAYERS, each); }
-
-/* The device learns what the books say. */
-static void publish(device *d)
-{
-    memcpy(d->seen, d->map, sizeof d->seen);
-    for (int i = 0; i < LAYERS * EXPERTS && d->slots; i++)
-        d->seen_slot[i] = ram_frames_find(d->slots, i / EXPERTS, i % EXPERTS);
-}
-
-static bool begin_slots(device *d, const int *n_place)
-{
-    err_ctx err = { 0 };
-    for (int s = 0; s < MOST_SLOTS; s++) d->in_slot[s] = NOTHING;
-    return CHECK_MSG(ram_frames_create(&d->slots, &banks, n_place, &err) == 0, "%s", err.msg);
-}
-
-/* What has no place gets a slot. */
-static void fill_slots(device *d, const frame_table *r)
-{
-    for (int i = 0; i < LAYERS * EXPERTS; i++) {
-        const int l = i / EXPERTS, e = i % EXPERTS;
-        if (frame_table_find(r, l, e) >= 0) continue;
-        const int slot = ram_frames_take(d->slots, l);
-        if (!CHECK(slot >= 0)) return;
-        ram_frames_put(d->slots, slot, l, e);
-        d->in_slot[slot] = i;
-    }
-}
 
 #define MARGIN 0.3
 
 typedef struct rules { cache_policy policy; double margin; int uploads; bool moved; } rules;
 
-static frame_table *begin_by(device *d, int each, const rules *by, uint64_t seed)
+static uint64_t bytes_for(int n) { return frame_table_bytes(&banks, LAYERS, n); }
+
+/* Experts without a VRAM frame get one in RAM. */
+static void fill_ram(device *d, const frame_table *t)
 {
-    static frame_mover mover;
-    frame_table *r = NULL;
-    int n_place[LAYERS];
+    for (int i = 0; i < ALL; i++) {
+        const int l = i / EXPERTS, e = i % EXPERTS;
+        if (frame_table_find(t, l, e) >= 0) continue;
+        const int frame = ram_frames_take(d->ram, l);
+        if (!CHECK(frame >= 0)) return;
+        ram_frames_put(d->ram, frame, l, e);
+        d->ram_content[frame] = i;
+    }
+}
+
+static frame_table *begin_by(device *d, int n_frame, const rules *by, uint64_t seed)
+{
+    frame_table *t = NULL;
+    int frames[LAYERS];
     err_ctx err = { 0 };
     *d = (device){ .rng = { seed } };
-    for (int p = 0; p < MOST_PLACES; p++) d->content[p] = NOTHING;
-    for (int l = 0; l < LAYERS; l++) n_place[l] = each + (l == 0);
-    if (by->moved && !begin_slots(d, n_place)) return NULL;
-    mover = (frame_mover){ d, send, passed, by->moved ? save : NULL };
-    const frame_table_options o = { .n_layer = LAYERS, .bytes = bytes_for(each),
-                                  .policy = by->policy, .most_uploads = by->uploads,
-                                  .margin = by->margin, .map = d->map, .slots = d->slots,
-                                  .n_place = by->moved ? n_place : NULL };
-    CHECK_MSG(frame_table_create(&r, &banks, &o, &mover, &err) == 0, "%s", err.msg);
-    for (int l = 0; r && l < LAYERS; l++)
-        for (int e = 0; e < frame_table_share(r, l); e++) {
-            const int place = frame_table_put(r, l, e);
-            CHECK(place >= 0);
-            if (place >= 0) d->content[place] = l * EXPERTS + e;
+    for (int f = 0; f < ALL; f++) d->content[f] = NOTHING;
+    for (int l = 0; l < LAYERS; l++) frames[l] = n_frame + (l == 0);
+    for (int f = 0; f < MAX_RAM; f++) d->ram_content[f] = NOTHING;
+    if (by->moved && !CHECK(ram_frames_create(&d->ram, &banks, frames, &err) == 0)) return NULL;
+    const frame_table_options o = { .n_layer = LAYERS, .bytes = bytes_for(n_frame),
+                                    .policy = by->policy, .max_uploads = by->uploads,
+                                    .margin = by->margin, .map = d->map, .ram = d->ram,
+                                    .n_frame = by->moved ? frames : NULL };
+    CHECK_MSG(frame_table_create(&t, &banks, &o, &err) == 0, "%s", err.msg);
+    for (int l = 0; t && l < LAYERS; l++)
+        for (int e = 0; e < frame_table_quota(t, l); e++) {
+            const int frame = frame_table_put(t, l, e);
+            if (CHECK(frame >= 0)) d->content[frame] = l * EXPERTS + e;
         }
-    if (r && by->moved) fill_slots(d, r);
+    if (t && by->moved) fill_ram(d, t);
     publish(d);
-    return r;
+    return t;
 }
 
-static frame_table *begin_with(device *d, int each, cache_policy policy, int uploads, uint64_t seed,
-                               bool moved)
+static frame_table *begin(device *d, int n_frame, cache_policy policy, int uploads, uint64_t seed)
 {
-    return begin_by(d, each, &(rules){ policy, MARGIN, uploads, moved }, seed);
+    return begin_by(d, n_frame, &(rules){ policy, MARGIN, uploads, false }, seed);
 }
 
-static frame_table *begin(device *d, int each, cache_policy policy, int uploads, uint64_t seed)
+static void end(device *d, frame_table *t)
 {
-    return begin_with(d, each, policy, uploads, seed, false);
+    frame_table_free(t);
+    ram_frames_free(d->ram);
 }
 
 /* Experts of low rank are chosen more often; which these are depends on the layer. */
@@ -258,525 +240,422 @@ static int draw(device *d, int layer, bool even)
     return (int)(rank * 5 + 7 * (uint32_t)layer + (uint32_t)d->shift) % EXPERTS;
 }
 
-/* One token. Returns how many of its choices were there. */
-static int run_token(device *d, frame_table *r, bool even)
+/* One token. Returns its hits. */
+static int run_token(device *d, frame_table *t, bool even)
 {
     int hits = 0;
-    check_device(d, r);
-    frame_table_send(r, INT_MAX);
+    check_device(d, t);
+    submit(d, t);
     for (int l = 0; l < LAYERS; l++) {
         uint32_t chosen[USED];
         for (int k = 0; k < USED; k++) {
             const int e = draw(d, l, even);
-            hits += d->seen[l * EXPERTS + e] >= 0;
+            hits += d->published[l * EXPERTS + e] >= 0;
             chosen[k] = (uint32_t)e | test_below(&d->rng, 4) << 16;
         }
         let_arrive(d, (int)test_below(&d->rng, 3));
-        check_device(d, r);
-        frame_table_chosen(r, l, chosen, USED);
+        check_device(d, t);
+        frame_table_chosen(t, l, chosen, USED);
     }
     return hits;
 }
 
-static void turn(device *d, frame_table *r)
+static void exchange(device *d, frame_table *t)
 {
-    err_ctx err = { 0 };
-    const int rc = frame_table_exchange(r, true, &err);
-    if (rc != 0) publish(d);
-    else CHECK(memcmp(d->seen, d->map, sizeof d->seen) == 0);
-    CHECK(rc <= 1 && (rc >= 0 || strcmp(err.msg, "made up") == 0 || err.code == ERR_IO));
-    check_books(d, r);
+    const bool collected = collect(d, t), exchanged = frame_table_exchange(t, true);
+    if (collected || exchanged) publish(d);
+    else CHECK(memcmp(d->published, d->map, sizeof d->published) == 0);
+    check_table(d, t);
 }
 
-static void run_prompt(device *d, frame_table *r, bool interrupted)
+static void run_prompt(device *d, frame_table *t, bool interrupted)
 {
     frame_table_swap swaps[EXPERTS];
     for (int l = 0; l < LAYERS; l++) {
         int32_t counts[EXPERTS] = { 0 };
         for (int i = 0; i < 20 * USED; i++) counts[draw(d, l, false)]++;
         const int cap = (int)test_below(&d->rng, EXPERTS + 1);
-        const int n = frame_table_prompt(r, l, counts, NULL, swaps, cap);
-        CHECK(n <= (d->slots ? 0 : cap));
+        const int n = frame_table_prompt(t, l, counts, NULL, swaps, cap);
+        CHECK(n <= (d->ram ? 0 : cap));
         for (int i = 0; i < n; i++) {
             CHECK(counts[swaps[i].expert] > 0);
-            if (interrupted && test_below(&d->rng, 4) == 0) frame_table_lose(r, swaps[i].place);
-            else d->content[swaps[i].place] = l * EXPERTS + swaps[i].expert;
+            if (interrupted && test_below(&d->rng, 4) == 0) frame_table_drop(t, swaps[i].frame);
+            else d->content[swaps[i].frame] = l * EXPERTS + swaps[i].expert;
         }
-        check_books(d, r);
+        check_table(d, t);
     }
     publish(d);
-    check_device(d, r);
+    check_device(d, t);
 }
 
-/* 200,000 choices in all: tokens, prompts, faults. */
-static void test_walk(void)
+/* Tokens, prompts, pins and faults at random; copies to frames, and moves. */
+static void walk(cache_policy policy, bool faults, bool moved)
 {
     static device d;
-    for (int policy = 0; policy < CACHE_POLICIES; policy++)
-        for (int faults = 0; faults < 2; faults++) {
-            frame_table *r = begin(&d, 5 + 6 * faults, (cache_policy)policy, 1 + 7 * faults,
-                                   100 + (uint64_t)(2 * policy + faults));
-            if (!r) return;
-            for (int t = 0; t < 1400; t++) {
-                if (faults && test_below(&d.rng, 8) == 0)
-                    d.lose_in = 1 + (int)test_below(&d.rng, 4);
-                if (faults && test_below(&d.rng, 8) == 0)
-                    d.refuse_in = 1 + (int)test_below(&d.rng, 4);
-                d.shift = t / 100;
-                if (test_below(&d.rng, 40) == 0) run_prompt(&d, r, faults == 1);
-                run_token(&d, r, t % 300 < 100);
-                turn(&d, r);
-            }
-            const frame_table_stats s = frame_table_counts(r);
-            CHECK_MSG(s.uploads > 50 && s.evictions > 50 && s.swaps > 10, "%s: %llu uploads, %llu "
-                      "evictions, %llu swaps", cache_policy_name((cache_policy)policy),
-                      (unsigned long long)s.uploads, (unsigned long long)s.evictions,
-                      (unsigned long long)s.swaps);
-            CHECK(s.hits + s.misses == 1400u * LAYERS * USED && (s.failures > 10) == faults);
-            frame_table_free(r);
-        }
-}
-
-static void walk_moved(device *d, frame_table *r, bool faults)
-{
-    for (int t = 0; t < 1500; t++) {
-        if (faults && test_below(&d->rng, 8) == 0) d->lose_in = 1 + (int)test_below(&d->rng, 4);
-        if (faults && test_below(&d->rng, 8) == 0) d->refuse_in = 1 + (int)test_below(&d->rng, 4);
-        d->shift = t / 100;
-        if (test_below(&d->rng, 40) == 0) run_prompt(d, r, false);
-        if (test_below(&d->rng, 5) == 0)                 /* one that is there, or not, or coming */
-            frame_table_pin(r, (int)test_below(&d->rng, LAYERS), t % EXPERTS, t % 3 == 0);
-        run_token(d, r, t % 300 < 100);
-        turn(d, r);
-        if (test_below(&d->rng, 10) == 0) turn(d, r);    /* twice without a send */
+    const rules by = { policy, MARGIN, faults ? 8 + 15 * moved : 1 + 2 * moved, moved };
+    const int n = test_rounds(1500, 500);
+    frame_table *t = begin_by(&d, faults ? 11 : 5, &by, 100 + 4 * policy + 2 * faults + moved);
+    if (!t) return;
+    for (int i = 0; i < n; i++) {
+        if (faults && test_below(&d.rng, 8) == 0) d.fail_in = 1 + (int)test_below(&d.rng, 4);
+        if (faults && test_below(&d.rng, 8) == 0) d.refuse_in = 1 + (int)test_below(&d.rng, 4);
+        d.shift = 14 * i / n;
+        if (test_below(&d.rng, 40) == 0) run_prompt(&d, t, faults && !moved);
+        if (test_below(&d.rng, 5) == 0)                  /* hot, cold or FILLING */
+            frame_table_pin(t, (int)test_below(&d.rng, LAYERS), i % EXPERTS, i % 3 == 0);
+        run_token(&d, t, i * 5 % n < n / 3);
+        exchange(&d, t);
+        if (test_below(&d.rng, 10) == 0) exchange(&d, t);        /* twice without a submit */
     }
+    const frame_table_stats s = frame_table_counts(t);
+    CHECK_MSG(
+        s.uploads > 50 && s.evictions > 50 && (s.saves > 50) == moved && (s.swaps > 10) == !moved &&
+            (s.failures > 10) == faults && (!moved || s.evictions == s.saves),
+        "%s: %d uploads, %d evictions, %d saves, %d swaps, %d failures", cache_policy_name(policy),
+        (int)s.uploads, (int)s.evictions, (int)s.saves, (int)s.swaps, (int)s.failures);
+    CHECK(s.hits + s.misses == (uint64_t)(n * LAYERS * USED));
+    end(&d, t);
 }
 
-/* 200,000 choices more, of experts that are in VRAM or in RAM and not in both. */
-static void test_moved(void)
+static void test_walks(void)
+{
+    for (int i = 0; i < 4 * CACHE_POLICIES; i++) walk((cache_policy)(i / 4), i & 1, i & 2);
+}
+
+/* Moves as many as there are spare RAM frames, again and again. */
+static void test_apply_moves(void)
 {
     static device d;
-    for (int policy = 0; policy < CACHE_POLICIES; policy++)
-        for (int faults = 0; faults < 2; faults++) {
-            frame_table *r = begin_with(&d, 5 + 6 * faults, (cache_policy)policy, 3 + 20 * faults,
-                                        200 + (uint64_t)(2 * policy + faults), true);
-            if (r) walk_moved(&d, r, faults == 1);
-            const frame_table_stats s = r ? frame_table_counts(r) : (frame_table_stats){ 0 };
-            CHECK_MSG(s.uploads > 50 && s.saves > 50 && s.evictions == s.saves && s.swaps == 0 &&
-                      (s.failures > 10) == faults, "%s: %llu uploads, %llu saves, %llu evictions",
-                      cache_policy_name((cache_policy)policy), (unsigned long long)s.uploads,
-                      (unsigned long long)s.saves, (unsigned long long)s.evictions);
-            frame_table_free(r);
-            ram_frames_free(d.slots);
-        }
-}
-
-/* Once the copies of a round have arrived, twice, there is room for the next. */
-static int bring(device *d, frame_table *r, const int *list, int n)
-{
-    err_ctx err = { 0 };
-    int rounds = 0;
-    for (int asked; rounds < 100 && (asked = frame_table_ask(r, list, n, &err)) != 0; rounds++)
-        for (int way = 0; way < 2; way++) {
-            CHECK(asked > 0 && asked <= POOLS * FREE_RAM_FRAMES);
-            frame_table_send(r, INT_MAX);
-            let_arrive(d, FRAME_TABLE_EVENTS);
-            CHECK(frame_table_take_in(r, &err) == 1);
-            publish(d);
-            check_books(d, r);
-            check_device(d, r);
-        }
-    return rounds;
-}
-
-static void test_ask(void)
-{
-    static device d;
-    frame_table *r = begin_with(&d, 12, CACHE_LCP, 8, 17, true);
-    int list[12 * LAYERS + 2], n = 0, n_leaving = 0;
+    frame_table *t = begin_by(&d, 12, &(rules){ CACHE_LCP, MARGIN, 8, true }, 17);
+    int list[ALL / 2 + 2] = { NOTHING, ALL }, n = 2, n_round = 0, n_leaving = 0;
     const int back = 0;
     err_ctx err = { 0 };
-    if (!r) return;
-    for (int l = 0; l < LAYERS; l++)
-        for (int e = 12; e < 24; e++) list[n++] = l * EXPERTS + e;
-    list[n++] = -1;
-    list[n++] = LAYERS * EXPERTS;
-    CHECK(bring(&d, r, list, n) == 48 / FREE_RAM_FRAMES);
-    for (int i = 0; i < n - 2; i++)
-        CHECK(frame_table_find(r, list[i] / EXPERTS, list[i] % EXPERTS) >= 0);
-    CHECK(bring(&d, r, list, n) == 0);
-    CHECK(frame_table_ask(r, &back, 1, &err) == 1);
-    for (int i = 0; i < LAYERS * EXPERTS; i++) {         /* who leaves just now cannot come */
-        const int place = frame_table_find(r, i / EXPERTS, i % EXPERTS);
-        if (place < 0 || frame_table_state(r, place) != FRAME_LEAVING) continue;
-        CHECK(frame_table_ask(r, &i, 1, &err) == 0);
+    if (!t) return;
+    for (int i = 0; i < ALL; i++)
+        if (i % EXPERTS >= 12) list[n++] = i;
+    for (int asked; n_round < 100 && (asked = frame_table_apply_moves(t, list, n, &err)); n_round++)
+        for (int pass = 0; pass < 2; pass++) {           /* to RAM, then to VRAM */
+            CHECK(asked > 0 && asked <= POOLS * RAM_FRAMES_SPARE);
+            submit(&d, t);
+            let_arrive(&d, FRAME_TABLE_EVENTS);
+            CHECK(collect(&d, t));
+            publish(&d);
+            check_table(&d, t);
+            check_device(&d, t);
+        }
+    CHECK_MSG(n_round == 48 / RAM_FRAMES_SPARE, "%d rounds", n_round);
+    for (int i = 2; i < n; i++)
+        CHECK(frame_table_find(t, list[i] / EXPERTS, list[i] % EXPERTS) >= 0);
+    CHECK(frame_table_apply_moves(t, &back, 1, &err) == 1);
+    for (int i = 0; i < ALL; i++) {                      /* a LEAVING expert cannot come back yet */
+        const int frame = frame_table_find(t, i / EXPERTS, i % EXPERTS);
+        if (frame < 0 || frame_table_state(t, frame) != FRAME_LEAVING) continue;
+        CHECK(frame_table_apply_moves(t, &i, 1, &err) == 0);
         n_leaving++;
     }
     CHECK(n_leaving == 1);
-    frame_table_free(r);
-    ram_frames_free(d.slots);
+    end(&d, t);
 }
 
-/* With uneven choices a third of the experts soon holds most of what is chosen: as much as the best
- * third would, or nearly. */
+/* With uneven choices, frames for a third of the experts soon hit nearly as often as the best third
+ * would. */
 static void test_learns(void)
 {
-    static device d, reference;
-    int best = 0;
-    frame_table *r = begin(&d, EXPERTS / 3, CACHE_LCP, 8, 7);
-    if (!r) return;
-    for (int t = 0; t < 400; t++) {
-        run_token(&d, r, false);
-        turn(&d, r);
+    static device d, sample;
+    int best = 0, hits = 0, n = 0;
+    frame_table *t = begin(&d, EXPERTS / 3, CACHE_LCP, 8, 7);
+    if (!t) return;
+    for (int i = 0; i < 400; i++) {
+        run_token(&d, t, false);
+        exchange(&d, t);
     }
-    reference = d;                       /* what the most popular ones of each layer would hold */
-    int hits = 0, n = 0, counts[LAYERS][EXPERTS] = { { 0 } };
-    for (int i = 0; i < 4000; i++)
-        for (int l = 0; l < LAYERS; l++) counts[l][draw(&reference, l, false)]++;
-    for (int l = 0; l < LAYERS; l++)
+    sample = d;
+    for (int l = 0; l < LAYERS; l++) {
+        int counts[EXPERTS] = { 0 };
+        for (int i = 0; i < 4000; i++) counts[draw(&sample, l, false)]++;
         for (int k = 0; k < EXPERTS / 3; k++) {
             int most = 0;
             for (int e = 1; e < EXPERTS; e++)
-                if (counts[l][e] > counts[l][most]) most = e;
-            best += counts[l][most];
-            counts[l][most] = -1;
+                if (counts[e] > counts[most]) most = e;
+            best += counts[most];
+            counts[most] = -1;
         }
+    }
     const double ideal = best / (4000.0 * LAYERS);
-    for (int t = 0; t < 200; t++, n += LAYERS * USED) {
-        hits += run_token(&d, r, false);
-        turn(&d, r);
+    for (int i = 0; i < 200; i++, n += LAYERS * USED) {
+        hits += run_token(&d, t, false);
+        exchange(&d, t);
     }
-    CHECK_MSG(hits > 0.93 * ideal * n, "%d of %d were there, %.3f at best", hits, n, ideal);
-    frame_table_free(r);
+    CHECK_MSG(hits > 0.93 * ideal * n, "%d hits of %d, at best %.3f", hits, n, ideal);
+    end(&d, t);
 }
 
-/* Tokens until an expert that each of them chooses takes the place of the weakest; < 0: it never
- * does. */
-static int tokens_until(device *d, frame_table *r, int layer, int expert)
+/* ---- the margin ------------------------------------------------------------------------------ */
+
+static void seed_all(frame_table *t, double frequency)
 {
-    const uint32_t chosen = (uint32_t)expert;
-    for (int t = 1; t <= 100; t++) {
-        frame_table_chosen(r, layer, &chosen, 1);
-        turn(d, r);
-        frame_table_send(r, INT_MAX);
-        let_arrive(d, FRAME_TABLE_EVENTS);
-        if (d->n_sent > 0) return t;
-    }
-    return -1;
+    for (int i = 0; i < ALL; i++)
+        if (frame_table_find(t, i / EXPERTS, i % EXPERTS) >= 0)
+            frame_table_seed(t, i / EXPERTS, i % EXPERTS, frequency);
 }
 
-static void seed_ready(frame_table *r, double frequency)
-{
-    for (int i = 0; i < LAYERS * EXPERTS; i++)
-        if (frame_table_find(r, i / EXPERTS, i % EXPERTS) >= 0)
-            frame_table_seed(r, i / EXPERTS, i % EXPERTS, frequency);
-}
-
-/* Margins are uses as of now: whoever is there has had 8 of them, which fade, and so do those of
- * the newcomer, which was popular once: of its 1000 uses next to nothing is left. */
-static void test_margin(void)
-{
-    static device d;
-    for (int once = 0; once < 2; once++) {
-        frame_table *r = begin(&d, 4, CACHE_FADE, 8, 15);
-        const double fade = exp2(-1.0 / 128);
-        double there = 8, new = once ? 1000.0 / 1024 : 0;
-        int want = 0;
-        if (!r) return;
-        if (once) frame_table_seed(r, 1, 20, 1000);
-        for (int i = 0; i < 1280 && once; i++) turn(&d, r);
-        seed_ready(r, there);
-        for (; new - there <= MARGIN; want++) {
-            there *= fade;
-            new = (new + 1) * fade;
-        }
-        const int is = tokens_until(&d, r, 1, 20);
-        CHECK_MSG(is == want, "after %d tokens, not %d", is, want);
-        frame_table_free(r);
-    }
-}
-
-/* How many fresh uses are worth a copy where next to nothing is known of the weakest: by the
- * policies' own margins. */
-static void test_own_margins(void)
+/* Uses until a missing expert gets the frame of one with next to none: by the policies' margins. */
+static void test_margins(void)
 {
     static const int want[CACHE_POLICIES] = {
         [CACHE_LRU] = 1, [CACHE_LCP] = 2, [CACHE_FADE] = 3,
     };
     static device d;
     for (int p = 0; p < CACHE_POLICIES; p++) {
-        const rules own = { (cache_policy)p, cache_policy_margin((cache_policy)p), 8, false };
-        frame_table *r = begin_by(&d, 4, &own, 15);
-        if (!r) return;
-        seed_ready(r, 0.01);
-        const int is = tokens_until(&d, r, 1, 20);
-        CHECK_MSG(is == want[p], "%s: after %d uses, not %d", cache_policy_name((cache_policy)p),
-                  is, want[p]);
-        frame_table_free(r);
+        const rules by = { (cache_policy)p, cache_policy_margin((cache_policy)p), 8, false };
+        frame_table *t = begin_by(&d, 4, &by, 15);
+        const uint32_t chosen = 20;
+        int n = 0;
+        if (!t) return;
+        seed_all(t, 0.01);
+        while (d.n_submitted == 0 && n++ < 100) {
+            frame_table_chosen(t, 1, &chosen, 1);
+            exchange(&d, t);
+            submit(&d, t);
+        }
+        CHECK_MSG(n == want[p], "%s: after %d uses", cache_policy_name((cache_policy)p), n);
+        end(&d, t);
     }
 }
 
-/* Between tokens a place costs a copy over the bus, and what is a little more popular is not worth
- * it; in a prompt it costs next to nothing. */
+/* Between tokens a copy costs time on the bus, and a little more value is not enough. In a
+ * prompt it is: the bytes pass through VRAM. */
 static void test_margin_of_prompts(void)
 {
     static device d;
     const uint32_t chosen[2] = { 20, 21 };
-    const double more = 7 + MARGIN / 2, less = 7 - MARGIN / 2;   /* and one use, to 8 */
-    frame_table *r = begin(&d, 4, CACHE_FADE, 8, 15);
+    frame_table *t = begin(&d, 4, CACHE_FADE, 8, 15);
     frame_table_swap swaps[EXPERTS];
-    int32_t counts[EXPERTS] = { 0 };
-    if (!r) return;
-    seed_ready(r, 8);
-    frame_table_seed(r, 1, 20, more);
-    frame_table_seed(r, 1, 21, less);
-    frame_table_chosen(r, 1, chosen, 2);
-    turn(&d, r);
-    frame_table_send(r, INT_MAX);
-    CHECK(d.n_sent == 0 && frame_table_counts(r).refused > 0);
-    seed_ready(r, 8);
-    frame_table_seed(r, 1, 20, more);
-    frame_table_seed(r, 1, 21, less);
-    counts[20] = counts[21] = 1;
-    CHECK(frame_table_prompt(r, 1, counts, NULL, swaps, EXPERTS) == 1 && swaps[0].expert == 20);
-    frame_table_free(r);
+    int32_t counts[EXPERTS] = { [20] = 1, [21] = 1 };
+    if (!t) return;
+    for (int prompt = 0; prompt < 2; prompt++) {
+        seed_all(t, 8);                  /* and one use more: 8 +- MARGIN / 2 */
+        frame_table_seed(t, 1, 20, 7 + MARGIN / 2);
+        frame_table_seed(t, 1, 21, 7 - MARGIN / 2);
+        if (prompt) {
+            CHECK(frame_table_prompt(t, 1, counts, NULL, swaps, EXPERTS) == 1 &&
+                  swaps[0].expert == 20);
+            break;
+        }
+        frame_table_chosen(t, 1, chosen, 2);
+        exchange(&d, t);
+        submit(&d, t);
+        CHECK(d.n_submitted == 0 && frame_table_counts(t).refused > 0);
+    }
+    end(&d, t);
 }
 
-/* A prompt alone fills the places with what it wants. */
+/* ---- prompts, lists, pins -------------------------------------------------------------------- */
+
+/* A prompt alone fills the frames with its own experts; or nothing may change. */
 static void test_prompt(void)
 {
     static device d;
-    frame_table *r = begin(&d, 4, CACHE_LCP, 8, 9);
     frame_table_swap swaps[EXPERTS];
-    if (!r) return;
-    for (int l = 0; l < LAYERS; l++) {
-        int32_t counts[EXPERTS] = { 0 };
-        for (int i = 0; i < 4; i++) counts[(5 * i + 3 * l) % EXPERTS] = 10 + i;
-        counts[(5 * 4 + 3 * l) % EXPERTS] = 1;
-        frame_table_prompt(r, l, counts, NULL, swaps, EXPERTS);
-        for (int i = 0; i < 4; i++) CHECK(frame_table_find(r, l, (5 * i + 3 * l) % EXPERTS) >= 0);
-        CHECK(frame_table_ready(r, l) == 4);
+    for (int uploads = 0; uploads < 2; uploads++) {
+        frame_table *t = begin(&d, 4, CACHE_LCP, 8 * uploads, 9);
+        if (!t) return;
+        for (int l = 0; l < LAYERS; l++) {
+            int32_t counts[EXPERTS] = { 0 };
+            for (int i = 0; i < 4; i++) counts[(5 * i + 3 * l + 4) % EXPERTS] = 10 + i;
+            counts[(5 * 4 + 3 * l + 4) % EXPERTS] = 1;
+            const int n = frame_table_prompt(t, l, counts, NULL, swaps, EXPERTS);
+            if (!uploads) CHECK(n == 0);
+            for (int i = 0; i < 4 && uploads; i++)
+                CHECK(frame_table_find(t, l, (5 * i + 3 * l + 4) % EXPERTS) >= 0);
+            CHECK(frame_table_n_ready(t, l) == 4);
+        }
+        check_table(&d, t);
+        for (int i = 0; i < 20 && !uploads; i++) {
+            run_token(&d, t, true);
+            exchange(&d, t);
+        }
+        CHECK(uploads || (d.n_submitted == 0 && frame_table_counts(t).evictions == 0));
+        end(&d, t);
     }
-    check_books(&d, r);
-    frame_table_free(r);
-
-    r = begin(&d, 4, CACHE_LCP, 0, 9);   /* nothing may change */
-    if (!r) return;
-    int32_t counts[EXPERTS];
-    for (int e = 0; e < EXPERTS; e++) counts[e] = e;
-    CHECK(frame_table_prompt(r, 0, counts, NULL, swaps, EXPERTS) == 0);
-    for (int t = 0; t < 20; t++) {
-        run_token(&d, r, true);
-        turn(&d, r);
-    }
-    CHECK(d.n_sent == 0 && frame_table_counts(r).evictions == 0);
-    frame_table_free(r);
 }
 
-/* What is asked for is there at once, as far as there are places, and nothing is there twice. */
+/* Listed experts are READY at once, as far as there are frames, and none twice. */
 static void test_apply(void)
 {
     static device d;
-    frame_table *r = begin(&d, 5, CACHE_LCP, 8, 13);
-    frame_table_swap swaps[LAYERS * EXPERTS + 2];
-    int list[LAYERS * EXPERTS + 2];
+    frame_table *t = begin(&d, 5, CACHE_LCP, 8, 13);
+    frame_table_swap swaps[ALL + 2];
+    int list[ALL + 2];
     err_ctx err = { 0 };
-    if (!r) return;
-    for (int round = 0; round < 200; round++) {
+    if (!t) return;
+    for (int round = 0; round < 100; round++) {
         const int n = (int)test_below(&d.rng, 50);
-        int room[2] = { 0 }, asked[2] = { 0 };
-        for (int i = 0; i < n; i++) list[i] = (int)test_below(&d.rng, LAYERS * EXPERTS);
-        list[n] = -1;                    /* no such expert */
-        list[n + 1] = LAYERS * EXPERTS;
-        run_token(&d, r, true);
-        turn(&d, r);
-        frame_table_send(r, INT_MAX);
-        const int swapped = frame_table_apply(r, list, n + 2, swaps, &err);
-        CHECK(swapped >= 0 && swapped <= n);
-        for (int i = 0; i < swapped; i++)
-            d.content[swaps[i].place] = swaps[i].layer * EXPERTS + swaps[i].expert;
-        check_books(&d, r);
-        memcpy(d.seen, d.map, sizeof d.seen);
-        check_device(&d, r);
-        for (int p = 0; p < frame_table_count(r); p++)
-            if (frame_table_state(r, p) == FRAME_READY) room[p >= frame_table_pool(r, 2)->first]++;
+        int room[POOLS] = { 0 }, asked[POOLS] = { 0 };
+        for (int i = 0; i < n; i++) list[i] = (int)test_below(&d.rng, ALL);
+        list[n] = NOTHING;               /* no such experts */
+        list[n + 1] = ALL;
+        run_token(&d, t, true);
+        exchange(&d, t);
+        submit(&d, t);
+        const int n_swap = frame_table_apply(t, list, n + 2, swaps, &err);
+        CHECK(n_swap >= 0 && n_swap <= n);
+        for (int i = 0; i < n_swap; i++)
+            d.content[swaps[i].frame] = swaps[i].layer * EXPERTS + swaps[i].expert;
+        check_table(&d, t);
+        publish(&d);
+        check_device(&d, t);
+        for (int f = 0; f < frame_table_count(t); f++)
+            room[f >= frame_table_pool(t, 2)->first] += frame_table_state(t, f) == FRAME_READY;
         for (int i = 0; i < n; i++) {
-            const int pool = list[i] / EXPERTS % 3 == 2;
+            const int pool = pool_of(list[i] / EXPERTS);
             if (asked[pool]++ < room[pool] / 2)
-                CHECK_MSG(frame_table_find(r, list[i] / EXPERTS, list[i] % EXPERTS) >= 0 ||
+                CHECK_MSG(frame_table_find(t, list[i] / EXPERTS, list[i] % EXPERTS) >= 0 ||
                           d.n_queue > 0, "expert %d of the list is missing", i);
         }
     }
-    frame_table_free(r);
+    end(&d, t);
 }
 
-/* The list has all that is there, in the order of value. */
-static void test_list(void)
+/* Frames have frequencies 10 to 13 in every layer; a missing expert is listed for each that it
+ * exceeds by more than 1. */
+static void test_lists(void)
 {
-    static device d;
-    int list[LAYERS * EXPERTS];
-    frame_table *r = begin(&d, 4, CACHE_LCP, 8, 11);
-    if (!r) return;
-    for (int l = 0; l < LAYERS; l++) frame_table_seed(r, l, 2, 50 - l);
-    const int n = frame_table_list(r, list, LAYERS * EXPERTS);
-    CHECK(n == 4 * LAYERS);
-    for (int l = 0; l < LAYERS; l++) CHECK(list[l] == l * EXPERTS + 2);
-    for (int i = 0; i < n; i++)
-        CHECK(frame_table_find(r, list[i] / EXPERTS, list[i] % EXPERTS) >= 0);
-    CHECK(frame_table_list(r, list, 3) == 3);
-    frame_table_free(r);
-}
-
-/* The places have frequencies 10 to 13 in every layer, and a missing expert comes for each that it
- * beats by more than 1. */
-static void test_missing(void)
-{
-    static const struct { double high, low; int pinned, n, n_then; const char *why; } rows[] = {
+    static const struct { double high, low; int pinned, n, n_empty; const char *why; } rows[] = {
         { 100, 11.5, 0, LAYERS, 2 * LAYERS, "a little more is not enough" },
-        { 100, 12.5, 0, 2 * LAYERS, 3 * LAYERS, "the second beat the second weakest" },
-        { 100, 12.5, 2, 2 * LAYERS - 2, 3 * LAYERS - 2, "two of the weakest stay" },
-        { 10.5, 10.5, 0, 0, LAYERS, "none beats any" },
+        { 100, 12.5, 0, 2 * LAYERS, 3 * LAYERS, "the second exceeds the second weakest" },
+        { 100, 12.5, 2, 2 * LAYERS - 2, 3 * LAYERS - 2, "two of the weakest are pinned" },
+        { 10.5, 10.5, 0, 0, LAYERS, "none exceeds any" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         static device d;
-        int list[LAYERS * EXPERTS];
-        frame_table *r = begin_by(&d, 4, &(rules){ CACHE_LCP, 1, 8, false }, 17);
-        if (!r) return;
-        CHECK(frame_table_missing(r, list, LAYERS * EXPERTS) == 0);      /* nothing was used yet */
+        int list[ALL];
+        frame_table *t = begin_by(&d, 4, &(rules){ CACHE_LCP, 1, 8, false }, 17);
+        if (!t) return;
+        CHECK(frame_table_missing(t, list, ALL) == 0);   /* nothing was used yet */
         for (int l = 0; l < LAYERS; l++) {
-            for (int e = 0; e < 4; e++) frame_table_seed(r, l, e, 10 + e);
-            frame_table_seed(r, l, 5, rows[i].low);
-            frame_table_seed(r, l, 6, rows[i].high);
+            for (int e = 0; e < 4; e++) frame_table_seed(t, l, e, 10 + e);
+            frame_table_seed(t, l, 5, rows[i].low);
+            frame_table_seed(t, l, 6, rows[i].high);
         }
-        for (int l = 0; l < rows[i].pinned; l++) frame_table_pin(r, l, 0, true);
-        const int n = frame_table_missing(r, list, LAYERS * EXPERTS);
+        CHECK(frame_table_list(t, list, ALL) == 4 * LAYERS && frame_table_list(t, list, 3) == 3);
+        for (int k = 0; k < 3; k++) CHECK(list[k] == k * EXPERTS + 3);
+        for (int l = 0; l < rows[i].pinned; l++) frame_table_pin(t, l, 0, true);
+        const int n = frame_table_missing(t, list, ALL);
         CHECK_MSG(n == rows[i].n, "%s: %d, not %d", rows[i].why, n, rows[i].n);
         for (int k = 0; k < n; k++)
             CHECK_MSG(list[k] % EXPERTS == (k < LAYERS ? 6 : 5), "%s: %d is number %d",
                       rows[i].why, list[k], k);
-        CHECK(frame_table_missing(r, list, 2) == min_int(n, 2));
-        /* EMPTY places for as many; and those of 13 are missing, too */
-        for (int l = 0; l < LAYERS; l++) frame_table_lose(r, frame_table_find(r, l, 3));
-        const int n_then = frame_table_missing(r, list, LAYERS * EXPERTS);
-        CHECK_MSG(n_then == rows[i].n_then, "%s: %d with EMPTY places, not %d", rows[i].why, n_then,
-                  rows[i].n_then);
-        frame_table_free(r);
+        CHECK(frame_table_missing(t, list, 2) == min_int(n, 2));
+        for (int l = 0; l < LAYERS; l++) frame_table_drop(t, frame_table_find(t, l, 3));
+        const int n_empty = frame_table_missing(t, list, ALL);
+        CHECK_MSG(n_empty == rows[i].n_empty, "%s: %d with EMPTY frames, not %d", rows[i].why,
+                  n_empty, rows[i].n_empty);
+        end(&d, t);
     }
 }
 
-/* Whatever comes in, and by whichever way. */
+/* Pinned experts stay in tokens, prompts and requests. */
 static void test_pinned(void)
 {
     static const expert_id pinned[] = { { 0, 0 }, { 2, 1 }, { 5, 3 } };
     for (int p = 0; p < CACHE_POLICIES; p++) {
         static device d;
-        frame_table_swap swaps[LAYERS * EXPERTS];
-        int list[LAYERS * EXPERTS];
+        frame_table_swap swaps[ALL];
+        int list[ALL];
+        int32_t counts[EXPERTS];
         err_ctx err = { 0 };
-        frame_table *r = begin(&d, 4, (cache_policy)p, 8, 19);
-        if (!r) return;
+        frame_table *t = begin(&d, 4, (cache_policy)p, 8, 19);
+        if (!t) return;
         for (size_t i = 0; i < ARRAY_LEN(pinned); i++)
-            frame_table_pin(r, pinned[i].layer, pinned[i].index, true);
-        for (int t = 0; t < 300; t++) {
-            run_token(&d, r, true);
-            turn(&d, r);
+            frame_table_pin(t, pinned[i].layer, pinned[i].index, true);
+        for (int i = 0; i < 100; i++) {
+            run_token(&d, t, true);
+            exchange(&d, t);
         }
-        for (int l = 0; l < LAYERS; l++) {
-            int32_t counts[EXPERTS];
-            for (int e = 0; e < EXPERTS; e++) counts[e] = e > 8 ? 1000 : 0;
-            const int n = frame_table_prompt(r, l, counts, NULL, swaps, EXPERTS);
-            for (int i = 0; i < n; i++) d.content[swaps[i].place] = l * EXPERTS + swaps[i].expert;
-        }
-        for (int i = 0; i < LAYERS * EXPERTS; i++) list[i] = LAYERS * EXPERTS - 1 - i;
-        CHECK(frame_table_apply(r, list, LAYERS * 10, swaps, &err) >= 0);
+        for (int e = 0; e < EXPERTS; e++) counts[e] = e > 8 ? 1000 : 0;
+        for (int l = 0; l < LAYERS; l++) frame_table_prompt(t, l, counts, NULL, swaps, EXPERTS);
+        for (int i = 0; i < ALL; i++) list[i] = ALL - 1 - i;
+        CHECK(frame_table_apply(t, list, LAYERS * 10, swaps, &err) >= 0);
         for (size_t i = 0; i < ARRAY_LEN(pinned); i++)
-            CHECK_MSG(frame_table_find(r, pinned[i].layer, pinned[i].index) >= 0,
-                      "%s: pinned expert %d made room", cache_policy_name((cache_policy)p), (int)i);
-        CHECK(frame_table_counts(r).evictions > 0);
-        frame_table_free(r);
+            CHECK_MSG(frame_table_find(t, pinned[i].layer, pinned[i].index) >= 0,
+                      "%s: pinned expert %d was evicted", cache_policy_name((cache_policy)p),
+                      (int)i);
+        CHECK(frame_table_counts(t).evictions > 0);
+        end(&d, t);
     }
 }
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 static void test_sizes(void)
 {
-    static device d;
-    frame_mover mover = { &d, send, passed, NULL };
-    frame_table *r = NULL;
+    int32_t map[ALL];
     err_ctx err = { 0 };
-    frame_table_options o = { .n_layer = LAYERS, .bytes = bytes_for(USED) - 1, .map = d.map };
-    CHECK(frame_table_create(&r, &banks, &o, &mover, &err) == ERR_RANGE && !r);
+    frame_table_options o = { .n_layer = LAYERS, .bytes = bytes_for(USED) - 1, .map = map };
+    frame_table *t = NULL;
+    CHECK(frame_table_create(&t, &banks, &o, &err) == ERR_RANGE && !t);
     CHECK_MSG(strstr(err.msg, "17 experts fit in") != NULL, "%s", err.msg);
-    o.bytes = bytes_for(EXPERTS) + 12345;
-    CHECK(frame_table_create(&r, &banks, &o, &mover, &err) == 0);
-    CHECK(r && frame_table_count(r) == LAYERS * EXPERTS && frame_table_share(r, 2) == EXPERTS);
-    CHECK(r && frame_table_all_bytes(r) == bytes_for(EXPERTS));
-    frame_table_free(r);
-    for (o.bytes = bytes_for(USED); o.bytes < bytes_for(EXPERTS); o.bytes += 1777) {
-        r = NULL;
-        CHECK(frame_table_create(&r, &banks, &o, &mover, &err) == 0);
-        if (!r) return;
+    const uint64_t all = bytes_for(EXPERTS);
+    for (o.bytes = bytes_for(USED); o.bytes < all + 5000; o.bytes += 1777) {
+        if (!CHECK(frame_table_create(&t, &banks, &o, &err) == 0)) return;
         int sum = 0;
-        for (int l = 0; l < LAYERS; l++) sum += frame_table_share(r, l);
-        CHECK(sum == frame_table_count(r) && frame_table_all_bytes(r) <= o.bytes);
-        for (int p = 0; p < frame_table_count(r); p++)
-            CHECK(frame_table_at(r, p, SLAB_DOWN) % FRAME_ALIGN == 0 &&
-                  frame_table_at(r, p, SLAB_DOWN) < frame_table_all_bytes(r));
-        frame_table_free(r);
+        for (int l = 0; l < LAYERS; l++) sum += frame_table_quota(t, l);
+        CHECK(sum == frame_table_count(t) && frame_table_all_bytes(t) <= o.bytes);
+        CHECK(o.bytes < all || (sum == ALL && frame_table_all_bytes(t) == all));
+        for (int f = 0; f < frame_table_count(t); f++)
+            CHECK(frame_table_offset(t, f, SLAB_DOWN) % FRAME_ALIGN == 0 &&
+                  frame_table_offset(t, f, SLAB_DOWN) < frame_table_all_bytes(t));
+        frame_table_free(t);
     }
 }
 
-/* The first layer has no experts: it gets no place, whoever asks for one, and a token chooses
- * nothing there. by_layer: places are given for each layer, and those of that one are ignored. */
+/* The first layer has no experts: it gets no frame, and a token chooses nothing there. by_layer:
+ * frames are given for each layer; those of that layer are ignored. */
 static void test_dense_layer(bool by_layer)
 {
-    static const int n_place[LAYERS] = { EXPERTS, USED, USED, USED, USED, USED };
+    static const int n_frame[LAYERS] = { EXPERTS, USED, USED, USED, USED, USED };
     const int asked[] = { 0, 1, EXPERTS, EXPERTS + 1, EXPERTS - 1 };
     const uint32_t chosen[USED] = { 0, 1, 2 };
-    const expert_bank kept = bank_list[0];
-    const frame_mover mover = { NULL, send, NULL, NULL };
+    const expert_bank saved = bank_list[0];
     frame_table_swap swaps[ARRAY_LEN(asked)];
-    frame_table *r = NULL;
+    frame_table *t = NULL;
     err_ctx err = { 0 };
-    int32_t map[LAYERS * EXPERTS];
+    int32_t map[ALL];
     bank_list[0] = (expert_bank){ .n_expert = 0 };
     frame_table_options o = { .n_layer = LAYERS, .policy = CACHE_LRU, .map = map,
-                            .bytes = frame_table_bytes(&banks, LAYERS, USED),
-                            .n_place = by_layer ? n_place : NULL };
-    if (CHECK_MSG(frame_table_create(&r, &banks, &o, &mover, &err) == 0, "%s", err.msg)) {
-        CHECK(frame_table_count(r) == (LAYERS - 1) * USED && frame_table_all_bytes(r) == o.bytes);
-        CHECK(frame_table_share(r, 0) == 0 && frame_table_share(r, 1) == USED);
-        CHECK(frame_table_put(r, 0, 3) < 0 && frame_table_find(r, 0, 3) < 0);
-        frame_table_chosen(r, 0, chosen, USED);
-        CHECK(frame_table_exchange(r, true, &err) == 0 && frame_table_ready(r, 0) == 0);
-        CHECK(frame_table_apply(r, asked, ARRAY_LEN(asked), swaps, &err) == 2);
-        CHECK(frame_table_ready(r, 0) == 0 && frame_table_ready(r, 1) == 2);
-        for (int p = 0; p < frame_table_count(r); p++)
-            CHECK(frame_table_at(r, p, SLAB_DOWN) < frame_table_all_bytes(r));
+                              .bytes = frame_table_bytes(&banks, LAYERS, USED),
+                              .n_frame = by_layer ? n_frame : NULL };
+    if (CHECK_MSG(frame_table_create(&t, &banks, &o, &err) == 0, "%s", err.msg)) {
+        CHECK(frame_table_count(t) == (LAYERS - 1) * USED && frame_table_all_bytes(t) == o.bytes);
+        CHECK(frame_table_quota(t, 0) == 0 && frame_table_quota(t, 1) == USED);
+        CHECK(frame_table_put(t, 0, 3) < 0 && frame_table_find(t, 0, 3) < 0);
+        frame_table_chosen(t, 0, chosen, USED);
+        CHECK(!frame_table_exchange(t, true) && frame_table_n_ready(t, 0) == 0);
+        CHECK(frame_table_apply(t, asked, ARRAY_LEN(asked), swaps, &err) == 2);
+        CHECK(frame_table_n_ready(t, 0) == 0 && frame_table_n_ready(t, 1) == 2);
     }
-    frame_table_free(r);
+    frame_table_free(t);
     o.bytes -= 1;                        /* one expert fewer than a token chooses */
-    o.n_place = NULL;
-    CHECK(frame_table_create(&r, &banks, &o, &mover, &err) == ERR_RANGE && !r);
-    bank_list[0] = kept;
+    o.n_frame = NULL;
+    CHECK(frame_table_create(&t, &banks, &o, &err) == ERR_RANGE && !t);
+    bank_list[0] = saved;
 }
 
 int main(int argc, char **argv)
 {
-    test_begin("residency", argc, argv);
+    test_begin("frame_table", argc, argv);
     make_banks();
     test_sizes();
-    test_walk();
-    test_moved();
-    test_ask();
+    test_walks();
+    test_apply_moves();
     test_learns();
-    test_margin();
-    test_own_margins();
+    test_margins();
     test_margin_of_prompts();
     test_prompt();
-    test_list();
-    test_missing();
-    test_pinned();
     test_apply();
+    test_lists();
+    test_pinned();
     test_dense_layer(false);
     test_dense_layer(true);
     return test_end();

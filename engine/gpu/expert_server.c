@@ -333,7 +333,8 @@ static void note_choices(expert_server *c, int end)
         const uint32_t *log = expert_server_log(c, l);
         const uint32_t *wanted = c->wanted ? expert_server_wanted(c, l) : log;
         vram_cache_chosen(c->places, l, wanted, n);
-        if (c->perf != PERF_OFF) vram_cache_call(c->places, l, cold_in(log, n), c->layer_s[l]);
+        if (c->perf != PERF_OFF)
+            vram_cache_count_call(c->places, l, cold_in(log, n), c->layer_s[l]);
         c->layer_s[l] = 0;
         c->cold_noted += cold_in(wanted, n);
     }
@@ -353,7 +354,7 @@ static int change_places(expert_server *c, err_ctx *err)
  * ten microseconds. */
 static void send_some(expert_server *c)
 {
-    if (c->places && !c->broken) vram_cache_send(c->places, 1);
+    if (c->places && !c->broken) vram_cache_submit(c->places, 1);
 }
 
 int expert_server_serve(expert_server *c, int layer, err_ctx *err)
@@ -430,7 +431,7 @@ static void exchange_begin(expert_server *c)
 {
     err_ctx ignored;                     /* a failure shows at the next wait */
     if (!c->places || c->broken) return;
-    vram_cache_send(c->places, INT_MAX);
+    vram_cache_submit(c->places, INT_MAX);
     (void)change_places(c, &ignored);
     c->turned = true;
 }

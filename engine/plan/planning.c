@@ -125,13 +125,13 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
         to->expert_bytes[l] = expert_slabs_bytes(b);
-        to->slot_bytes[l] = ram_frames_one(&m->experts, l);
+        to->slot_bytes[l] = ram_frames_frame_bytes(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;          /* none: both are 0 */
         floats |= expert_bank_has_floats(b);
     }
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
-    const uint64_t spares = ram_frames_n_free(&m->experts);
+    const uint64_t spares = ram_frames_spare_bytes(&m->experts);
     const uint64_t others = sum.params_active - expert_elems;
     to->what = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
