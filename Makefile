@@ -131,7 +131,7 @@ ifneq ($(strip $(CFLAGS)$(CPPFLAGS)$(LDFLAGS)$(LDLIBS)$(DEPS)),)
 CONFIG  += $(call checksum,$(CFLAGS)|$(CPPFLAGS)|$(LDFLAGS)|$(LDLIBS)|$(DEPS))
 endif
 B       := build$(subst $(space),,$(CONFIG))$(BUILD_SUFFIX)
-# Objects of kernels: those of other architectures may stay beside them.
+# Objects of kernels, in a folder for each set of architectures.
 G       := $B/$(if $(ARCHS),sm_$(subst $(space),_,$(ARCHS)),ptx_$(PTX))
 
 # ---- flags -------------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ $B/cli/serve/page_files.S.o: $(wildcard cli/serve/page/*)
 QUANTISE := $(call obj,quantise quantise_fp4 quantise_q8_0 quantise_q4_k)
 $(QUANTISE): FILE_FLAGS := -fno-trapping-math
 
-# Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum. (Under
-# sanitizers that would take gcc minutes for a file; and whoever sets OPT gets that.)
+# Loops over numbers: the optimiser may unroll and vectorise them, never reorder a sum. Not under
+# sanitizers, where gcc would take minutes for a file, and not with OPT set.
 LOOPS := $B/engine/cpu/%.c.o $(QUANTISE) $(call obj,kv quant)
 ifeq ($(SAN_LOOPS),0)
 $(LOOPS): FILE_SAN :=

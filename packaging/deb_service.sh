@@ -1,6 +1,6 @@
 #!/bin/sh
 # deb_service.sh - postinst, prerm and postrm of the package: tells systemd that the service's unit
-# came or went. It is not started: whoever wants it says so (systemctl enable --now moe-serve). A
+# was added or removed. The administrator starts the service: systemctl enable --now moe-serve. A
 # purge removes the caches, never a model.
 set -e
 systemd() { [ ! -d /run/systemd/system ] || [ -n "${DPKG_ROOT:-}" ] || systemctl "$@" || true; }

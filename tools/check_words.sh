@@ -1,14 +1,14 @@
 #!/bin/sh
-# check_words.sh - no tracked source, script or document holds a word of tools/words.txt, except where
-# that file allows it. docs/history/ and tests/golden/ are left out. Prints FILE:LINE:WORD for each
-# one and exits 1.
+# check_words.sh - no tracked source, script or document has a word of tools/words.txt, except where
+# that file allows it. Skips docs/history/ and tests/golden/. Prints FILE:LINE:WORD for each and exits
+# 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 list=tools/words.txt
 # Words end where a tab or two spaces are; phrases have single spaces.
 words=$(sed -e '/^[#!]/d' -e '/^$/d' -e 's/\(	\|  \).*//' "$list")
 any=$(echo "$words" | sed 's/ /[[:space:]]+/g' | paste -sd '|' -)
-git ls-files -- '*.c' '*.h' '*.cu' '*.cuh' '*.sh' '*.py' '*.md' '*Makefile' \
+git ls-files -- '*.c' '*.h' '*.cu' '*.cuh' '*.js' '*.css' '*.html' '*.sh' '*.py' '*.md' '*Makefile' \
                 ':!docs/history' ':!tests/golden' |
 LC_ALL=C xargs grep -HniE "(^|[^a-zA-Z0-9])($any)([^a-zA-Z0-9]|\$)" /dev/null |
 LC_ALL=C WORDS=$words awk -v list="$list" '

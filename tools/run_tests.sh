@@ -54,7 +54,7 @@ if [ "$1" = --one ]; then
     elif [ $code -ne 0 ] && [ "$failed" -eq 0 ]; then bad "exit code $code and no failure counted"
     elif [ $((passed + failed + skipped)) -eq 0 ]; then bad "it checks nothing"
     fi
-    # A process that was told to end may need a moment.
+    # A process may need some time to end.
     for i in 1 2 3 4 5 6 7 8 9 10; do
         left=$(left_by "$own")
         [ "$left" ] && [ $code -ne 124 ] && [ $code -ne 137 ] || break
@@ -93,7 +93,7 @@ rm -rf "$logs"
 mkdir -p "$logs"
 trap 'rm -rf "$tmp"' EXIT
 lists=
-stopped() {                              # whoever stops this learns what was running
+stopped() {                              # on a signal: names the tests that were running
     for log in "$logs"/*.log; do
         [ -e "${log%.log}.result" ] || echo "not done: $(basename "$log" .log)" >&2
     done
