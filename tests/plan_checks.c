@@ -54,6 +54,78 @@ void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
     }
 }
 
+void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram)
+{
+    make_case(c, m, vram, ram);
+    for (int l = 0; l < m->n_layer; l++) {
+        c->layer_dense[l] = (m->dense - 2 * m->embed) / (uint64_t)m->n_layer;
+        for (int i = 0; i < N_CHUNKS; i++)
+            c->s.layer_state[i][l] = c->s.state[i] / (uint64_t)m->n_layer;
+    }
+    c->what.layer_dense = c->layer_dense;
+    c->what.split_most = m->n_layer;
+    c->what.table = m->embed;
+}
+
+/* Each slab of a slot begins in a page of its own. */
+static void allow_moves(made *c)
+{
+    uint64_t slot = c->down[0] + 4095;
+    slot = 3 * (slot - slot % 4096);
+    for (int l = 0; l < c->what.n_layer; l++) c->slot[l] = slot;
+    c->what.slot_bytes = c->slot;
+    c->what.spare_bytes = 8 * slot;
+}
+
+/* Layers differ as in files of mixed types, and the first ones may have no experts. */
+static void vary_layers(made *c, test_rng *rng)
+{
+    const int n_dense = (int)test_below(rng, 4);
+    for (int l = 0; l < c->what.n_layer; l++) {
+        if (l % 3 != 1) {
+            c->expert[l] -= c->expert[l] / 5;
+            c->down[l] -= c->down[l] / 3;
+        }
+        if (l < n_dense) c->expert[l] = c->down[l] = 0;
+    }
+}
+
+static uint64_t random_bytes(test_rng *rng, uint32_t least_mb, uint32_t most_mb)
+{
+    const uint32_t n = test_below(rng, most_mb) / (1 + test_below(rng, 30));
+    return (least_mb + n) * MB + test_below(rng, 1000000);
+}
+
+static bool one_of(test_rng *rng, uint32_t n) { return test_below(rng, n) == 0; }
+
+void random_case(made *c, test_rng *rng)
+{
+    const made_model *m = &made_models[test_below(rng, N_MADE_MODELS)];
+    make_layered(c, m, one_of(rng, 6) ? 0 : random_bytes(rng, 300, 90000),
+                 random_bytes(rng, 2000, 150000));
+    if (one_of(rng, 2)) c->what.layer_dense = NULL;
+    if (one_of(rng, 2)) c->what.split_most /= 2;
+    if (one_of(rng, 4)) vary_layers(c, rng);
+    if (one_of(rng, 2)) allow_moves(c);
+    if (one_of(rng, 3)) c->s.vram_cold = 50 * MB;
+    if (one_of(rng, 8)) c->what.least_cache = 50 * m->expert;
+    if (!c->machine.gpu && one_of(rng, 2)) c->s.n_long = 2;
+    for (int i = 0; i < N_CHUNKS; i++) {
+        c->s.snapshots[i] = 5 * MB;
+        if (one_of(rng, 8)) c->s.ram_embed[i] = m->embed + MB;   /* more than the table */
+    }
+    c->machine.ram_program = 30 * MB;
+    if (one_of(rng, 4)) c->w.vram = random_bytes(rng, 0, 90000);
+    if (one_of(rng, 4)) c->w.ram = random_bytes(rng, 0, 90000);
+    if (one_of(rng, 4)) c->w.hot_most = random_bytes(rng, 0, 40000);
+    if (one_of(rng, 2)) c->w.ram_copy = 615 * MB;
+    c->w.no_postfetch = one_of(rng, 8);
+    c->w.no_hot = one_of(rng, 8);
+    c->w.whole_banks = one_of(rng, 4);
+    c->w.gpu_wanted = one_of(rng, 4);
+    c->w.fixed = one_of(rng, 4);
+}
+
 int run_case(plan *p, const made *c)
 {
     err_ctx err = { 0 };
@@ -88,7 +160,7 @@ static void check_places(const plan *p, const made *c, const char *what)
 {
     const plan_model *w = &c->what;
     uint64_t hot = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
-    const int most = p->hot[plan_first_bank(w)];
+    int most = 0, fewest = w->n_expert;
     bool open = true, ok = true, disk = false;
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
@@ -97,8 +169,10 @@ static void check_places(const plan *p, const made *c, const char *what)
             continue;
         }
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
-        if (p->cache) ok &= n >= (uint64_t)w->n_used && most - p->hot[l] <= 1 &&
-                            p->hot[l] <= most && p->hot[l] < w->n_expert;
+        if (p->hot[l] > most) most = p->hot[l];
+        if (p->hot[l] < fewest) fewest = p->hot[l];
+        if (p->cache) ok &= n >= (uint64_t)w->n_used && most - fewest <= 1 &&
+                            p->hot[l] < w->n_expert;
         else ok &= open || n == 0;       /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
         ok &= !p->cache || p->place[l] == PLAN_RAM;
@@ -164,7 +238,8 @@ static void check_some_layers(const plan *p, const made *c, int i, const char *w
         dense += w->layer_dense[l];
         kept += c->s.layer_state[i][l];
     }
-    CHECK_MSG(n > 0 && n >= w->n_layer / 8 && p->vram_experts == 0 && p->embed_in_ram,
+    CHECK_MSG(n > 0 && n >= w->n_layer / 8 && p->vram_experts == 0 && p->embed_in_ram &&
+              (p->cpu_layers == 0 || n <= w->split_most),
               "%s: %d layers", what, n);
     CHECK_MSG(p->vram_dense == dense && p->vram_state == kept &&
               p->vram_work == c->s.vram_work[i] + c->s.vram_cold, "%s: parts of layers", what);
@@ -203,6 +278,11 @@ void check_plan(const plan *p, const made *c, const char *what)
               "%s: program and copy", what);
     CHECK_MSG(plan_ram(p) == p->ram_program + p->ram_experts + p->ram_other + p->ram_copy,
               "%s: all of the RAM", what);
+    CHECK_MSG(p->cpu_layers == 0 || p->head_in_ram, "%s: the head before the last layers", what);
+    CHECK_MSG((p->gpu && !p->head_in_ram) || p->ram_copy == c->w.ram_copy ||
+              plan_ram(p) + c->w.ram_copy > ram, "%s: RAM for the repacked head", what);
+    CHECK_MSG(i >= c->s.n_long || (plan_uses_drive(p, c->what.n_layer) &&
+                                   c->s.ram_work[i] <= ram / 10), "%s: a long chunk", what);
     check_places(p, c, what);
     check_numbers(p, c, what);
 }

@@ -36,6 +36,8 @@ typedef struct made {
 
 /* vram 0: no GPU. */
 void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram);
+void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram);    /* dense by layer */
+void random_case(made *c, test_rng *rng);        /* machine, model, wishes */
 
 int run_case(plan *p, const made *c);
 bool made_plan(plan *p, const made *c, const char *what);        /* must succeed */
