@@ -47,8 +47,8 @@ struct gpu {
     cudaStream_t stream;
     /* beside it: from fork to join; from pulled to replied; from fork to the next layer's join */
     cudaStream_t side, reply, ahead;
-    cudaEvent_t fork, pulled, join, replied, guessed;
-    bool guessing;                       /* guessed is still to be waited for */
+    cudaEvent_t fork, pulled, join, replied, predicted;
+    bool predicting;                     /* the stream has still to wait for predicted */
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;
     host_wait *wait;                     /* set once */

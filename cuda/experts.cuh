@@ -148,8 +148,7 @@ typedef struct slot_place {
 struct split_up_args : up_args {         /* chosen is ignored */
     enum { split = 1 };
     const slot_place *slots;             /* [n_slot] */
-    int want;                            /* the gpu_where that this launch computes, */
-    int or_want;                         /* and another one; or the same */
+    int want;                            /* the gpu_where that this launch computes */
 };
 
 /* 32 activations of a slot by one warp: as they are, and as the block that they make. */
@@ -181,7 +180,7 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
     *expert = p.id;
     *gate = p.gate;
     *up = p.up;
-    return p.where == a.want || p.where == a.or_want;
+    return p.where == a.want;
 }
 
 /* With registers for as many blocks as there is shared memory for. */

@@ -4,14 +4,14 @@
  *   stream   ask -------- up (hot, shared) -------- down
  *   side        \-- pull -- up (fetched) --/
  *   reply         \     \-- answer --------/
- *   ahead          \-- guess -- pull -- ...
+ *   ahead          \-- predict
  *
  * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
  * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
  * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
- * the bus's speed from the fetch (beside what is fetched ahead, one block polls). guess
- * (expert_prediction.cuh) is about the next layer. Where nothing is fetched, all but guess are in
- * one stream, which waits for guesses at the end of the token alone.
+ * the bus's speed from the fetch. predict (expert_prediction.cuh) is about the next layer. Where
+ * nothing is fetched, all but predict are in one stream, which waits for it at the end of the token
+ * alone.
  *
  * Everything that a kernel has to know of a slot is in its slot_place, so nothing depends on how
  * many experts are hot. A question is complete before its number is written, and so is a reply:
@@ -136,9 +136,8 @@ typedef struct ask_args {
     const uint64_t *slabs;               /* NULL: nothing is fetched */
     const uint8_t *fetch;
     pad_view pad;
-    prediction_list *guessed;            /* for this layer; NULL: nothing is */
-    float *prediction_x;                 /* for a guess at the next layer's: the vector; NULL: */
-    uint32_t *prediction_number;         /* none is made */
+    float *prediction_x;                /* for the prediction: gets the vector, and the number of */
+    uint32_t *prediction_number;         /* the question; NULL: no prediction */
     slot_place *slots;
     uint32_t *number;
     uint32_t *log;                       /* in RAM, or NULL: [n * k] choices and where they are */
@@ -151,7 +150,6 @@ typedef struct ask_args {
  * other would take as long as all of the rest. */
 typedef struct ask_view {                /* in shared memory */
     uint32_t number;
-    prediction_view guessed;
     uint8_t fetch[2 * GPU_FETCH_COUNTS];
 } ask_view;
 
@@ -162,7 +160,6 @@ static __device__ __forceinline__ void look_around(ask_view *v, const ask_args &
         const uint32_t number = (*a.number + 1) & GPU_NUMBERS;
         if (lane == 0) v->number = number;
         if (lane == 0 && a.prediction_x) *a.prediction_number = number;
-        prediction_close(&v->guessed, a.guessed, number);
     }
     if (warp == ASK_WARPS - 2 && a.slabs)
         for (int i = lane; i < 2 * GPU_FETCH_COUNTS; i += 32) v->fetch[i] = a.fetch[i];
@@ -257,8 +254,6 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
         p.gate = row_at(a.gate, place, 0);
         p.up = row_at(a.up, place, 0);
         p.down = row_at(a.down, place, 0);
-    } else if (mine) {
-        prediction_find(&p, &view->guessed);
     }
     decide_fetch(p, a, view->fetch, from, mine && p.where == GPU_COLD);
     if (!mine) return;
@@ -291,7 +286,7 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     const int n_slot = a.n * a.chosen.k, warp = threadIdx.x / 32;
     int id = 0;
     float weight = 0.0f;
-    bool mine = false, guessed = false;
+    bool mine = false;
 
     pdl_begin(f);
     pdl_wait(f);
@@ -303,13 +298,10 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     __syncthreads();
     const uint32_t number = view.number;
     for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) {
-        guessed |= where[i] == GPU_GUESSED;
-        mine |= where[i] != GPU_HOT && where[i] != GPU_GUESSED;
+        mine |= where[i] != GPU_HOT;
         if (a.log) a.log[i] = (uint32_t)ids[i] | (uint32_t)where[i] << 16;
     }
     const bool wanted = __syncthreads_or(mine);
-    /* the first warp has the only token's */
-    const unsigned n_guessed = (unsigned)__popc(__ballot_sync(~0u, guessed));
     if (wanted) write_question(a, ids, where);
     if (threadIdx.x == 0) *a.number = number;
     if (wanted || a.closes) __syncthreads();
@@ -317,7 +309,7 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
         /* all of the block's writes, and those of kernels before it, before the number; a quiet
          * layer has written nothing that anybody looks at yet */
         if (wanted || a.closes) __threadfence_system();
-        a.mailbox->asked = number * GPU_CODES + (wanted ? 0 : GPU_QUIET + n_guessed);
+        a.mailbox->asked = number * GPU_CODES + (wanted ? 0 : GPU_QUIET);
     }
     pdl_end(f);
 }
@@ -384,8 +376,7 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
     pdl_begin(f);
     if (!a.early) pdl_wait(f);
     if (own < a.n_slot) where[own] = (uint8_t)__ldcg(&a.slots[own].where);
-    if (!__syncthreads_or(own < a.n_slot && where[own] != GPU_HOT &&
-                          where[own] != GPU_GUESSED)) {  /* nobody was asked */
+    if (!__syncthreads_or(own < a.n_slot && where[own] != GPU_HOT)) {    /* a quiet layer */
         if (own < a.n_slot && blockIdx.x == 0) a.host_made[own] = 0;
         if (a.early) pdl_wait(f);
         pdl_end(f);
@@ -435,8 +426,8 @@ static void fork_side(gpu *g)
 {
     gpu_fail(g, cudaEventRecord(g->fork, g->stream), "split layer");
     gpu_fail(g, cudaStreamWaitEvent(g->side, g->fork, 0), "split layer");
-    if (g->guessing) gpu_fail(g, cudaStreamWaitEvent(g->side, g->guessed, 0), "split layer");
-    g->guessing = false;
+    if (g->predicting) gpu_fail(g, cudaStreamWaitEvent(g->side, g->predicted, 0), "split layer");
+    g->predicting = false;
 }
 
 /* The stream goes on when both have come so far. */
@@ -464,14 +455,13 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
     pulled.fetch_ns = &s->mailbox->fetch_ns;
     launch_at(g, at, "fetch", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
     gpu_fail(g, cudaEventRecord(g->pulled, at.stream), "split layer");
-    if (s->pad_all == 0 && !s->prediction_pad) return;   /* no whole experts */
+    if (s->pad_all == 0) return;         /* no whole experts */
 
     split_up_args up = {};
     (up_args &)up = layer->up;
     up.n_shared = 0;
     up.slots = scratch->slots;
     up.want = GPU_FETCHED;
-    up.or_want = GPU_GUESSED;
     up_by_type(g, at, a->gate.type, &up, 0);
 }
 
@@ -481,8 +471,7 @@ static void take_answer(gpu *g, stream_place at, const layer_args *layer,
 {
     const bool floats = is_float_weight(a->down.type);
     const uint64_t units = (uint64_t)layer->down.n_slot * (uint64_t)layer->down.n_embd / 4;
-    const bool one = s->prediction_pad && layer->down.n_slot == a->k;
-    const unsigned n_block = one ? 1 : ceil_div(units, 2 * ANSWER_THREADS);
+    const unsigned n_block = ceil_div(units, 2 * ANSWER_THREADS);
     answer_args args = {};
 
     args.slots = scratch->slots;
@@ -519,8 +508,8 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
     const split_scratch scratch = split_layout(s->scratch, a->k, a->down.rows);
     const bool fetches = n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     const bool forks = fetches && !s->one_stream;
-    const bool guesses = n == 1 && s->prediction_state && !s->one_stream;
-    const prediction_parts guess =
+    const bool predicts = n == 1 && s->prediction_state && !s->one_stream && s->next.router.data;
+    const prediction_parts prediction =
         prediction_layout(s->prediction_state, a->n_expert, a->down.rows);
     bool early = fetches && !forks;
     ask_args asked = {};
@@ -536,10 +525,9 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
     asked.slabs = fetches ? s->slabs : NULL;
     asked.fetch = s->fetch;
     asked.pad = pad_of(a, s->pad, s->pad_down, s->pad_all);
-    if (guesses) asked.guessed = &guess.lists[s->prediction_turn];
-    if (guesses && s->next.router.data) {
-        asked.prediction_x = prediction_vector(&guess, s->prediction_layer);
-        asked.prediction_number = prediction_number(&guess, s->prediction_layer);
+    if (predicts) {
+        asked.prediction_x = prediction_vector(&prediction, s->prediction_layer);
+        asked.prediction_number = prediction_number(&prediction, s->prediction_layer);
     }
     asked.slots = scratch.slots;
     asked.number = s->number;
@@ -554,12 +542,12 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
         fetch_slabs(g, { g->side, false }, &layer, a, s, &scratch);
         gpu_fail(g, cudaStreamWaitEvent(g->reply, g->pulled, 0), "split layer");
         take_answer(g, { g->reply, false }, &layer, a, s, &scratch, false);
-        if (asked.prediction_x) prediction_next(g, s, &guess, a->k);
+        if (predicts) prediction_next(g, s, &prediction, a->k);
     } else if (fetches) {
         fetch_slabs(g, main_stream(g), &layer, a, s, &scratch);
-    } else if (asked.prediction_x) {
+    } else if (predicts) {
         gpu_fail(g, cudaEventRecord(g->fork, g->stream), "split layer");
-        prediction_next(g, s, &guess, a->k);
+        prediction_next(g, s, &prediction, a->k);
     }
     if (layer.apart) {
         shared_apart(g, in, a, &layer.scratch);
@@ -573,16 +561,16 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
         split_up_args up = {};
         (up_args &)up = layer.up;
         up.slots = scratch.slots;
-        up.want = up.or_want = GPU_HOT;
+        up.want = GPU_HOT;
         up_by_type(g, main_stream(g), a->gate.type, &up,
                    (uint64_t)up.n_shared * (a->gate.row_bytes + a->up.row_bytes) *
                        (uint64_t)a->gate.rows);
         early = true;
     }
     stream_place at = main_stream(g);
-    if (!forks && s->closes && g->guessing) {
-        gpu_fail(g, cudaStreamWaitEvent(g->stream, g->guessed, 0), "split layer");
-        g->guessing = at.dependent = false;
+    if (!forks && s->closes && g->predicting) {
+        gpu_fail(g, cudaStreamWaitEvent(g->stream, g->predicted, 0), "split layer");
+        g->predicting = at.dependent = false;
     }
     if (forks) join_side(g);
     else take_answer(g, at, &layer, a, s, &scratch, early);

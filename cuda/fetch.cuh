@@ -30,7 +30,7 @@ typedef struct pull_args {
     uint32_t bytes[3];                   /* of a gate, up, down slab */
     const uint32_t *number;
     pull_state *state;
-    volatile uint32_t *fetched;          /* of the mail, in RAM; NULL: nobody looks */
+    volatile uint32_t *fetched;          /* of the mailbox, in RAM */
     volatile uint64_t *fetch_ns;         /* likewise */
 } pull_args;
 
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
         pull_part(kind == 0 ? p.gate : kind == 1 ? p.up : p.down, p.from[kind],
                   kind == 0 ? a.bytes[0] : kind == 1 ? a.bytes[1] : a.bytes[2],
                   at - (kind == 0 ? 0 : kind == 1 ? gate : gate + up));
-        if (kind != 2 || !a.fetched) continue;
+        if (kind != 2) continue;
         __syncwarp();
         if (lane == 0 && atomicAdd(&a.state->parts[slot], 1u) == (uint32_t)down - 1) {
             a.state->parts[slot] = 0;
@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
             a.state->done = 0;
             __threadfence();
             const unsigned long long from = *(volatile unsigned long long *)&a.state->start;
-            if (n_part && a.fetch_ns) *a.fetch_ns = device_ns() - from;
+            if (n_part) *a.fetch_ns = device_ns() - from;
         }
     }
     pdl_end(f);

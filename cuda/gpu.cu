@@ -77,7 +77,7 @@ typedef struct stream_list { cudaStream_t *s[4]; cudaEvent_t *e[5]; } stream_lis
 static stream_list streams_of(gpu *g)
 {
     return { { &g->stream, &g->side, &g->reply, &g->ahead },
-             { &g->fork, &g->pulled, &g->join, &g->replied, &g->guessed } };
+             { &g->fork, &g->pulled, &g->join, &g->replied, &g->predicted } };
 }
 
 static cudaError_t open_streams(gpu *g)
@@ -351,7 +351,7 @@ struct gpu_recording {
 int gpu_record_begin(gpu *g, err_ctx *err)
 {
     if (g->failure != cudaSuccess) return report(g, err);
-    g->guessing = false;                 /* of a batch that was given up */
+    g->predicting = false;                 /* of a batch that was given up */
     gpu_fail(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal), "record");
     return report(g, err);
 }

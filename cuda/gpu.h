@@ -477,32 +477,28 @@ typedef enum gpu_where {
     GPU_HOT,                             /* in VRAM: by the device */
     GPU_COLD,                            /* by the host, whole */
     GPU_COLD_FETCHED,                    /* gate and up by the host, while down crosses the bus */
-    GPU_FETCHED,                         /* all of it crosses the bus: by the device */
-    GPU_GUESSED                          /* it crossed the bus before it was chosen: likewise */
+    GPU_FETCHED                          /* all of it crosses the bus: by the device */
 } gpu_where;
 
 enum { GPU_MOST_USED = 32,               /* experts chosen for a token */
-       GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED,
-       GPU_MOST_PREDICTIONS = 4 };       /* experts that cross the bus for one layer on a guess */
+       GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED };
 
 /* One layer's question to the host, and the reply, in page-locked RAM. Slot t * k + r is the r-th
- * choice of token t. Words that someone polls have cache lines of their own.
+ * choice of token t. Words that are polled have cache lines of their own.
  *
- * Questions are numbered from 1 on, modulo 2^28. A layer whose chosen experts are all GPU_HOT or
- * GPU_GUESSED is quiet: it only counts, writes GPU_QUIET beside its number, and goes on without a
- * reply. So numbers may pass by while the host looks elsewhere, but never that of a question that
- * wants a reply. */
-#define GPU_CODES 16u
+ * Questions are numbered from 1 on, modulo 2^28. A layer whose chosen experts are all GPU_HOT is
+ * quiet: it only counts, writes GPU_QUIET with its number, and goes on without a reply. So the host
+ * may miss the numbers of quiet layers, but never that of a question that wants a reply. */
+#define GPU_CODES 2u
 #define GPU_QUIET 1u
 #define GPU_NUMBERS 0x0FFFFFFFu
 typedef struct gpu_mailbox {
-    volatile uint32_t asked;             /* the last question's number * GPU_CODES, + GPU_QUIET +
-                                          * its GPU_GUESSED slots if the layer is quiet; else
-                                          * written after all of it */
+    volatile uint32_t asked;             /* the last question's number * GPU_CODES, + GPU_QUIET if
+                                          * the layer is quiet; else written after all of it */
     uint8_t apart_1[124];
     volatile uint32_t answered;          /* the same number, written after all of the reply */
     uint8_t apart_2[124];
-    volatile uint64_t told;              /* the last guess: gpu_predicted */
+    volatile uint64_t predicted;         /* the last prediction: gpu_predicted */
     uint8_t apart_3[120];
     /* [slot]: number of the question whose down slab is in the pad */
     volatile uint32_t fetched[GPU_MOST_USED];
@@ -520,9 +516,8 @@ typedef struct gpu_mailbox {
     int n_embd, n_ff;
 } gpu_mailbox;
 
-/* What the device tells the host of a guess, in one word: the number of the question that it is
- * about (its lower bits), and experts that will probably be in it, the likeliest first, without
- * those that cross the bus. */
+/* A prediction is one word: the number of the question that it is about (its lower bits), and the
+ * cold experts that will probably be in that question, the likeliest first. */
 enum {
     GPU_MOST_PREDICTED = 4,
     GPU_PREDICTED_BITS = 10,
@@ -530,12 +525,12 @@ enum {
     GPU_PREDICTED_NUMBER = GPU_PREDICTED_COUNT + 4
 };
 /* How many; 0 if it is about another question. */
-static inline int gpu_predicted(int32_t ids[GPU_MOST_PREDICTED], uint64_t told, uint32_t number)
+static inline int gpu_predicted(int32_t ids[GPU_MOST_PREDICTED], uint64_t word, uint32_t number)
 {
-    const int n = (int)(told >> GPU_PREDICTED_COUNT & 15);
-    if ((told ^ (uint64_t)number << GPU_PREDICTED_NUMBER) >> GPU_PREDICTED_NUMBER) return 0;
+    const int n = (int)(word >> GPU_PREDICTED_COUNT & 15);
+    if ((word ^ (uint64_t)number << GPU_PREDICTED_NUMBER) >> GPU_PREDICTED_NUMBER) return 0;
     for (int i = 0; i < n; i++)
-        ids[i] = (int32_t)(told >> i * GPU_PREDICTED_BITS & ((1 << GPU_PREDICTED_BITS) - 1));
+        ids[i] = (int32_t)(word >> i * GPU_PREDICTED_BITS & ((1 << GPU_PREDICTED_BITS) - 1));
     return n;
 }
 
@@ -554,16 +549,14 @@ void gpu_mailbox_put_mid(gpu_mailbox *m, int slot, const int8_t *q, const float 
  * order. The bits are those of gpu_experts. The host must reply to every question that is not
  * quiet: gpu_set_host_limit says what happens otherwise. At most GPU_FEW tokens; only a single one
  * has slabs fetched. */
-/* Experts that the next layer will probably choose: by its router, from this layer's vectors. Those
- * of them that are not in VRAM, the likeliest first, cross the bus while nobody asks for anything
- * else, or are named to the host. What comes too late for that layer's choice is not used. */
+/* Predicts the next layer's experts by its router, from this layer's vectors. Those that are not in
+ * VRAM are named to the host, unless that layer has asked already. */
 typedef struct gpu_predict {
-    gpu_matrix router;                   /* the next layer's, of floats; data NULL: no guess */
+    gpu_matrix router;                   /* the next layer's, of floats; data NULL: no
+                                          * prediction */
     gpu_router_rule rule;
     const float *norm, *next_norm;       /* [n_embd] of this layer's input and of the next one's */
     const int32_t *hot;                  /* of the next layer, as in gpu_with_host */
-    const uint64_t *slabs;
-    uint64_t bytes[3];                   /* of its slabs */
 } gpu_predict;
 
 typedef struct gpu_with_host {
@@ -576,7 +569,7 @@ typedef struct gpu_with_host {
     const uint8_t *fetch;                /* device [2, GPU_FETCH_COUNTS]: of m cold experts
                                           * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then
                                           * fetch[m] have their down slabs fetched, as far as they
-                                          * are there and the pad has room; on a guess, fetch[0] */
+                                          * are there and the pad has room */
     uint32_t *chosen;                    /* NULL, or page-locked [n * k]: its choices, quiet or not,
                                           * as id | gpu_where << 16; complete when the
                                           * operation is, or with the number of a question, of
@@ -586,21 +579,15 @@ typedef struct gpu_with_host {
                                           * all choices of the token are in RAM */
     uint8_t *pad;                      /* VRAM that slabs are fetched to, gpu_with_host_pad bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
-    bool one_stream;                     /* fetch before the hot experts, not beside them; then
-                                          * there are no guesses */
+    bool one_stream;                     /* fetch before the hot experts, not at the same time; then
+                                          * there are no predictions */
     void *scratch;                       /* gpu_with_host_scratch bytes, zero to begin with */
-    /* Guesses. Two rooms take turns: consecutive layers have different ones, and a layer finds in
-     * its own what was guessed for it. */
     gpu_predict next;
-    uint8_t *prediction_pad;             /* VRAM: two rooms; NULL: nothing is fetched on a guess */
-    uint64_t prediction_room;            /* bytes of a room: fetch[0] times gpu_prediction_pad */
-    int prediction_turn;                 /* 0 or 1: this layer's room */
-    int prediction_layer;                /* its number among the layers that the state is for */
-    void *prediction_state; /* gpu_prediction_state bytes, zero to begin with; the same for
-                                          * all layers. NULL: no guesses are made or used */
+    int prediction_layer;                /* index of this layer in prediction_state */
+    void *prediction_state;              /* gpu_prediction_state bytes, zero to begin with; the same
+                                          * for all layers. NULL: no predictions are made */
 } gpu_with_host;
 bool gpu_prediction_fits(int router_type);
-size_t gpu_prediction_pad(const uint64_t bytes[3]);      /* for one expert with these slabs */
 size_t gpu_prediction_state(int n_expert, int n_embd, int n_layer);
 size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all);
 size_t gpu_with_host_scratch(int k, int n_ff, int n_embd);

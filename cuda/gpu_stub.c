@@ -67,7 +67,7 @@ __attribute__((used)) static uint64_t no_device(void) { return 0; }
     X(gpu_attention_fits) X(gpu_attend) X(gpu_delta_fits) X(gpu_delta_scratch) X(gpu_delta_rule)   \
     X(gpu_route) X(gpu_add_normed) X(gpu_network_scratch) X(gpu_network) X(gpu_expert_scratch)     \
     X(gpu_experts) X(gpu_mailbox_create) X(gpu_mailbox_free) X(gpu_mailbox_put_mid) X(gpu_prediction_fits)       \
-    X(gpu_prediction_pad) X(gpu_prediction_state) X(gpu_with_host_pad) X(gpu_with_host_scratch)                      \
+    X(gpu_prediction_state) X(gpu_with_host_pad) X(gpu_with_host_scratch)                      \
     X(gpu_experts_with_host) X(gpu_experts_partial_begin) X(gpu_experts_partial_end)                     \
     X(gpu_experts_join) X(gpu_prefer_hot) X(gpu_alive) X(gpu_polls) X(gpu_lock) X(gpu_unlock)                   \
     X(gpu_stage_create) X(gpu_stage_free) X(gpu_stage_buffer) X(gpu_stage_copy)                    \

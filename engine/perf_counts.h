@@ -33,8 +33,7 @@ typedef struct perf_counts {
 
     /* slots: hot + cold is tokens * n_used in each layer that has experts */
     uint64_t hot, cold;                  /* expert was in VRAM; was not, and of these: */
-    uint64_t on_cpu, down_fetched, all_fetched;  /* by what crossed the bus: nothing, down, all, */
-    uint64_t guessed;                    /* or all before it was chosen */
+    uint64_t on_cpu, down_fetched, all_fetched;  /* by what crossed the bus: nothing, down, all */
 
     /* bytes of experts, by link */
     uint64_t vram_bytes, cpu_bytes;      /* read by the GPU from VRAM; by the CPU from RAM */

@@ -14,7 +14,7 @@ typedef struct postfetch_options {
     bool one_stream;                     /* fetch in the stream of the other kernels */
     int max_transfers;                   /* slabs fetched in a layer; 0: as many as pay */
     uint64_t pad_bytes;                  /* VRAM for them; 0: what the plan says */
-    bool no_guesses;                     /* nothing is fetched before it is chosen */
+    bool no_prediction;                  /* predicted experts are not read ahead */
     bool prediction_always;              /* never tried without */
     bool frozen;                         /* decide once, from the plan; never measure again */
     bool debug;                          /* a line about every trial, and about every layer

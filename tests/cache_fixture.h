@@ -23,7 +23,6 @@ typedef struct place {
     int split_from;                      /* 0: never */
     double bus;                          /* its speed in the plan; 0: as fast as the memory */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
-    int guesses;                         /* experts of a layer fetched before they are chosen */
     bool told;                           /* ... without trials, and every layer's logged */
 } place;
 

@@ -4,8 +4,8 @@
  * The steps of cuda/experts_with_host.cu, one after the other on the stream's thread, while the
  * host has its own: ask, pull, up, answer, down. The word `asked` is written after the whole
  * question, and nothing of the reply is read before `answered` has the same number. A quiet
- * layer writes no more than its vectors and its number, and waits for nothing. Guesses are made
- * at a layer's end; some come too late. */
+ * layer writes no more than its vectors and its number, and waits for nothing. Predictions are
+ * made at a layer's end; one in five comes too late. */
 #include "tests/sim_gpu_internal.h"
 
 #include <sched.h>
@@ -72,31 +72,16 @@ size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all)
     return (size_t)((uint64_t)pad_all * (p.gate + p.up + p.down) + (uint64_t)pad_down * p.down);
 }
 
-/* ---- guesses --------------------------------------------------------------------------------- */
-
-typedef struct prediction_list {         /* for the layers of one turn */
-    uint32_t number;                     /* the question that it is for */
-    int n;
-    int ids[GPU_MOST_PREDICTIONS];
-    const uint8_t *at[GPU_MOST_PREDICTIONS][3];
-} prediction_list;
-
 bool gpu_prediction_fits(int router_type) { return sim_is_float(router_type); }
 
-size_t gpu_prediction_pad(const uint64_t bytes[3])
-{
-    size_t room = 0;
-    for (int i = 0; i < 3; i++) room += (size_t)slab_room(bytes[i]);
-    return room;
-}
-
+/* Nothing is kept in these two here; they have sizes so that a caller that gives too little
+ * fails. */
 size_t gpu_prediction_state(int n_expert, int n_embd, int n_layer)
 {
-    (void)n_expert, (void)n_embd, (void)n_layer;
-    return 2 * sizeof(prediction_list);
+    (void)n_embd, (void)n_layer;
+    return (size_t)round_up((uint64_t)n_expert * sizeof(float));
 }
 
-/* Nothing is kept in it here; it has a size so that somebody who gives too little is told. */
 size_t gpu_with_host_scratch(int k, int n_ff, int n_embd)
 {
     (void)n_ff;
@@ -118,7 +103,7 @@ typedef struct split_call {
     gpu_input in;
     gpu_expert_args a;
     gpu_with_host s;
-    bool fetches, guesses;
+    bool fetches, predicts;
 } split_call;
 
 /* What a question needs while it is under way. */
@@ -179,18 +164,6 @@ static bool find_hot(gpu *g, slot *p, const gpu_expert_args *a, int place)
     return true;
 }
 
-static void take_guesses(slot *slots, const split_call *c)
-{
-    const prediction_list *list = (prediction_list *)c->s.prediction_state + c->s.prediction_turn;
-    if (list->number != ((*c->s.number + 1) & GPU_NUMBERS)) return;
-    for (int r = 0; r < c->a.k; r++)
-        for (int i = 0; i < list->n && slots[r].where == GPU_COLD; i++) {
-            if (list->ids[i] != slots[r].id) continue;
-            slots[r].where = GPU_GUESSED;
-            memcpy(slots[r].at, list->at[i], sizeof slots[r].at);
-        }
-}
-
 static bool place_token(gpu *g, slot *slots, const split_call *c, int t)
 {
     int32_t ids[GPU_MOST_USED];
@@ -202,7 +175,6 @@ static bool place_token(gpu *g, slot *slots, const split_call *c, int t)
                            .weight = gates[r] };
         if (place >= 0 && !find_hot(g, &slots[r], &c->a, place)) return false;
     }
-    if (c->guesses) take_guesses(slots, c);
     if (c->fetches) decide_fetch(slots, c);
     return true;
 }
@@ -218,21 +190,16 @@ static bool ask(gpu *g, question *q, const float *rows)
 {
     const split_call *c = q->c;
     gpu_mailbox *m = c->s.mailbox;
-    uint32_t n_guessed = 0;
     for (int t = 0; t < c->in.n; t++)
         if (!place_token(g, q->slots + t * c->a.k, c, t)) return false;
     q->number = *c->s.number = (*c->s.number + 1) & GPU_NUMBERS;
     q->quiet = true;
-    for (int i = 0; i < slot_count(c); i++) {
-        n_guessed += q->slots[i].where == GPU_GUESSED;
-        q->quiet &= q->slots[i].where == GPU_HOT || q->slots[i].where == GPU_GUESSED;
-    }
-    const bool early = !q->quiet || c->s.closes;         /* else nobody may look yet */
+    for (int i = 0; i < slot_count(c); i++) q->quiet &= q->slots[i].where == GPU_HOT;
+    const bool early = !q->quiet || c->s.closes;         /* else the host may not look yet */
     if (early) log_choices(q);
     memcpy(m->x, rows, (size_t)c->in.n * (size_t)c->in.cols * sizeof *rows);
     if (q->quiet) {
-        __atomic_store_n(&m->asked, q->number * GPU_CODES + GPU_QUIET + n_guessed,
-                         __ATOMIC_RELEASE);
+        __atomic_store_n(&m->asked, q->number * GPU_CODES + GPU_QUIET, __ATOMIC_RELEASE);
         if (!early) log_choices(q);
         return true;
     }
@@ -392,63 +359,25 @@ static void prediction_logits(float *logits, const gpu_predict *next, const floa
     free(x);
 }
 
-static bool fetch_guess(gpu *g, prediction_list *list, const split_call *c, int id, uint8_t *room)
-{
-    const gpu_predict *next = &c->s.next;
-    const uint64_t *from = next->slabs + (size_t)id * 3;
-    list->ids[list->n] = id;
-    for (int i = 0; i < 3; i++) {
-        slot p = { .id = id };
-        p.at[i] = room + from[i] % LINE;
-        p.from[i] = (const uint8_t *)(uintptr_t)from[i];
-        list->at[list->n][i] = p.at[i];
-        if (!pull_slab(g, &p, i, next->bytes[i])) return false;
-        room += slab_room(next->bytes[i]);
-    }
-    list->n++;
-    return true;
-}
-
-/* Names those to the host that are neither in VRAM nor on the list. */
-static void tell(const split_call *c, const prediction_list *list, const int32_t *ids)
-{
-    const int32_t *hot = c->s.next.hot;
-    uint64_t word = 0, n = 0;
-    for (int r = 0; r < c->a.k && n < GPU_MOST_PREDICTED; r++) {
-        bool listed = hot && hot[ids[r]] >= 0;
-        for (int i = 0; i < list->n; i++) listed |= list->ids[i] == ids[r];
-        if (!listed) word |= (uint64_t)ids[r] << GPU_PREDICTED_BITS * n++;
-    }
-    __atomic_store_n(&c->s.mailbox->told, (uint64_t)list->number << GPU_PREDICTED_NUMBER |
-                     n << GPU_PREDICTED_COUNT | word, __ATOMIC_RELEASE);
-}
-
-static void prediction_next(gpu *g, const question *q, const float *rows)
+static void prediction_next(const question *q, const float *rows)
 {
     const split_call *c = q->c;
     const gpu_predict *next = &c->s.next;
-    prediction_list *list = (prediction_list *)c->s.prediction_state + (1 - c->s.prediction_turn);
-    const int k = c->a.k,
-              most = c->s.prediction_pad ? min_int(c->s.fetch[0], GPU_MOST_PREDICTIONS) : 0;
-    uint8_t *room = NULL;
-    if (most > 0)
-        room = c->s.prediction_pad + (uint64_t)(1 - c->s.prediction_turn) * c->s.prediction_room;
+    const uint64_t number = (q->number + 1) & GPU_NUMBERS;
+    const int k = c->a.k;
     int32_t ids[GPU_MOST_USED];
     float gates[GPU_MOST_USED];
-    if (!next->router.data || q->number % 5 == 0) return;        /* too late */
+    uint64_t word = 0, n = 0;
+    if (q->number % 5 == 0) return;      /* too late */
     float *logits = sim_room((size_t)next->router.rows, sizeof *logits);
     prediction_logits(logits, next, rows);
     const router_rule rule = sim_rule(&next->rule);
     router_select(ids, gates, logits, next->router.rows, k, &rule);
-    list->n = 0;
-    for (int r = 0; r < k && list->n < most; r++) {
-        const uint64_t *from = next->slabs + (size_t)ids[r] * 3;
-        if ((next->hot && next->hot[ids[r]] >= 0) || !from[0] || !from[1] || !from[2]) continue;
-        uint8_t *at = room + (size_t)list->n * gpu_prediction_pad(next->bytes);
-        if (!fetch_guess(g, list, c, ids[r], at)) break;
-    }
-    list->number = (q->number + 1) & GPU_NUMBERS;
-    tell(c, list, ids);
+    for (int r = 0; r < k && n < GPU_MOST_PREDICTED; r++)
+        if (!next->hot || next->hot[ids[r]] < 0)
+            word |= (uint64_t)ids[r] << GPU_PREDICTED_BITS * n++;
+    __atomic_store_n(&c->s.mailbox->predicted, number << GPU_PREDICTED_NUMBER |
+                     n << GPU_PREDICTED_COUNT | word, __ATOMIC_RELEASE);
     free(logits);
 }
 
@@ -473,7 +402,7 @@ static void run_split(gpu *g, void *args)
             if (!q->quiet) take_answer(q);
             run_down(q);
             join_tokens(q, shared);
-            if (c->guesses) prediction_next(g, q, rows);
+            if (c->predicts) prediction_next(q, rows);
         }
     }
     free(shared);
@@ -492,7 +421,7 @@ static bool split_fits(const gpu_input *in, const gpu_expert_args *a, const gpu_
 }
 
 static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_with_host *s, bool fetches,
-                        bool guesses)
+                        bool predicts)
 {
     const uint64_t n = (uint64_t)a->n_expert, slots = (uint64_t)GPU_FEW * (uint64_t)a->k;
     gpu_mailbox *m = s->mailbox;
@@ -510,17 +439,13 @@ static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_with_ho
         sim_reads(c, "table of fetches", s->fetch, 2 * GPU_FETCH_COUNTS);
         sim_writes(c, "pad", s->pad, gpu_with_host_pad(a, s->pad_down, s->pad_all));
     }
-    if (!guesses) return;
-    sim_writes(c, "state of guesses", s->prediction_state,
+    if (!predicts) return;
+    sim_writes(c, "state of predictions", s->prediction_state,
                gpu_prediction_state(a->n_expert, a->down.rows, s->prediction_layer + 1));
-    if (s->prediction_pad)
-        sim_writes(c, "room of guesses", s->prediction_pad, 2 * s->prediction_room);
-    if (!s->next.router.data) return;
     sim_reads(c, "next router", s->next.router.data,
               (uint64_t)s->next.router.rows * s->next.router.row_bytes);
     sim_reads(c, "next bias of the choice", s->next.rule.bias, n * sizeof(float));
     sim_reads(c, "next hot", s->next.hot, n * sizeof *s->hot);
-    sim_reads_any(c, "next table of slabs", s->next.slabs, n * 3 * sizeof *s->slabs);
 }
 
 void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_with_host *s)
@@ -535,8 +460,8 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
     split_call call = { *in, *a, *s, false, false };
     call.fetches = in->n == 1 && s->slabs && s->fetch && s->pad && s->pad_down + s->pad_all > 0;
     sim_claim_experts(&c, in, a, false);
-    call.guesses = in->n == 1 && s->prediction_state && !s->one_stream;
-    claim_split(&c, a, s, call.fetches, call.guesses);
+    call.predicts = in->n == 1 && s->prediction_state && !s->one_stream && s->next.router.data;
+    claim_split(&c, a, s, call.fetches, call.predicts);
     sim_end(&c, run_split, &call, sizeof call);
     if (a->beside) gpu_network(g, a->partial_in, a->beside);
 }

@@ -3,8 +3,8 @@
  * A thread plays the host: it checks every question, computes what it is asked for by plain loops
  * over the contract's products, and replies. Whatever the split, the stream and every expert's
  * vector have the bits of gpu_experts with all experts in VRAM, and the vectors those of the CPU.
- * What a reply need not contain is full of NaNs. Where guesses are made, every second question is
- * the next layer's: it may find them complete, or not yet. */
+ * What a reply need not contain is full of NaNs. Where predictions are made, every second question
+ * is the next layer's. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -24,8 +24,8 @@ typedef struct split_case {
     gpu_activation act;
     bool bias, norm;
     bool by_logits;                      /* the choice is not made yet */
-    bool scored;                         /* guesses are by sigmoids and a bias, choices by logits
-                                          * by sigmoids */
+    bool scored;                         /* predictions are by sigmoids and a bias, choices by
+                                          * logits by sigmoids */
     int shared_ff;                       /* width of the shared expert; 0: none */
     quant_type shared_up, shared_down;
     int partial_ff;                      /* width of a network computed meanwhile; 0: none */
@@ -170,11 +170,8 @@ typedef struct division {                /* of one question */
     uint8_t fetch[FETCH_TABLE];
     uint8_t where[GPU_MOST_CHOICES];     /* what follows */
     bool quiet;
-    int32_t guessed[GPU_MOST_PREDICTIONS];  /* for it */
-    int n_guessed;
-    int32_t told[GPU_MOST_PREDICTED];    /* to the host, of the others */
-    int n_told;
-    int slot;                            /* one that was guessed; -1: none */
+    int32_t predicted[GPU_MOST_PREDICTED];       /* for it */
+    int n_predicted;
 } division;
 
 typedef struct batch {
@@ -193,10 +190,9 @@ typedef struct batch {
     bool has_hot;
     gpu_with_host split;
     division asked[QUESTIONS];
-    gpu_predict next;                    /* after every other question, if there are guesses */
+    gpu_predict next;                    /* after every other question, if there are predictions */
     router_rule rule;                    /* its own, in RAM, as are these: */
     float *router, *norm, *next_norm;
-    division late[QUESTIONS];            /* if guesses are not there in time */
     gpu_input partial_in;
     gpu_network_args beside;             /* y NULL: none */
     float *partial_y;                    /* [n, n_embd] that it makes by itself */
@@ -212,8 +208,6 @@ static void expect_where(division *d, const batch *b)
         int m = 0;
         for (int r = 0; r < k; r++) {
             where[r] = b->has_hot && d->hot[ids[r]] >= 0 ? GPU_HOT : GPU_COLD;
-            for (int g = 0; g < d->n_guessed; g++)
-                if (where[r] == GPU_COLD && ids[r] == d->guessed[g]) where[r] = GPU_GUESSED;
             m += where[r] == GPU_COLD;
         }
         if (b->n > 1 || !b->split.slabs) continue;
@@ -229,11 +223,7 @@ static void expect_where(division *d, const batch *b)
                 where[r] = GPU_COLD_FETCHED, down--;
     }
     d->quiet = true;
-    d->slot = -1;
-    for (int i = 0; i < b->n * k; i++) {
-        d->quiet &= d->where[i] == GPU_HOT || d->where[i] == GPU_GUESSED;
-        if (d->where[i] == GPU_GUESSED) d->slot = i;
-    }
+    for (int i = 0; i < b->n * k; i++) d->quiet &= d->where[i] == GPU_HOT;
 }
 
 /* ---- the host's thread ----------------------------------------------------------------------- */
@@ -313,7 +303,6 @@ static void *host_main(void *ctx)
         const division *d = &b->asked[number - 1];
         while (word(&m->asked) / GPU_CODES < number) sched_yield();
         if (word(&m->asked) != number * GPU_CODES) continue;     /* quiet */
-        if (d->slot >= 0 && m->where[d->slot] != GPU_GUESSED) d = &b->late[number - 1];
         check_question(h, number, d);
         acts_set(&h->x, b->rows[number - 1], b->n, b->l->c->n_embd);
         if (reads_int8(b->l->c->up)) quantise(&h->x);
@@ -493,12 +482,12 @@ typedef struct plan {                    /* of a case: how its layer is split */
     int pad_down, pad_all;               /* both 0: no slabs are given */
     bool missing;                        /* some slabs are not in page-locked RAM */
     bool one_stream, table_in_vram;
-    int guesses;                         /* without slabs: the host is told of them, that is all */
+    bool predicts;
     bool late;                          /* first a question that the host does not answer in time */
 } plan;
 
 /* What question i - 1 makes the device expect of question i. */
-static void guess(division *d, const batch *b, int i, int most)
+static void predict(division *d, const batch *b, int i)
 {
     const split_case *c = b->l->c;
     const float *x = b->rows[i - 1];
@@ -512,23 +501,8 @@ static void guess(division *d, const batch *b, int i, int most)
         logits[e] = (float)sum;
     }
     router_select(ids, gates, logits, c->n_expert, c->k, &b->rule);
-    for (int r = 0; r < c->k; r++) {
-        const uint64_t *at = b->slabs + 3 * ids[r];
-        if (b->has_hot && d->hot[ids[r]] >= 0) continue;
-        if (at[0] && at[1] && at[2] && d->n_guessed < most) d->guessed[d->n_guessed++] = ids[r];
-        else if (d->n_told < GPU_MOST_PREDICTED) d->told[d->n_told++] = ids[r];
-    }
-}
-
-/* With and without guesses, which every other question has. */
-static void expect_both(batch *b, int i)
-{
-    division *d = &b->asked[i], *late = &b->late[i];
-    d->n_guessed = d->n_told = 0;
-    *late = *d;
-    expect_where(late, b);
-    if (d->fetch[0] > 0 && i % 2 && b->n == 1) guess(d, b, i, b->split.slabs ? d->fetch[0] : 0);
-    expect_where(d, b);
+    for (int r = 0; r < c->k && d->n_predicted < GPU_MOST_PREDICTED; r++)
+        if (!b->has_hot || d->hot[ids[r]] < 0) d->predicted[d->n_predicted++] = ids[r];
 }
 
 static void divide(batch *b, int i, const plan *p, test_rng *rng)
@@ -543,10 +517,10 @@ static void divide(batch *b, int i, const plan *p, test_rng *rng)
         d->fetch[GPU_FETCH_COUNTS + m] = (uint8_t)(p->all < m ? p->all : m);
         d->fetch[m] = (uint8_t)(p->down < m ? p->down : m);
     }
-    d->fetch[0] = (uint8_t)p->guesses;
-    /* nothing waits for a guess before the next question */
-    if (p->guesses && i % 2) *d = b->asked[i - 1];
-    expect_both(b, i);
+    if (p->predicts && i % 2) *d = b->asked[i - 1];      /* one map for both */
+    d->n_predicted = 0;
+    if (p->predicts && i % 2 && b->n == 1) predict(d, b, i);
+    expect_where(d, b);
 }
 
 /* Biases that differ by more than scores do, so that small errors do not change the choice. */
@@ -563,7 +537,7 @@ static void set_rule(batch *b)
 }
 
 /* One direction with a different length in every row: no two logits are near each other. */
-static void set_guesses(batch *b, const plan *p, test_rng *rng)
+static void set_predictions(batch *b, test_rng *rng)
 {
     const size_t n_expert = (size_t)b->l->c->n_expert, n_embd = (size_t)b->l->c->n_embd;
     const float *along = host_floats(n_embd, 1.0f, rng);
@@ -583,11 +557,6 @@ static void set_guesses(batch *b, const plan *p, test_rng *rng)
     next->norm = vram_floats(b->norm, n_embd);
     next->next_norm = vram_floats(b->next_norm, n_embd);
     next->hot = s->hot;
-    next->slabs = s->slabs ? s->slabs : b->slabs;
-    for (int i = 0; i < SLABS; i++)
-        next->bytes[i] = (uint64_t)b->l->all[i].rows * b->l->all[i].row_bytes;
-    s->prediction_room = (uint64_t)p->guesses * gpu_prediction_pad(next->bytes);
-    s->prediction_pad = s->slabs ? vram_room((size_t)(2 * s->prediction_room)) : NULL;
     const size_t state = gpu_prediction_state((int)n_expert, (int)n_embd, 2);
     s->prediction_state = vram_copy(host_room(state, 1), state);
 }
@@ -622,7 +591,7 @@ static bool set_split(batch *b, const plan *p, test_rng *rng)
     }
     const size_t scratch = gpu_with_host_scratch(c->k, c->n_ff, c->n_embd);
     s->scratch = vram_copy(host_room(scratch, 1), scratch);
-    if (p->guesses) set_guesses(b, p, rng);
+    if (p->predicts) set_predictions(b, rng);
     for (int i = 0; i < QUESTIONS; i++) divide(b, i, p, rng);
     return true;
 }
@@ -638,18 +607,16 @@ static void set_division(const batch *b, int i)
     memset(b->split.chosen, 0xFF, (size_t)(b->n * b->l->c->k) * sizeof *b->split.chosen);
 }
 
-/* The number passes, and the choices are told, quiet or not. */
-static void check_told(const batch *b, int i)
+/* The number and the choices are written, quiet or not. */
+static void check_log(const batch *b, int i)
 {
     const division *d = &b->asked[i];
     const uint32_t number = (uint32_t)i + 1, asked = b->split.mailbox->asked;
-    uint32_t code = d->quiet ? GPU_QUIET : 0;
-    for (int slot = 0; d->quiet && slot < b->n * b->l->c->k; slot++)
-        code += d->where[slot] == GPU_GUESSED;
+    const uint32_t code = d->quiet ? GPU_QUIET : 0;
     expect(asked == number * GPU_CODES + code, "question %d: asked %u", i + 1, (unsigned)asked);
     for (int slot = 0; slot < b->n * b->l->c->k; slot++) {
         const uint32_t want = (uint32_t)b->ids[slot] | (uint32_t)d->where[slot] << 16;
-        expect(b->split.chosen[slot] == want, "question %d, slot %d: told %x, expected %x", i + 1,
+        expect(b->split.chosen[slot] == want, "question %d, slot %d: logged %x, expected %x", i + 1,
                slot, (unsigned)b->split.chosen[slot], (unsigned)want);
     }
 }
@@ -679,27 +646,20 @@ static void check_result(const batch *b, int i, const char *what, const float *y
         expect_bits("network beside", host_copy(b->beside.y, width), b->partial_y, width);
 }
 
-/* Where guesses were not complete when question i was asked, it is another division. */
-static void see_late(batch *b, int i)
-{
-    const division *d = &b->asked[i];
-    if (d->slot >= 0 && b->split.chosen[d->slot] >> 16 != GPU_GUESSED) b->asked[i] = b->late[i];
-}
-
-/* The host is told of the next question's experts, in a moment. */
-static void check_told_guess(const batch *b, const division *d, uint32_t number)
+/* The prediction for the next question arrives within the limit. */
+static void check_predicted(const batch *b, const division *d, uint32_t number)
 {
     const uint64_t from = clock_ns();
     int32_t ids[GPU_MOST_PREDICTED];
-    uint64_t told = 0;
-    while (told >> GPU_PREDICTED_NUMBER != number && clock_since(from) < 10) {
-        told = __atomic_load_n(&b->split.mailbox->told, __ATOMIC_ACQUIRE);
+    uint64_t got = 0;
+    while (got >> GPU_PREDICTED_NUMBER != number && clock_since(from) < 10) {
+        got = __atomic_load_n(&b->split.mailbox->predicted, __ATOMIC_ACQUIRE);
         sched_yield();
     }
-    const int n = gpu_predicted(ids, told, number);
-    expect(n == d->n_told && memcmp(ids, d->told, (size_t)n * sizeof *ids) == 0 &&
-           gpu_predicted(ids, told, number + 1) == 0, "told of %d experts, expected %d: %llx", n,
-           d->n_told, (unsigned long long)told);
+    const int n = gpu_predicted(ids, got, number);
+    expect(n == d->n_predicted && memcmp(ids, d->predicted, (size_t)n * sizeof *ids) == 0 &&
+           gpu_predicted(ids, got, number + 1) == 0, "%d experts predicted, expected %d: %llx", n,
+           d->n_predicted, (unsigned long long)got);
 }
 
 /* Pairs of questions, of which the second is the next layer's: one pair directly, one recorded and
@@ -710,18 +670,17 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     gpu_recording *r = NULL;
     err_ctx err = { 0 };
     layers[0].next = b->next;
-    layers[1].prediction_turn = layers[1].prediction_layer = 1;
+    layers[1].prediction_layer = 1;
     layers[1].closes = true;
     for (int i = 0; i < 2; i++) {
         set_division(b, i);
         fresh_inputs(b);
         gpu_experts_with_host(device(), &b->in, args, &layers[i]);
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
-        if (i == 0 && b->n == 1) check_told_guess(b, &b->asked[1], 2);
-        see_late(b, i);
+        if (i == 0 && b->n == 1) check_predicted(b, &b->asked[1], 2);
         check_result(b, i, "experts", args->y);
         check_fetching(b, i);
-        check_told(b, i);
+        check_log(b, i);
     }
     int rc = gpu_recording_create(&r, &err);
     if (rc == 0) rc = gpu_record_begin(device(), &err);
@@ -735,9 +694,8 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     set_division(b, 2);
     gpu_replay(device(), r);
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
-    see_late(b, 3);
     check_result(b, 3, "experts, played", args->y);
-    check_told(b, 3);
+    check_log(b, 3);
     gpu_recording_free(r);
 }
 
@@ -754,7 +712,7 @@ static void run_questions(batch *b, gpu_expert_args *args)
     expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
     check_result(b, 0, "experts", args->y);
     check_fetching(b, 0);
-    check_told(b, 0);
+    check_log(b, 0);
 
     fresh_inputs(b);
     int rc = gpu_recording_create(&r, &err);
@@ -769,7 +727,7 @@ static void run_questions(batch *b, gpu_expert_args *args)
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
         check_result(b, i, "experts, played", args->y);
         check_fetching(b, i);
-        check_told(b, i);
+        check_log(b, i);
     }
     gpu_recording_free(r);
 }
@@ -812,7 +770,7 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
     pthread_t thread;
 
     batch_make(b, layer_make(c, rng), n, rng);
-    if (p->guesses) memcpy(b->input[3], b->input[2], width * sizeof(float));     /* one recording */
+    if (p->predicts) memcpy(b->input[3], b->input[2], width * sizeof(float));    /* one recording */
     compute_wanted(b);
     *h = (host){ .b = b, .rng = { test_rand(rng) }, .work = bench_make(c) };
     acts_init(&h->x, host_room(acts_bytes(n, c->n_embd), 1), n, c->n_embd);
@@ -837,7 +795,7 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
     }
     ask_in_vain(b, &args, p);
     if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {
-        (p->guesses ? run_pairs : run_questions)(b, &args);
+        (p->predicts ? run_pairs : run_questions)(b, &args);
         pthread_join(thread, NULL);
         expect(h->complaint[0] == 0, "%s", h->complaint);
         expect_bits("stream", host_copy(args.x, width), b->x, width);
@@ -854,13 +812,13 @@ static void run_case(const split_case *c, const plan *p, int n, bool with_y, tes
     shared_text text;
     const char *shared = shared_name(text, c->shared_up, c->shared_down, c->shared_ff);
     case_begin("%s/%s, %d, %d, %d of %d experts, %d tokens%s%s%s%s%s%s; %s, fetch %d down and %d "
-               "of %d and %d%s%s, %d guesses%s", quant_name(c->up), quant_name(c->down), c->n_embd,
-               c->n_ff, c->k, c->n_expert, n, act_name(c->act),
-               c->bias ? ", biases" : "", c->norm ? ", norm" : "",
+               "of %d and %d%s%s%s%s",
+               quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
+               act_name(c->act), c->bias ? ", biases" : "", c->norm ? ", norm" : "",
                c->by_logits ? ", by logits" : "", c->scored ? ", scored" : "", shared,
                hot_names[p->hot], p->down, p->all, p->pad_down, p->pad_all,
-               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "", p->guesses,
-               p->late ? ", a late host first" : "");
+               p->missing ? ", some missing" : "", p->one_stream ? ", one stream" : "",
+               p->predicts ? ", predictions" : "", p->late ? ", a late host first" : "");
     check_split(c, p, n, with_y, rng);
     locked_drop();
     case_end();
@@ -877,10 +835,10 @@ static const plan plans[] = {
     { HOT_ABSENT, 0, 2, 2, 2, .missing = true },
     { HOT_NONE, 0, 0, 2, 2, .missing = false },
     { HOT_TURNS, 1, 1, 2, 2, .one_stream = true },
-    { HOT_NONE, 1, 1, 2, 2, .guesses = 2 },
-    { HOT_SOME, 1, 0, 2, 0, .missing = true, .guesses = 3 },
-    { HOT_ABSENT, 0, 0, 1, 0, .guesses = 4 },
-    { HOT_SOME, 0, 0, 0, 0, .guesses = 1 },
+    { HOT_NONE, 1, 1, 2, 2, .predicts = true },
+    { HOT_SOME, 1, 0, 2, 0, .missing = true, .predicts = true },
+    { HOT_ABSENT, 0, 0, 1, 0, .predicts = true },
+    { HOT_SOME, 0, 0, 0, 0, .predicts = true },
 };
 
 static void set_shape(split_case *c, quant_type type, int i)

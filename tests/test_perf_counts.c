@@ -106,9 +106,9 @@ static void check_slots(const perf_counts *c, const model *m, const place *p)
               p->name, (int)c->tokens, (int)c->prompt_tokens);
     CHECK_MSG(c->hot + c->cold == all, "%s: %d hot + %d cold, not %d", p->name, (int)c->hot,
               (int)c->cold, (int)all);
-    CHECK_MSG(c->on_cpu + c->down_fetched + c->all_fetched + c->guessed == c->cold,
-              "%s: %d + %d + %d + %d cold", p->name, (int)c->on_cpu, (int)c->down_fetched,
-              (int)c->all_fetched, (int)c->guessed);
+    CHECK_MSG(c->on_cpu + c->down_fetched + c->all_fetched == c->cold,
+              "%s: %d + %d + %d cold", p->name, (int)c->on_cpu, (int)c->down_fetched,
+              (int)c->all_fetched);
     CHECK_MSG(p->gpu ? p->cpu_of_4 > 0 || !p->planned || c->calls > 0 : c->calls == 0,
               "%s: %d calls", p->name, (int)c->calls);
     CHECK_MSG(c->calls % N_TOKEN == 0 && c->quiet <= c->calls, "%s: %d calls, %d quiet", p->name,

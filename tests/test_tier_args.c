@@ -192,9 +192,9 @@ static const struct {
     { { NULL }, { LP "CPU_LIMIT=2", MP "CPU_LIMIT=3" }, { 0 }, 3, "the first of two" },
     { { NULL }, { LP "CPU_LIMIT=2", "MOE_THREADS=4" }, { 0 }, 4, "the variable of --threads" },
     { { "--threads", "1" }, { LP "CPU_LIMIT=2" }, { 0 }, 1, "the flag" },
-    { { NULL }, { "MOE_GUESS=off" }, { .no_guesses = true }, 0, "no guesses" },
-    { { NULL }, { "MOE_GUESS=on" }, { .prediction_always = true }, 0, "only guesses" },
-    { { NULL }, { "MOE_GUESS=0" }, { .no_guesses = true }, 0, "no guesses, as a number" },
+    { { NULL }, { "MOE_GUESS=off" }, { .no_prediction = true }, 0, "no predictions" },
+    { { NULL }, { "MOE_GUESS=on" }, { .prediction_always = true }, 0, "always predictions" },
+    { { NULL }, { "MOE_GUESS=0" }, { .no_prediction = true }, 0, "no predictions, as a number" },
 };
 
 static void test_post(void)
@@ -212,7 +212,7 @@ static void test_post(void)
                   got->force_cpu == want->force_cpu && got->block == want->block &&
                   got->one_stream == want->one_stream &&
                   got->max_transfers == want->max_transfers && got->pad_bytes == want->pad_bytes &&
-                  got->debug == want->debug && got->no_guesses == want->no_guesses &&
+                  got->debug == want->debug && got->no_prediction == want->no_prediction &&
                   got->prediction_always == want->prediction_always &&
                   to.wish.no_postfetch == want->off, "%s", post_rows[i].why);
         CHECK_MSG(o.engine.threads == post_rows[i].threads, "%s: %d threads", post_rows[i].why,

@@ -52,7 +52,6 @@ static void pause_or_go_on(session *s, expert_server_stats *then, int i, const p
     } else if (i == tokens.go_on) {
         const expert_server_stats now = cold_of(s);
         CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
-                  now.guessed == then->guessed &&
                   now.pull_bytes == then->pull_bytes, "%s: fetched while paused", p->name);
         CHECK_MSG(!p->gpu || !p->planned || p->changing ||
                   (now.on_cpu > then->on_cpu && !now.fetching),
@@ -162,9 +161,6 @@ static bool follow(trail *t, const model *m, const place *p)
                   (int)c.questions, (int)c.quiet);
         CHECK_MSG(p->no_fetch || p->disk || n_fetched(&c) > 0,
                   "%s: nothing was fetched", p->name);
-        /* a GPU may be too late with all of them */
-        CHECK_MSG((c.guessed > 0) == (p->guesses > 0) || (p->guesses > 0 && !sim_gpu()),
-                  "%s: %d came on a guess", p->name, (int)c.guessed);
         ahead_of_all += c.ahead_bytes;
         CHECK_MSG(p->hot_of_8 == 0 || c.hot > 0, "%s: nothing was hot", p->name);
         if (p->changing) check_changes(s, p, c.quiet);

@@ -12,7 +12,6 @@
 
 #define MB 1000000u
 #define GIB (UINT64_C(1) << 30)
-#define GUESS_S 1.2e-4                   /* about what a layer takes that has to ask */
 
 enum {
     MOST_PARTS = 16,
@@ -242,18 +241,11 @@ static bool place_moved(plan *p, const planner *j, int i)
 
 /* ---- with a GPU ------------------------------------------------------------------------------ */
 
-/* The likeliest experts of the next layer cross the bus while this one is computed, if they can. */
-static int guesses(const planner *j)
-{
-    return j->rate.pull > 0 && (double)j->one / j->rate.pull < GUESS_S ? PLAN_GUESSES : 0;
-}
-
 static uint64_t pad_bytes(const planner *j)
 {
     const int n = j->what->n_used;
     if (j->w->no_postfetch || n > PLAN_MOST_USED || j->rate.pull <= 0) return 0;
-    return (uint64_t)n * j->down + (uint64_t)min_int(n, PLAN_PAD_WHOLE) * j->one +
-           2 * (uint64_t)guesses(j) * j->one;
+    return (uint64_t)n * j->down + (uint64_t)min_int(n, PLAN_PAD_WHOLE) * j->one;
 }
 
 /* Both buffers; a part is a whole number of experts. */
@@ -278,7 +270,7 @@ static plan begin_attempt(const planner *j, attempt a)
         .gpu = true, .embed_in_ram = a.embed_in_ram, .rate = j->rate, .chunk = j->s->chunk[a.i],
         .vram_work = plus(j->s->vram_work[a.i], a.resident ? 0 : j->s->vram_cold),
         .stage_parts = a.parts, .vram_stage = a.parts > 0 ? stage_bytes(j, a.parts) : 0,
-        .vram_pad = a.pad ? pad_bytes(j) : 0, .guesses = a.pad ? guesses(j) : 0,
+        .vram_pad = a.pad ? pad_bytes(j) : 0,
     };
     place_none(&p, j->what);
     return p;

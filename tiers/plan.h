@@ -15,7 +15,7 @@
 #include "tiers/speeds.h"
 
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 7, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
-       PLAN_GUESSES = 2, PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 64 };
+       PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 64 };
 
 /* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
 typedef enum prompt_strategy {
@@ -129,10 +129,7 @@ typedef struct plan {
     uint64_t vram_stage;                 /* both buffers that banks are streamed through */
     int stage_parts;                     /* a bank passes in so many parts; 0: no streaming */
     uint64_t vram_pad;                   /* where post-fetched slabs go: n_used downs of the largest
-                                          * layer, PLAN_PAD_WHOLE whole experts, and twice those
-                                          * that cross the bus on a guess */
-    int guesses;                         /* experts of a layer that do so at most: PLAN_GUESSES, or
-                                          * none where one takes longer than a layer */
+                                          * layer, and PLAN_PAD_WHOLE whole experts */
     uint64_t ram_experts;                /* whole banks, if only some of it is in VRAM, too; or
                                           * the cache: at least plan_least_cache. Page-locked
                                           * with a GPU */

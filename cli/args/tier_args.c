@@ -164,7 +164,7 @@ int tier_args_read(placement_options *to, const tier_args *a)
     to->post = (postfetch_options){
         .off = fetch.off,
         .always = fetch.on,
-        .no_guesses = guess.off,
+        .no_prediction = guess.off,
         .prediction_always = guess.on,
         .force_cpu = a->force_cpu,
         .block = a->block,

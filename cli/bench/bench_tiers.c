@@ -289,7 +289,6 @@ static void add_counts(tiers_outcome *o, const session *s)
     o->host.on_cpu += c.on_cpu;
     o->host.down_fetched += c.down_fetched;
     o->host.all_fetched += c.all_fetched;
-    o->host.guessed += c.guessed;
     o->host.late += c.late;
     o->host.cpu_bytes += c.cpu_bytes;
     o->host.pull_bytes += c.pull_bytes;

@@ -55,10 +55,9 @@ static json_t *share(uint64_t part, uint64_t rest)
 
 static json_t *slots_json(const perf_counts *c)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "hot", whole(c->hot),
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "hot", whole(c->hot),
                      "cold", whole(c->cold), "on_cpu", whole(c->on_cpu),
-                     "down_fetched", whole(c->down_fetched), "all_fetched", whole(c->all_fetched),
-                     "guessed", whole(c->guessed));
+                     "down_fetched", whole(c->down_fetched), "all_fetched", whole(c->all_fetched));
 }
 
 static json_t *bytes_json(const perf_counts *c)

@@ -22,7 +22,7 @@ void expert_server_send_levels(expert_server *c)
 
 static uint64_t cold_experts(const expert_server *c)
 {
-    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched + c->s.guessed;
+    return c->s.on_cpu + c->s.down_fetched + c->s.all_fetched;
 }
 
 /* After each single token, which took s seconds. */
@@ -86,22 +86,10 @@ uint32_t *expert_server_wanted(const expert_server *c, int layer)
     return c->wanted ? c->wanted + (expert_server_log(c, layer) - c->log) : NULL;
 }
 
-/* Slots of a quiet layer that came on a guess: the latest one's are in the word, and what earlier
- * ones chose is in the log by then. */
-static int quiet_guesses(const expert_server *c, uint32_t asked, bool latest)
-{
-    int n = 0;
-    if (latest) return (int)(asked % GPU_CODES - GPU_QUIET);
-    for (int i = 0; c->can_guess && i < c->m->hp.n_expert_used; i++)
-        n += expert_server_log(c, c->layer)[i] >> 16 == GPU_GUESSED;
-    return n;
-}
-
 typedef struct seen_question {
     bool quiet;                          /* the layer has all that it needs, or is past already */
-    bool waited;                         /* it came while somebody looked */
-    bool latest;                         /* none after it had come by then */
-    int n_guessed;                       /* of a quiet one */
+    bool waited;                         /* it came while the host polled */
+    bool latest;                         /* no later one had come by then */
 } seen_question;
 
 /* Between questions: for a thread that reads ahead. */
@@ -111,13 +99,13 @@ static bool nothing_asked(void *ctx)
     return !has_come(c, word(&c->mailbox->asked));
 }
 
-/* While the device mixes: what it thinks that this layer will ask for, into the cores' caches.
- * False: it has not said anything yet. */
-static bool read_on_guess(expert_server *c)
+/* While the device mixes: reads the experts that it predicts for this layer into the cores' caches.
+ * False: no prediction yet. */
+static bool read_predicted(expert_server *c)
 {
     int32_t ids[GPU_MOST_PREDICTED];
-    const uint64_t told = __atomic_load_n(&c->mailbox->told, __ATOMIC_ACQUIRE);
-    const int n = gpu_predicted(ids, told, next_number(c));
+    const uint64_t word = __atomic_load_n(&c->mailbox->predicted, __ATOMIC_ACQUIRE);
+    const int n = gpu_predicted(ids, word, next_number(c));
     if (n > 0)
         c->s.ahead_bytes += experts_cpu_read_ahead(c->cpu, c->reader, c->layer,
                                                    c->m->layers[c->layer].experts, ids, n,
@@ -131,10 +119,10 @@ static bool is_check(const expert_server *c, uint32_t i) { return (i & (c->n_pol
 static int await_question(expert_server *c, seen_question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mailbox->asked);
-    bool may_read = c->levels.guessing != GUESS_OFF && c->n == 1;
+    bool may_read = c->levels.reads_ahead && c->n == 1;
     q->waited = !has_come(c, asked);
     for (uint32_t i = 1; !has_come(c, asked); i++) {
-        if (may_read) may_read = !read_on_guess(c);
+        if (may_read) may_read = !read_predicted(c);
         if (is_check(c, i) && !gpu_alive(c->g) && !has_come(c, word(&c->mailbox->asked)))
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
@@ -142,7 +130,6 @@ static int await_question(expert_server *c, seen_question *q, err_ctx *err)
     }
     q->quiet = asked != next_number(c) * GPU_CODES;
     q->latest = asked / GPU_CODES == next_number(c);
-    if (q->quiet && c->n == 1) q->n_guessed = quiet_guesses(c, asked, q->latest);
     return 0;
 }
 
@@ -227,7 +214,7 @@ static void count_layer(expert_server *c, int n_hot, int n_cold, bool quiet)
 static int count(expert_server *c, const expert_bank *b)
 {
     const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
-    int n_hot = 0, n_fetched = 0, n_guessed = 0;
+    int n_hot = 0, n_fetched = 0;
     expert_server_stats *s = &c->s;
     s->questions++;
     for (int i = 0; i < c->mailbox->k; i++) {
@@ -252,30 +239,23 @@ static int count(expert_server *c, const expert_bank *b)
             s->all_fetched++;
             s->pull_bytes += up + down;
             break;
-        case GPU_GUESSED:
-            n_guessed++;
-            s->guessed++;
-            s->pull_bytes += up + down;
-            break;
         }
     }
     const int n_cold = c->mailbox->k - n_hot;
-    s->not_locked += (uint64_t)max_int(meant_to_fetch(c, n_cold - n_guessed) - n_fetched, 0);
+    s->not_locked += (uint64_t)max_int(meant_to_fetch(c, n_cold) - n_fetched, 0);
     count_layer(c, n_hot, n_cold, false);
     return n_fetched;
 }
 
 /* A layer without a question; its time is the device's own. */
-static void count_quiet(expert_server *c, const expert_bank *b, int n_guessed, double s)
+static void count_quiet(expert_server *c, const expert_bank *b, double s)
 {
-    const int n_hot = c->m->hp.n_expert_used - n_guessed;
+    const int n_hot = c->m->hp.n_expert_used;
     c->s.quiet++;
     c->s.hot += (uint64_t)n_hot;
-    c->s.guessed += (uint64_t)n_guessed;
     c->s.hot_bytes += (uint64_t)n_hot * expert_slabs_bytes(b);
-    c->s.pull_bytes += (uint64_t)n_guessed * expert_slabs_bytes(b);
     c->s.ask_s += s;
-    count_layer(c, n_hot, n_guessed, true);
+    count_layer(c, n_hot, 0, true);
 }
 
 /* Of a single token's question. */
@@ -361,7 +341,7 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
 {
     const expert_bank *bank = c->m->layers[layer].experts;
     const uint64_t from = now(c);
-    seen_question q = { false, false, false, 0 };
+    seen_question q = { false };
     int rc, n_fetched = 0;
     c->layer = layer;
     if ((rc = await_question(c, &q, err)) < 0) {         /* nobody waits for a reply */
@@ -375,7 +355,7 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
     if (q.quiet) {
         c->number = next_number(c);
         if (q.latest) send_some(c);      /* else somebody may be waiting */
-        if (c->n == 1) count_quiet(c, bank, q.n_guessed, seconds(seen - from));
+        if (c->n == 1) count_quiet(c, bank, seconds(seen - from));
         return 0;
     }
     if (fault_hits(FAULT_GPU_LOST)) {
@@ -568,21 +548,17 @@ bool expert_server_layer(const expert_server *c, int layer)
 
 bool expert_server_fetches(const expert_server *c)
 {
-    return c->levels.level > 0 || c->levels.guessing >= GUESS_FETCH;
+    return c->levels.level > 0;
 }
 
-int expert_server_guessing(const expert_server *c)
-{
-    return min_int(c->levels.guessing, GUESS_FETCH);
-}
+bool expert_server_reads_ahead(const expert_server *c) { return c->levels.reads_ahead; }
 
 gpu_with_host expert_server_split(const expert_server *c, int layer)
 {
     gpu_with_host s = c->split[layer];
     /* no kernel that fetches nothing */
     if (!expert_server_fetches(c)) s.slabs = NULL;
-    if (c->levels.guessing < GUESS_FETCH) s.prediction_pad = NULL;
-    if (c->levels.guessing == GUESS_OFF) s.prediction_state = NULL;
+    if (!c->levels.reads_ahead) s.prediction_state = NULL;
     return s;
 }
 

@@ -45,11 +45,10 @@ uint64_t expert_server_vram_bytes(const model *m);
 
 bool expert_server_layer(const expert_server *c, int layer);
 
-/* Whether the next token has slabs fetched, and what is done with guesses: 0 nothing, 1 the cores
- * read ahead, 2 some cross the bus. The launch arguments of a layer with cold experts depend on
- * both. */
+/* Whether the next token has slabs fetched, and whether the CPU reads predicted experts ahead. The
+ * launch arguments of a layer with cold experts depend on both. */
 bool expert_server_fetches(const expert_server *c);
-int expert_server_guessing(const expert_server *c);
+bool expert_server_reads_ahead(const expert_server *c);
 gpu_with_host expert_server_split(const expert_server *c, int layer);
 
 /* For gpu_prefer: the layer's log of what is wanted, if the choice looks at what is in VRAM; NULL:
@@ -101,11 +100,10 @@ int expert_server_some(expert_server *c, int layer, const float **y, int32_t *ro
 typedef struct expert_server_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */
     uint64_t quiet;                      /* layers that had nothing to ask */
-    uint64_t hot, on_cpu, down_fetched, all_fetched;     /* experts, by where they were computed, */
-    uint64_t guessed;                    /* those that crossed the bus before they were chosen */
+    uint64_t hot, on_cpu, down_fetched, all_fetched;     /* experts, by where they were computed */
     uint64_t late;                       /* of those whose down was fetched: too late */
     uint64_t cpu_bytes, pull_bytes, hot_bytes;
-    uint64_t ahead_bytes;                /* brought into the cores' caches on a guess */
+    uint64_t ahead_bytes;                /* read into the CPU's caches by prediction */
     double ask_s;                        /* waiting for questions: the device's own time */
     double cpu_s;                        /* from a question to its reply, and of that: */
     double wait_s;                       /* waiting for slabs that were nearly there */

@@ -41,11 +41,10 @@ typedef struct vram_parts {
     int32_t *hot;                        /* [n_layer, n_expert] */
     uint64_t *slabs;                     /* [n_layer, n_expert, SLAB_COUNT] */
     void *prediction_state;
-    uint8_t *pad, *prediction_pad;
+    uint8_t *pad;
 } vram_parts;
 
-static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad_bytes,
-                            uint64_t prediction_bytes)
+static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad_bytes)
 {
     const uint64_t n_layer = (uint64_t)hp->n_layer, n_expert = (uint64_t)hp->n_expert;
     vram_parts v;
@@ -58,14 +57,13 @@ static vram_parts place_all(mem_layout *a, const model_hparams *hp, uint64_t pad
     v.prediction_state =
         mem_layout_take(a, gpu_prediction_state(hp->n_expert, hp->n_embd, hp->n_layer), 1, 1);
     v.pad = mem_layout_take(a, pad_bytes, 1, 1);
-    v.prediction_pad = mem_layout_take(a, prediction_bytes, 1, 1);
     return v;
 }
 
-static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes, uint64_t prediction_bytes)
+static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes)
 {
     mem_layout a = mem_layout_count(256);
-    (void)place_all(&a, hp, pad_bytes, prediction_bytes);
+    (void)place_all(&a, hp, pad_bytes);
     return a.used;
 }
 
@@ -90,8 +88,7 @@ static uint64_t choose_pad(expert_server *c, const weights_gpu *w)
     }
 }
 
-/* What a layer's guess needs to know of the layer after it; nothing if that one has no slab to be
- * fetched. */
+/* What a layer's prediction needs of the next layer. No router unless both have slabs to fetch. */
 static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, int l)
 {
     gpu_predict next = { .norm = w->layers[l].experts_norm };
@@ -102,25 +99,7 @@ static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, i
     next.rule = weights_gpu_rule(&c->m->hp.router, w->layers[l + 1].choice_bias);
     next.next_norm = w->layers[l + 1].router_norm;
     next.hot = c->split[l + 1].hot;
-    next.slabs = c->split[l + 1].slabs;
-    for (int s = 0; s < SLAB_COUNT; s++)
-        next.bytes[s] = expert_slab_bytes(c->m->layers[l + 1].experts, (expert_slab)s);
     return next;
-}
-
-/* Room for the guesses of one layer, in the layer where experts are largest. */
-static uint64_t choose_guess_room(expert_server *c)
-{
-    uint64_t room = 0;
-    const int most = c->can_guess ? min_int(c->p->guesses, GPU_MOST_PREDICTIONS) : 0;
-    c->levels.most_guesses = c->can_guess ? most : -1;
-    for (int l = 0; l < c->n_layer && most > 0; l++) {
-        uint64_t bytes[SLAB_COUNT];
-        for (int s = 0; s < SLAB_COUNT; s++)
-            bytes[s] = expert_slab_bytes(c->m->layers[l].experts, (expert_slab)s);
-        if (gpu_prediction_pad(bytes) > room) room = gpu_prediction_pad(bytes);
-    }
-    return (uint64_t)most * room;
 }
 
 /* A layer that asks: where its experts are, as far as the device has to know. map: scratch. */
@@ -172,16 +151,12 @@ static int make_splits(expert_server *c, const vram_parts *v, err_ctx *err)
     return rc;
 }
 
-/* room: bytes of one of the two halves of the guesses' pad. */
-static void make_guesses(expert_server *c, const weights_gpu *w, const vram_parts *v, uint64_t room)
+static void make_predictions(expert_server *c, const weights_gpu *w, const vram_parts *v)
 {
-    for (int l = 0; l < c->n_layer && c->can_guess; l++) {
+    for (int l = 0; l < c->n_layer && c->levels.can_predict; l++) {
         gpu_with_host *split = &c->split[l];
         if (!split->slabs) continue;
         split->next = prediction_of(c, w, l);
-        split->prediction_pad = room > 0 ? v->prediction_pad : NULL;
-        split->prediction_room = room;
-        split->prediction_turn = l % 2;
         split->prediction_layer = l;
         split->prediction_state = v->prediction_state;
     }
@@ -191,19 +166,18 @@ static int make_vram(expert_server *c, const weights_gpu *w, err_ctx *err)
 {
     const model_hparams *hp = &c->m->hp;
     const uint64_t pad = c->s.pad_bytes = choose_pad(c, w);
-    c->can_guess = pad > 0 && !c->post.one_stream && !c->post.no_guesses;
-    const uint64_t room = choose_guess_room(c);
-    const uint64_t bytes = vram_bytes(hp, pad, 2 * room);
+    const uint64_t bytes = vram_bytes(hp, pad);
     int rc;
 
+    c->levels.can_predict = pad > 0 && !c->post.one_stream && !c->post.no_prediction;
     c->arena = gpu_alloc(c->g, bytes, "post-fetched experts", err);
     if (!c->arena) return ERR_NOMEM;
     if ((rc = gpu_zero(c->g, c->arena, bytes, err)) < 0) return rc;
     mem_layout a = mem_layout_over(c->arena, 256);
-    const vram_parts v = place_all(&a, hp, pad, 2 * room);
+    const vram_parts v = place_all(&a, hp, pad);
     c->fetch_table = v.fetch;
     if ((rc = make_splits(c, &v, err)) < 0) return rc;
-    make_guesses(c, w, &v, room);
+    make_predictions(c, w, &v);
     return 0;
 }
 
@@ -235,7 +209,7 @@ uint64_t expert_server_ram_bytes(const model *m)
            lists + log_bytes(&m->hp);
 }
 
-uint64_t expert_server_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0, 0); }
+uint64_t expert_server_vram_bytes(const model *m) { return vram_bytes(&m->hp, 0); }
 
 static int make_ram(expert_server *c, router_ahead *ahead, bool skip_missing, err_ctx *err)
 {
@@ -289,7 +263,6 @@ int expert_server_create(expert_server **out, const expert_server_parts *parts, 
     c->n_layer = parts->n_layer;
     c->post = c->levels.post = *parts->post;
     c->levels.k = parts->m->hp.n_expert_used;
-    c->levels.most_guesses = -1;
     if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->places, err)) < 0 ||
         (rc = make_vram(c, parts->w, err)) < 0 ||
         (c->post.debug && c->s.pad_bytes > 0 &&
@@ -298,7 +271,7 @@ int expert_server_create(expert_server **out, const expert_server_parts *parts, 
         expert_server_free(c);
         return rc;
     }
-    if (c->can_guess &&
+    if (c->levels.can_predict &&
         (rc = read_ahead_create(&c->reader, pool_threads(c->o->team), err)) < 0) {
         expert_server_free(c);
         return rc;

@@ -53,8 +53,7 @@ struct expert_server {
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
     postfetch_levels levels;
-    bool can_guess;
-    read_ahead *reader;                  /* NULL: can_guess is false */
+    read_ahead *reader;                  /* NULL: nothing is predicted */
     bool nothing_locked;                 /* slabs would be fetched if they were in page-locked
                                           * RAM */
 

@@ -38,9 +38,9 @@ enum {
     LAYER_KERNELS = 16                   /* of a token, in any layer or after the last, at most */
 };
 
-/* What kernels depend on: whether slabs are fetched, and what is done with guesses: nothing, the
- * cores read ahead, some cross the bus; profiles. */
-enum { GUESS_WAYS = 3, WATCHED = 2 * GUESS_WAYS, RECORDINGS };
+/* What a recording's kernels depend on: whether slabs are fetched, whether the CPU reads ahead;
+ * profiles have a recording of their own. */
+enum { WATCHED = 4, RECORDINGS };
 
 /* Recordings have the addresses of the session's state in them. */
 struct gpu_session_recordings {
@@ -635,12 +635,11 @@ int gpu_steps_reach(int pos)
     return last;
 }
 
-/* What the kernels of a layer are launched with depends on what is fetched and guessed. */
 static int token_now(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;
     if (!s->p.host) return 0;
-    return GUESS_WAYS * expert_server_fetches(s->p.host) + expert_server_guessing(s->p.host);
+    return 2 * expert_server_fetches(s->p.host) + expert_server_reads_ahead(s->p.host);
 }
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)

@@ -3,9 +3,8 @@
 
 #include <string.h>
 
-/* For each number of cold experts, how many downs and how many whole experts to fetch, and how many
- * on a guess. */
-static void set(postfetch_levels *f, int level, int guessing)
+/* For each number of cold experts, how many downs and how many whole experts to fetch. */
+static void set(postfetch_levels *f, int level, bool reads_ahead)
 {
     memset(f->table, 0, FETCH_TABLE);
     for (int m = 1; m <= f->k && level > 0; m++) {
@@ -14,14 +13,13 @@ static void set(postfetch_levels *f, int level, int guessing)
         f->table[m] = (uint8_t)n_down;
         f->table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
     }
-    f->table[0] = (uint8_t)max_int(guessing - GUESS_READ, 0);
     f->level = level;
-    f->guessing = guessing;
+    f->reads_ahead = reads_ahead;
 }
 
 static void set_now(postfetch_levels *f)
 {
-    set(f, postfetch_tuner_now(&f->tuner), postfetch_tuner_now(&f->prediction_tuner));
+    set(f, postfetch_tuner_now(&f->tuner), postfetch_tuner_now(&f->prediction_tuner) > 0);
 }
 
 /* What the measured speeds promise; 0: nothing. */
@@ -45,14 +43,10 @@ void postfetch_levels_begin(postfetch_levels *f, const expert_bank *bank, const 
     const int most = bank ? highest_level(f) : 0;
     const int promised = most > 0 ? promised_level(f, bank, rate) : 0;
     const int modest = max_int(f->k / 2, 1);
-    const bool guesses = f->most_guesses >= 0, always = f->post.prediction_always;
     postfetch_tuner_begin(&f->tuner, min_int(promised > 0 ? promised : modest, most), most,
                           promised > 0, f->post.always);
-    /* nothing crosses the bus on a guess until a trial has shown that it pays, or unless it is
-     * wished for */
-    const int all = guesses ? GUESS_READ + f->most_guesses : GUESS_OFF;
-    postfetch_tuner_begin(&f->prediction_tuner, always ? all : min_int(all, GUESS_READ), all,
-                          guesses, always);
+    postfetch_tuner_begin(&f->prediction_tuner, f->can_predict, f->can_predict, f->can_predict,
+                          f->post.prediction_always);
     set_now(f);
 }
 
@@ -82,8 +76,8 @@ static void tell_switch(const postfetch_tuner *f, const char *what, const char *
 bool postfetch_levels_token(postfetch_levels *f, double s, int n_cold)
 {
     postfetch_tuner *fetch = &f->tuner, *guess = &f->prediction_tuner;
-    const int level = f->level, guessing = f->guessing;
-    const bool debug = f->post.debug;
+    const int level = f->level;
+    const bool debug = f->post.debug, reads_ahead = f->reads_ahead;
     tuner_event event;
     if (f->post.frozen || f->paused) return false;
     if (guess->candidate < 0) {
@@ -94,18 +88,18 @@ bool postfetch_levels_token(postfetch_levels *f, double s, int n_cold)
     }
     if (fetch->candidate < 0) {
         event = postfetch_tuner_token(guess, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && debug) tell_trial(guess, "guesses", "level ", "");
+        if (event == TUNER_TRIAL_ENDED && debug) tell_trial(guess, "reading ahead", "level ", "");
         if (event == TUNER_SWITCHED && debug)
-            tell_switch(guess, "reading on a guess", "pays", "does not pay here");
+            tell_switch(guess, "reading ahead", "pays", "does not pay here");
     }
     set_now(f);
-    return f->level != level || f->guessing != guessing;
+    return f->level != level || f->reads_ahead != reads_ahead;
 }
 
 void postfetch_levels_pause(postfetch_levels *f, bool paused)
 {
     f->paused = paused;
-    if (paused) set(f, 0, GUESS_OFF);
+    if (paused) set(f, 0, false);
     else set_now(f);
 }
 

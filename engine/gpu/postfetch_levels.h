@@ -14,20 +14,17 @@
 #include "moe/postfetch_tuner.h"
 #include "tiers/plan.h"
 
-/* What is done with guesses: nothing; the cores read ahead; and so many experts cross the bus. */
-enum { GUESS_OFF, GUESS_READ, GUESS_FETCH };
-
 enum { FETCH_TABLE = 2 * GPU_FETCH_COUNTS };
 
 typedef struct postfetch_levels {
     int k;                               /* experts of a token */
     int pad_down, pad_all;               /* slabs there is room for; 0: nothing is fetched */
-    int most_guesses;                    /* experts of a layer that there is room for; -1: nothing
-                                          * is guessed */
+    bool can_predict;
     postfetch_options post;
     postfetch_tuner tuner, prediction_tuner;
     bool paused;
-    int level, guessing;                 /* for the next token; GUESS_ levels */
+    int level;                           /* for the next token: of what is fetched, */
+    bool reads_ahead;                    /* and whether predicted experts are read ahead */
     uint8_t table[FETCH_TABLE];          /* gpu_with_host's fetch */
 } postfetch_levels;
 
