@@ -12,9 +12,8 @@
 #include "cuda/gpu.h"
 #include "engine/cpu/kernels.h"
 #include "engine/gpu/gpu_steps.h"
-#include "engine/host/host_steps.h"
 #include "engine/host/repack_head.h"
-#include "engine/session/state.h"
+#include "engine/session/session_bytes.h"
 #include "moe/expert_stream.h"
 #include "tiers/available_memory.h"
 #include "tiers/machine.h"
@@ -178,58 +177,32 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
         if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
 }
 
-/* The sum; UINT64_MAX among the parts is too much, and so is the sum then. */
-static uint64_t sum_of(const uint64_t *parts, size_t n)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!size_add(&sum, sum, parts[i])) return UINT64_MAX;
-    return sum;
-}
-
-static uint64_t ids_bytes(const session_options *o)
-{
-    return (1 + (uint64_t)o->n_sharing) * (uint64_t)o->ctx * sizeof(int32_t);
-}
-
-/* What the CPU computes with, beside its state. */
-static uint64_t cpu_work(const model *m, const session_options *o, int n_thread, int chunk)
-{
-    const uint64_t parts[] = {
-        host_steps_bytes(m, n_thread, chunk),
-        ids_bytes(o), recurrent_bytes(m),
-        (uint64_t)m->hp.n_vocab * sizeof(float), (uint64_t)n_thread * THREAD_STACK,
-        (uint64_t)o->ctx * TOKEN_TEXT,
-    };
-    return sum_of(parts, ARRAY_LEN(parts));
-}
-
-/* Vectors on their way between both, and what the CPU needs to compute with them. */
-static uint64_t partial_gpu(const model *m, const session_options *o, int chunk)
-{
-    const uint64_t parts[] = {
-        gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m),
-        ids_bytes(o), (uint64_t)m->hp.n_vocab * sizeof(float),
-    };
-    return sum_of(parts, ARRAY_LEN(parts));
-}
-
-/* For chunks of so many tokens, with the sessions beside it. False if it is too much to count. */
+/* For chunks of so many tokens. False if a figure is too large to count. ram_work is for the CPU
+ * alone; ram_beside: vectors that cross the bus, and what the CPU needs to compute with them. */
 static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
                           int n_thread, int chunk)
 {
     const state_options so = {
         .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
     };
-    const uint64_t n = 1 + (uint64_t)o->n_sharing, all = size_times(state_bytes(m, &so), n);
-    s->snapshots[i] = size_times(state_snapshot_bytes(m, &so), n);
-    s->state[i] = all == UINT64_MAX ? all : all - s->snapshots[i];
+    const int threads = threads_of(n_thread);
+    const session_bytes b = session_bytes_of(m, &so, o->n_sharing, threads);
+    const uint64_t alone[] = {
+        b.host_work, b.ids, b.recurrent_copy, b.logits, (uint64_t)threads * THREAD_STACK,
+        (uint64_t)o->ctx * TOKEN_TEXT,
+    };
+    const uint64_t with_gpu[] = {
+        gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m), b.ids, b.logits,
+    };
+    s->vram_work[i] = b.recordings;
+    s->snapshots[i] = b.snapshots;
+    s->state[i] = b.state == UINT64_MAX ? b.state : b.state - b.snapshots;
     for (int l = 0; l < m->hp.n_layer; l++)
-        s->layer_state[i][l] = size_times(state_layer_bytes(m, &so, l), n);
-    s->ram_work[i] = cpu_work(m, o, threads_of(n_thread), chunk);
-    s->ram_beside[i] = partial_gpu(m, o, chunk);
+        s->layer_state[i][l] = session_bytes_layer(m, &so, o->n_sharing, l);
+    s->ram_work[i] = session_bytes_sum(alone, ARRAY_LEN(alone));
+    s->ram_beside[i] = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu));
     s->ram_embed[i] = weights_embed_bytes(m, chunk);
-    return all != UINT64_MAX && s->ram_work[i] != UINT64_MAX && s->ram_beside[i] != UINT64_MAX;
+    return b.state != UINT64_MAX && s->ram_work[i] != UINT64_MAX && s->ram_beside[i] != UINT64_MAX;
 }
 
 /* What could be asked for instead, if it does not fit. */
@@ -264,11 +237,9 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];
-        if (work)
-            out->vram_work[i] = work(ctx, m, chunk) +
-                                (1 + (uint64_t)o->n_sharing) * gpu_steps_recordings_bytes(m);
         if (!count_session(out, i, m, o, n_thread, chunk))
             return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
+        out->vram_work[i] = work ? out->vram_work[i] + work(ctx, m, chunk) : 0;
     }
     count_less(out, m, o, n_thread);
     return 0;

@@ -9,6 +9,7 @@
 
 #include "engine/engine_internal.h"
 #include "engine/engine_stats.h"
+#include "engine/session/session_bytes.h"
 
 /* What a session computes with. */
 typedef struct bench {
@@ -77,16 +78,6 @@ static state_options state_options_of(const engine *e, const session_options *o)
     };
 }
 
-/* The sum of n parts; a part of UINT64_MAX is too much, and so is the sum then. */
-static int add_parts(uint64_t *sum, const uint64_t *parts, size_t n, int ctx, err_ctx *err)
-{
-    *sum = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!size_add(sum, *sum, parts[i]) || *sum == UINT64_MAX)
-            return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", ctx);
-    return 0;
-}
-
 /* Whether a chunk can be taken back: what is all in VRAM is not stopped half-way. */
 static bool keeps_before(const engine *e) { return !engine_on_gpu(e) || e->store; }
 
@@ -94,31 +85,29 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
                  err_ctx *err)
 {
     const model *m = e->m;
-    const int n_gpu = engine_gpu_layers(e);
     session_options opt;
     int rc = settle_options(&opt, e, o, err);
     if (rc < 0) return rc;
-    const state_options so = state_options_of(e, &opt);
     const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data, before = keeps_before(e);
-    const uint64_t n = 1 + (uint64_t)opt.n_sharing;
-    const uint64_t work = !engine_on_gpu(e) ? 0 : gpu_steps_bytes(e->device, m, opt.chunk) +
-                                                  n * gpu_steps_recordings_bytes(m);
+    const state_options so = state_options_of(e, &opt);
+    const session_bytes b = session_bytes_of(m, &so, opt.n_sharing, engine_threads(e));
+    const uint64_t work =
+        engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) + b.recordings : 0;
     const uint64_t all[] = {
-        size_times(state_bytes(m, &so), n), work,
-        host ? host_steps_bytes(m, engine_threads(e), opt.chunk) : 0,
-        before ? recurrent_bytes(m) : 0, n * (uint64_t)opt.ctx * sizeof(int32_t),
-        (uint64_t)m->hp.n_vocab * sizeof(float),
+        b.state, work, host ? b.host_work : 0, before ? b.recurrent_copy : 0, b.ids, b.logits,
     };
     *vram = work;
-    for (int l = 0; l < n_gpu; l++)
-        if (!size_add(vram, *vram, size_times(state_layer_bytes(m, &so, l), n)) ||
-            !size_add(vram, *vram, before ? recurrent_layer_bytes(m, l) : 0))
-            *vram = UINT64_MAX;
-    return add_parts(bytes, all, ARRAY_LEN(all), opt.ctx, err);
+    for (int l = 0; l < engine_gpu_layers(e); l++) {
+        const uint64_t layer[] = { *vram, session_bytes_layer(m, &so, opt.n_sharing, l),
+                                   before ? recurrent_layer_bytes(m, l) : 0 };
+        *vram = session_bytes_sum(layer, ARRAY_LEN(layer));
+    }
+    *bytes = session_bytes_sum(all, ARRAY_LEN(all));
+    if (*bytes < UINT64_MAX) return 0;
+    return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
 }
 
-/* ---- tokens that end, or do not
- * ---------------------------------------------------------------- */
+/* ---- tokens that end, or do not ---------------------------------------------------------------- */
 
 /* Whether a token can fail half-way, because experts are read while it is computed. */
 static bool can_fail(const session *s)

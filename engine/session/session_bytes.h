@@ -1,0 +1,24 @@
+/* session_bytes.h - what the sessions of one runner allocate. session_plan and the planner both add
+ * up these figures, so that a plan and a session cannot disagree. A figure of UINT64_MAX is too
+ * large to count. */
+#ifndef ENGINE_SESSION_SESSION_BYTES_H
+#define ENGINE_SESSION_SESSION_BYTES_H
+
+#include "engine/session/state.h"
+
+typedef struct session_bytes {
+    uint64_t state, snapshots;           /* of all sessions; state includes the snapshots */
+    uint64_t ids, recordings;            /* of all sessions */
+    uint64_t logits, recurrent_copy, host_work;  /* of the runner; host_work without a GPU */
+} session_bytes;
+
+/* One session and n_sharing others with chunks of so->slack tokens. */
+session_bytes session_bytes_of(const model *m, const state_options *so, int n_sharing,
+                               int n_thread);
+/* Their state of layer l, without snapshots. */
+uint64_t session_bytes_layer(const model *m, const state_options *so, int n_sharing, int l);
+
+/* UINT64_MAX if that is among the parts or if the sum exceeds it. */
+uint64_t session_bytes_sum(const uint64_t *parts, size_t n);
+
+#endif
