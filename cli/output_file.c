@@ -156,13 +156,13 @@ int output_file_write(output_file *s, const void *data, size_t bytes, err_ctx *e
     return rc < 0 ? explain(rc, "cannot write", "", err) : 0;
 }
 
-/* To its place, unless somebody else has put something there meanwhile. */
-static int move_new(const output_file *s)
+/* File systems without RENAME_NOREPLACE leave a gap between look and rename. */
+int output_file_move_new(const char *from, const char *path)
 {
     struct stat st;
-    if (renameat2(AT_FDCWD, s->part, AT_FDCWD, s->final, RENAME_NOREPLACE) == 0) return 0;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_NOREPLACE) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return -1;
-    if (lstat(s->final, &st) != 0) return rename(s->part, s->final);
+    if (lstat(path, &st) != 0) return rename(from, path);
     errno = EEXIST;
     return -1;
 }
@@ -172,7 +172,8 @@ int output_file_finish(output_file *s, err_ctx *err)
     if (s->is_new && fsync(s->fd) != 0) return err_sys(err, "cannot write");
     s->is_open = false;
     if (s->fd != STDOUT_FILENO && close(s->fd) != 0) return err_sys(err, "cannot write");
-    if (s->staged && (s->is_new ? move_new(s) : rename(s->part, s->final)) != 0)
+    if (s->staged && (s->is_new ? output_file_move_new(s->part, s->final)
+                                : rename(s->part, s->final)) != 0)
         return err_sys(err, "cannot rename %s", s->part);
     if (s->staged) unfinished = NULL;
     s->staged = false;

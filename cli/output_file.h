@@ -29,6 +29,9 @@ int output_file_check_new(const char *path, err_ctx *err); /* that nothing is th
 int output_file_write(output_file *s, const void *data, size_t bytes, err_ctx *err);
 int output_file_finish(output_file *s, err_ctx *err);
 
+/* Renames from to path, which must not exist. 0, or -1 with errno. */
+int output_file_move_new(const char *from, const char *path);
+
 /* A whole text, or JSON in one line: opened, written, finished. */
 int output_file_text(const char *path, const textbuf *b, err_ctx *err);
 int output_file_json(const char *path, const json_t *root, err_ctx *err);  /* NULL: no memory */

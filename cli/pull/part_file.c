@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/cache_directory.h"
+#include "cli/output_file.h"
 
 enum { HASH_BYTES = 1 << 20 };
 
@@ -82,13 +83,6 @@ static int hash_rest(part_file *f, progress_fn *watch, void *ctx, err_ctx *err)
     return rc;
 }
 
-static int check_new(const char *path, err_ctx *err)
-{
-    struct stat st;
-    if (lstat(path, &st) != 0) return 0;
-    return err_set(err, ERR_IO, "%s is there already, and nothing is overwritten", path);
-}
-
 /* The name still belongs to the file that is open: whoever held the lock before us may have moved
  * or removed it. */
 static bool is_still(const part_file *f)
@@ -106,7 +100,7 @@ int part_file_open(part_file *f, const char *final, progress_fn *watch, void *ct
     snprintf(f->final, sizeof f->final, "%s", final);
     snprintf(f->part, sizeof f->part, "%s.part", f->final);
     snprintf(f->from, sizeof f->from, "%s.from", f->part);
-    if ((rc = check_new(final, err)) < 0) return rc;
+    if ((rc = output_file_check_new(final, err)) < 0) return err_prefix(err, rc, "%s", final);
     f->made = cache_directory_make(final);
     f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (f->fd < 0)
@@ -149,21 +143,10 @@ int part_file_add(part_file *f, const void *data, size_t n, err_ctx *err)
     return 0;
 }
 
-/* To its place, unless somebody has put something there meanwhile. */
-static int move_new(const part_file *f)
-{
-    struct stat st;
-    if (renameat2(AT_FDCWD, f->part, AT_FDCWD, f->final, RENAME_NOREPLACE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -1;
-    if (lstat(f->final, &st) != 0) return rename(f->part, f->final);
-    errno = EEXIST;
-    return -1;
-}
-
 int part_file_finish(part_file *f, err_ctx *err)
 {
     if (fsync(f->fd) != 0) return err_sys(err, "cannot write %s", f->part);
-    if (move_new(f) != 0) return err_sys(err, "cannot rename %s", f->part);
+    if (output_file_move_new(f->part, f->final) != 0) return err_sys(err, "cannot rename %s", f->part);
     unlink(f->from);
     f->made = 0;
     f->is_open = false;
