@@ -434,7 +434,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;
     if (!o->quiet) say_plan(l, so, &bytes);
-    placement_watch(&v.speed, l->where, s, false);
+    plan_watch_begin(&v.speed, &l->where->p, l->where->measured, s);
     answer_options ao = {
         .tok = l->tok, .format = o->raw ? NULL : l->format, .req = &req, .stop = draw.stop,
         .form = mask, .max_tokens = (int)o->a.most_tokens, .show_special = true,

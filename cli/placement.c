@@ -5,7 +5,6 @@
 #include "cli/placement.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +14,9 @@
 #include "cli/cache_directory.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/view/plan_vs_measured.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/weights_gpu.h"
 #include "engine/plan/measure.h"
-#include "tiers/cpu_utilisation.h"
 #include "tiers/machine.h"
 
 /* The GPU, if it may be used and can compute this model. */
@@ -81,14 +78,6 @@ static bool depends_on_speed(const placement *p, const model *m)
     return false;
 }
 
-/* Cores that others use now; < 0: unknown. */
-static double load_now(int *n_core)
-{
-    int n_cpu;
-    *n_core = machine_cores(NULL, 0, &n_cpu);
-    return cpu_utilisation_now() * *n_core;
-}
-
 /* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
 static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool asked, err_ctx *err)
 {
@@ -96,8 +85,7 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool aske
     err_ctx unsaved;
     int rc;
     console_status("measuring this machine...");
-    p->when = (speeds_note){ .date = time(NULL) };
-    p->when.load = fmax(0, load_now(&p->when.n_core));
+    p->date = time(NULL);
     if (most_ram != UINT64_MAX) most_ram -= most_ram < own ? most_ram : own;
     rc = engine_measure(&p->in.machine.rate, e, g, have < most_ram ? have : most_ram,
                         MEASURE_SECONDS, interrupt_watch, NULL, err);
@@ -105,11 +93,12 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool aske
     if (rc < 0) return rc;
     p->measured = rc != MEASURE_PARTIAL;
     if (!p->measured) return 0;
-    if (!p->kept[0])
-        err_set(&unsaved, ERR_IO, "there is no folder for that (HOME, XDG_CACHE_HOME)");
-    else if (speeds_save(&p->in.machine.rate, &p->when, p->kept, &p->key, &unsaved) == 0)
+    if (p->kept[0]) cache_directory_make(p->kept);
+    else err_set(&unsaved, ERR_IO, "there is no folder for that (HOME, XDG_CACHE_HOME)");
+    if (p->kept[0] &&
+        speeds_save(&p->in.machine.rate, p->date, p->kept, &p->key, &unsaved) == 0)
         return 0;
-    if (asked) console_note("these speeds are not remembered: %s", unsaved.msg);
+    if (asked) console_note("speeds are not stored: %s", unsaved.msg);
     return 0;
 }
 
@@ -165,7 +154,7 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
     if (!speeds_path(p->kept, sizeof p->kept, getenv("XDG_CACHE_HOME"), getenv("HOME")) ||
         !cache_directory_allows(p->kept))
         p->kept[0] = '\0';
-    p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->when, p->kept, &p->key) > 0;
+    p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->date, p->kept, &p->key) > 0;
     if ((rc = make(p, m, g, o, so, err)) < 0 || !e) return rc;
     const bool needed = !p->measured && depends_on_speed(p, m);
     if (!o->measure && !needed) return 0;
@@ -215,10 +204,5 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
 
 plan_view placement_view(const placement *p)
 {
-    return (plan_view){ &p->p, &p->in.what, p->measured, p->when, p->gemm_name };
-}
-
-void placement_watch(plan_watch *w, const placement *p, session *s, bool faster_too)
-{
-    plan_watch_begin(w, &p->p, p->measured, s, faster_too);
+    return (plan_view){ &p->p, &p->in.what, p->measured, p->date, p->gemm_name };
 }

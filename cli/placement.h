@@ -38,7 +38,7 @@ typedef struct placement {
     planning in;
     plan p;
     bool measured;                       /* by this machine, now or earlier, every figure */
-    speeds_note when;                    /* if measured */
+    int64_t date;                        /* of the measurement, if measured; seconds since 1970 */
     char kept[PATH_MAX];                 /* the file of speeds; "": there is none */
     speeds_key key;                      /* its entry */
     gpu_info info;                       /* name "" without a GPU */
@@ -52,10 +52,5 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
                  const session_options *so, err_ctx *err);
 
 plan_view placement_view(const placement *p);
-
-/* Watches an answer of s, whose plan this is: plan_watch_begin with what it should know. Borrows
- * both. */
-struct plan_watch;
-void placement_watch(struct plan_watch *w, const placement *p, session *s, bool faster_too);
 
 #endif

@@ -113,7 +113,6 @@ static const char *line_of(char *dst, size_t cap, const char *path, uint64_t byt
 /* So nothing needs to be measured: the program finds figures of this machine, of one thread. */
 static void keep_speeds(const model *m)
 {
-    const speeds_note note = { .date = 1, .n_core = 1 };
     speeds s = { .vram_read = 1e12, .pcie_in = 2e10, .pcie_out = 2e10, .pull = 2e10,
                  .pull_busy = 2e10, .cpu = 1e10, .cpu_busy = 1e10, .cpu_dense = 1e10,
                  .cpu_many = 4e10, .gpu_macs = 5e10, .hop = 1e-5, .disk = 3e9, .disk_straight = 2e9,
@@ -126,7 +125,7 @@ static void keep_speeds(const model *m)
     CHECK_MSG(gpu_describe(&info, 0, &err) == 0 &&
               planning_key(&key, m, 1, NULL, info.name, &err) == 0 &&
               speeds_path(path, sizeof path, folder, NULL) &&
-              speeds_save(&s, &note, path, &key, &err) == 0, "%s", err.msg);
+              speeds_save(&s, 1, path, &key, &err) == 0, "%s", err.msg);
 }
 
 static void test_costs(const char *path, uint64_t experts)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/test.h"
@@ -16,7 +17,7 @@ static const speeds usual = {
     .gemm_own = { 1e13, 3e13, 6e13, 7e13 }, .gemm_vendor = { 5e12, 2e13, 9e13, 2e14 },
 };
 
-static const speeds_note noted = { .date = 1794787200, .load = 0.5, .n_core = 8 };
+static const int64_t noted = 1794787200;
 
 static char root[400];
 
@@ -37,7 +38,7 @@ static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof 
     "\"gemm_own_64\": 1, \"gemm_own_256\": 2, \"gemm_own_1024\": 3, \"gemm_own_4096\": 4, " \
     "\"gemm_vendor_64\": 0, \"gemm_vendor_256\": 0, \"gemm_vendor_1024\": 0, " \
     "\"gemm_vendor_4096\": 0"
-#define NOTE "\"date\": 99, \"load\": 1.5, \"n_core\": 4, "
+#define NOTE "\"date\": 99, "
 #define NAMED(cpu, figures) FILE_OF("3", NOTE, cpu, figures)
 #define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \
     "\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", \"drive\": 5, " cpu figures "}]}"
@@ -52,16 +53,15 @@ static const struct damaged_row { const char *text; bool good; const char *why; 
     { "{\"version\": 3, \"speeds\": {}}", false, "speeds are no list" },
     { "{\"version\": 3, \"speeds\": []}", false, "no entries" },
     { "{\"version\": 3, \"speeds\": [1, null, \"x\", [], {}]}", false, "entries that are none" },
-    { NOTED("3", NOTE), true, "a date and a load" },
+    { NOTED("3", NOTE), true, "a date" },
+    { NOTED("3", NOTE "\"load\": 1.5, \"n_core\": 4, "), true, "keys of earlier programs" },
     { NOTED("2", NOTE), false, "another version" },
     { NOTED("\"3\"", NOTE), false, "a version that is no number" },
     { "{\"speeds\": [{" NOTE "\"processor\": \"x\", \"gpu\": \"\", \"n_thread\": 4, "
       "\"kernels\": \"avx2\", \"drive\": 5, " FIGURES("5") "}]}", false, "no version" },
     { NOTED("3", ""), false, "no date: an old entry" },
-    { NOTED("3", "\"date\": 0, \"load\": 1, \"n_core\": 4, "), false, "the date of nothing" },
-    { NOTED("3", "\"date\": 9, \"load\": -1, \"n_core\": 4, "), false, "a negative load" },
-    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 0, "), false, "no cores" },
-    { NOTED("3", "\"date\": 9, \"load\": 1, \"n_core\": 4.5, "), false, "half a core" },
+    { NOTED("3", "\"date\": 0, "), false, "the date of nothing" },
+    { NOTED("3", "\"date\": 4.5, "), false, "half a second" },
     { NAMED("\"processor\": \"x\", ", FIGURES("5")), true, "as it should be" },
     { NAMED("\"processor\": \"y\", ", FIGURES("5")), false, "another processor" },
     { NAMED("\"processor\": 7, ", FIGURES("5")), false, "a name that is a number" },
@@ -81,20 +81,18 @@ static void test_damaged(void)
     snprintf(path, sizeof path, "%s/damaged.json", root);
     for (size_t i = 0; i < ARRAY_LEN(damaged); i++) {
         speeds got = { .hop = 77 };
-        speeds_note note = { 0 };
+        int64_t date = 0;
         err_ctx err = { 0 };
         put(path, damaged[i].text);
-        CHECK_MSG(speeds_load(&got, &note, path, &key) == damaged[i].good, "%s", damaged[i].why);
-        CHECK_MSG(!damaged[i].good || (note.date == 99 && note.load == 1.5 && note.n_core == 4),
-                  "%s: note", damaged[i].why);
+        CHECK_MSG(speeds_load(&got, &date, path, &key) == damaged[i].good, "%s", damaged[i].why);
+        CHECK_MSG(!damaged[i].good || date == 99, "%s: date", damaged[i].why);
         CHECK_MSG(damaged[i].good ? got.cpu == 5 && got.vram_read == 1e9 && got.disk == 0.5 &&
                                     got.layer_dense == 2e-5 && got.disk_wait == 1e-4
                                   : got.hop == 77, "%s: figures", damaged[i].why);
-        CHECK_MSG(speeds_save(&usual, &noted, path, &key, &err) == 0, "%s: %s", damaged[i].why,
+        CHECK_MSG(speeds_save(&usual, noted, path, &key, &err) == 0, "%s: %s", damaged[i].why,
                   err.msg);
-        CHECK_MSG(speeds_load(&got, &note, path, &key) == 1 && same(&got, &usual) &&
-                  note.date == noted.date && note.load == noted.load &&
-                  note.n_core == noted.n_core, "%s: saved", damaged[i].why);
+        CHECK_MSG(speeds_load(&got, &date, path, &key) == 1 && same(&got, &usual) &&
+                  date == noted, "%s: saved", damaged[i].why);
     }
 }
 
@@ -105,11 +103,12 @@ static void test_file(void)
     speeds_key keys[6];
     char path[512], folder[512];
     speeds got;
-    speeds_note note;
+    int64_t date;
     err_ctx err = { 0 };
-    snprintf(path, sizeof path, "%s/a/b/moe/speeds.json", root);
-    snprintf(folder, sizeof folder, "%s/a/b/moe", root);
-    CHECK(speeds_load(&got, &note, path, &key) == 0);
+    snprintf(path, sizeof path, "%s/moe/speeds.json", root);
+    snprintf(folder, sizeof folder, "%s/moe", root);
+    CHECK(mkdir(folder, 0700) == 0);
+    CHECK(speeds_load(&got, &date, path, &key) == 0);
     for (int i = 0; i < 6; i++) keys[i] = key;
     strcpy(keys[1].cpu, "Xeon 8");
     keys[2].gpu[0] = '\0';
@@ -119,16 +118,16 @@ static void test_file(void)
     for (int i = 0; i < 6; i++) {        /* each part of the key counts, and none is lost */
         speeds s = usual;
         s.hop = 1e-6 / 3 * i;
-        CHECK(speeds_load(&got, &note, path, &keys[i]) == 0);
-        CHECK_MSG(speeds_save(&s, &noted, path, &keys[i], &err) == 0, "%s", err.msg);
+        CHECK(speeds_load(&got, &date, path, &keys[i]) == 0);
+        CHECK_MSG(speeds_save(&s, noted, path, &keys[i], &err) == 0, "%s", err.msg);
         for (int k = 0; k <= i; k++)
-            CHECK_MSG(speeds_load(&got, &note, path, &keys[k]) == 1 && got.hop == 1e-6 / 3 * k &&
+            CHECK_MSG(speeds_load(&got, &date, path, &keys[k]) == 1 && got.hop == 1e-6 / 3 * k &&
                       got.disk == usual.disk, "key %d of %d", k, i);
     }
     speeds s = usual;
     s.cpu = 1.0 / 3;
-    CHECK(speeds_save(&s, &noted, path, &keys[2], &err) == 0);   /* replaced, not added */
-    CHECK(speeds_load(&got, &note, path, &keys[2]) == 1 && same(&got, &s));
+    CHECK(speeds_save(&s, noted, path, &keys[2], &err) == 0);   /* replaced, not added */
+    CHECK(speeds_load(&got, &date, path, &keys[2]) == 1 && same(&got, &s));
     size_t len;
     char *text = test_read_file(path, &len);
     int n = 0;
@@ -138,51 +137,41 @@ static void test_file(void)
 
     for (int i = 0; i < 70; i++) {       /* does not grow for ever, and the newest stay */
         keys[0].n_thread = 100 + i;
-        CHECK(speeds_save(&usual, &noted, path, &keys[0], &err) == 0);
+        CHECK(speeds_save(&usual, noted, path, &keys[0], &err) == 0);
     }
-    CHECK(speeds_load(&got, &note, path, &keys[0]) == 1 &&
-          speeds_load(&got, &note, path, &keys[5]) == 0);
+    CHECK(speeds_load(&got, &date, path, &keys[0]) == 1 &&
+          speeds_load(&got, &date, path, &keys[5]) == 0);
     keys[0].n_thread = 100 + 70 - 64;
-    CHECK(speeds_load(&got, &note, path, &keys[0]) == 1);
+    CHECK(speeds_load(&got, &date, path, &keys[0]) == 1);
     keys[0].n_thread--;
-    CHECK(speeds_load(&got, &note, path, &keys[0]) == 0);
+    CHECK(speeds_load(&got, &date, path, &keys[0]) == 0);
 
     s.pull = NAN;
-    CHECK(speeds_save(&s, &noted, path, &key, &err) == ERR_RANGE && strstr(err.msg, "pull"));
-    CHECK(speeds_load(&got, &note, folder, &key) == 0);         /* a folder */
-    CHECK(speeds_save(&usual, &noted, folder, &key, &err) == ERR_IO);
-    CHECK(speeds_save(&usual, &noted, "/proc/none/speeds.json", &key, &err) == ERR_IO);
+    CHECK(speeds_save(&s, noted, path, &key, &err) == ERR_RANGE && strstr(err.msg, "pull"));
+    CHECK(speeds_load(&got, &date, folder, &key) == 0);         /* a folder */
+    CHECK(speeds_save(&usual, noted, folder, &key, &err) == ERR_IO);
+    CHECK(speeds_save(&usual, noted, "/proc/none/speeds.json", &key, &err) == ERR_IO);
     for (long fail = 1; fail <= 4; fail++) {
         mem_fail_after(fail);
-        const int rc = speeds_save(&usual, &noted, path, &key, &err);
+        const int rc = speeds_save(&usual, noted, path, &key, &err);
         mem_fail_after(0);
         CHECK(rc == 0 || rc == ERR_NOMEM);
     }
-    CHECK(speeds_save(&usual, &noted, path, &key, &err) == 0 &&
-          speeds_load(&got, &note, path, &key) == 1);
+    CHECK(speeds_save(&usual, noted, path, &key, &err) == 0 &&
+          speeds_load(&got, &date, path, &key) == 1);
 
     char any[512];                       /* an entry for every processor, until there is a better one */
     snprintf(any, sizeof any, "%s/any.json", root);
     put(any, NAMED("\"processor\": \"*\", ", FIGURES("5")));
-    CHECK(speeds_load(&got, &note, any, &key) == 0);     /* for another GPU */
-    CHECK(speeds_load(&got, &note, any, &keys[2]) == 1 && got.cpu == 5);
-    CHECK(speeds_save(&usual, &noted, any, &keys[2], &err) == 0 &&
-          speeds_load(&got, &note, any, &keys[2]) == 1 && same(&got, &usual));
+    CHECK(speeds_load(&got, &date, any, &key) == 0);     /* for another GPU */
+    CHECK(speeds_load(&got, &date, any, &keys[2]) == 1 && got.cpu == 5);
+    CHECK(speeds_save(&usual, noted, any, &keys[2], &err) == 0 &&
+          speeds_load(&got, &date, any, &keys[2]) == 1 && same(&got, &usual));
     keys[2].n_thread++;
-    CHECK(speeds_load(&got, &note, any, &keys[2]) == 1 && got.cpu == 5);
+    CHECK(speeds_load(&got, &date, any, &keys[2]) == 1 && got.cpu == 5);
     char command[640];
     snprintf(command, sizeof command, "test \"$(ls '%s')\" = speeds.json", folder);
     CHECK_MSG(system(command) == 0, "something else is left in %s", folder);
-    snprintf(command, sizeof command, "test \"$(ls '%s/a/b')\" = moe", root);
-    CHECK_MSG(system(command) == 0, "something is left beside %s", folder);
-}
-
-/* More than a quarter of the cores. */
-static void test_busy(void)
-{
-    CHECK(!speeds_busy(&(speeds_note){ .date = 1, .load = 2.0, .n_core = 8 }));
-    CHECK(speeds_busy(&(speeds_note){ .date = 1, .load = 2.1, .n_core = 8 }));
-    CHECK(!speeds_busy(&(speeds_note){ .load = 9, .n_core = 1 }));       /* not measured */
 }
 
 static void test_path_rows(void)
@@ -232,7 +221,6 @@ int main(int argc, char **argv)
         test_file();
         test_remove(root);
     }
-    test_busy();
     test_path_rows();
     test_assumed();
     return test_end();

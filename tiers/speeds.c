@@ -2,12 +2,11 @@
  *
  *   {"version": 3,
  *    "speeds": [{"processor": "...", "gpu": "...", "n_thread": 8, "kernels": "avx2", "drive": 6,
- *                "date": 1794787200, "load": 0.4, "n_core": 8,
- *                "vram_read": 3.6e+11, ...}, ...]}
+ *                "date": 1794787200, "vram_read": 3.6e+11, ...}, ...]}
  *
- * An entry counts only if its key is the wanted one (or its processor is "*") and every figure is a number that a measurement
- * could have given; a file of another version counts as none. The file is never written in place.
- * Measuring is left to others. */
+ * An entry counts only if its key is the wanted one (or its processor is "*") and every figure is a
+ * number that a measurement could have given. A file of another version counts as none. The file is
+ * never written in place. */
 #include "tiers/speeds.h"
 
 #include <errno.h>
@@ -27,7 +26,6 @@ enum {
     VERSION = 3                          /* the first one had no dates, and no number; the second
                                           * no times of layers */
 };
-static const double BUSY_SHARE = 0.25;   /* of the cores: then memory is shared, too */
 
 /* Also the JSON names, and the stand-in for a figure that nobody measured. */
 static const struct figure {
@@ -86,13 +84,6 @@ speeds speeds_assume(const speeds *s)
     if (out.layer_dense <= 0) out.layer_dense = SPEEDS_LAYER_DENSE;
     if (out.layer_hot <= 0) out.layer_hot = SPEEDS_LAYER_HOT;
     return out;
-}
-
-/* ---- trust ----------------------------------------------------------------------------------- */
-
-bool speeds_busy(const speeds_note *n)
-{
-    return n->date > 0 && n->load > BUSY_SHARE * n->n_core;
 }
 
 /* ---- where ----------------------------------------------------------------------------------- */
@@ -164,24 +155,12 @@ static bool read_figures(speeds *out, const json_t *entry)
     return true;
 }
 
-static bool read_note(speeds_note *out, const json_t *entry)
+static bool read_entry(speeds *out, int64_t *date, const json_t *entry)
 {
-    const json_t *load = json_object_get(entry, "load"), *date = json_object_get(entry, "date");
-    const json_t *n_core = json_object_get(entry, "n_core");
-    const speeds_note n = { .date = json_integer_value(date), .load = json_number_value(load),
-                            .n_core = (int)json_integer_value(n_core) };
-    if (!json_is_integer(date) || n.date <= 0 || !json_is_number(load) || !isfinite(n.load) ||
-        n.load < 0 || !json_is_integer(n_core) || n.n_core < 1)
+    const json_t *when = json_object_get(entry, "date");
+    if (!json_is_integer(when) || json_integer_value(when) <= 0 || !read_figures(out, entry))
         return false;
-    *out = n;
-    return true;
-}
-
-static bool read_entry(speeds *out, speeds_note *note, const json_t *entry)
-{
-    speeds s;
-    if (!read_figures(&s, entry) || !read_note(note, entry)) return false;
-    *out = s;
+    *date = json_integer_value(when);
     return true;
 }
 
@@ -196,16 +175,15 @@ static int check_figures(const speeds *s, err_ctx *err)
     return 0;
 }
 
-static json_t *make_entry(const speeds *s, const speeds_note *note, const speeds_key *key)
+static json_t *make_entry(const speeds *s, int64_t date, const speeds_key *key)
 {
     speeds copy = *s;
     key_text text;
     text_of(&text, key);
-    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:i}",
+    json_t *entry = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I}",
                               "processor", text.cpu, "gpu", text.gpu, "n_thread", key->n_thread,
                               "kernels", text.kernels, "drive", (json_int_t)key->drive,
-                              "date", (json_int_t)note->date, "load", note->load,
-                              "n_core", note->n_core);
+                              "date", (json_int_t)date);
     for (size_t i = 0; i < ARRAY_LEN(figures) && entry; i++)
         if (json_object_set_new(entry, figures[i].name,
                                 json_real(*figure_of(&copy, &figures[i]))) < 0) {
@@ -251,29 +229,17 @@ static json_t *read_file(const char *path)
     return NULL;
 }
 
-int speeds_load(speeds *out, speeds_note *note, const char *path, const speeds_key *key)
+int speeds_load(speeds *out, int64_t *date, const char *path, const speeds_key *key)
 {
     json_t *root = read_file(path);
     const json_t *list = json_object_get(root, "speeds");
     int found = 0;
     for (size_t i = json_array_size(list); i-- > 0 && !found;) { /* the newest first */
         const json_t *entry = json_array_get(list, i);
-        found = holds_for(entry, key) && read_entry(out, note, entry);
+        found = holds_for(entry, key) && read_entry(out, date, entry);
     }
     json_decref(root);
     return found;
-}
-
-/* The folders that a path goes through. */
-static void make_folders(const char *path)
-{
-    char dst[PATH_MAX];
-    if ((size_t)snprintf(dst, sizeof dst, "%s", path) >= sizeof dst) return;
-    for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = '\0';
-        mkdir(dst, 0700);                /* it exists already, or the file will not open either */
-        *p = '/';
-    }
 }
 
 static int replace_file(const char *path, const json_t *root, err_ctx *err)
@@ -300,10 +266,10 @@ static int replace_file(const char *path, const json_t *root, err_ctx *err)
     return rc;
 }
 
-static int save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
+static int save(const speeds *s, int64_t date, const char *path, const speeds_key *key,
                 err_ctx *err)
 {
-    json_t *old = read_file(path), *list = json_array(), *entry = make_entry(s, note, key);
+    json_t *old = read_file(path), *list = json_array(), *entry = make_entry(s, date, key);
     const json_t *were = json_object_get(old, "speeds");
     const size_t n = json_array_size(were);
     size_t left = 0;
@@ -323,7 +289,6 @@ static int save(const speeds *s, const speeds_note *note, const char *path, cons
     json_decref(entry);
     json_t *root = ok ? json_pack("{s:i, s:O}", "version", VERSION, "speeds", list) : NULL;
     if (root) {
-        make_folders(path);
         rc = replace_file(path, root, err);
     } else {
         rc = err_set(err, ERR_NOMEM, "%s: no memory for its %zu entries", path, n + 1);
@@ -334,9 +299,9 @@ static int save(const speeds *s, const speeds_note *note, const char *path, cons
     return rc;
 }
 
-int speeds_save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
+int speeds_save(const speeds *s, int64_t date, const char *path, const speeds_key *key,
                 err_ctx *err)
 {
     const int rc = check_figures(s, err);
-    return rc < 0 ? rc : save(s, note, path, key, err);
+    return rc < 0 ? rc : save(s, date, path, key, err);
 }

@@ -2,8 +2,7 @@
  *
  * Bytes per second and seconds; 0: not measured, because there is nothing to measure.
  * engine/plan/measure.h measures, with the kernels that will run; this file keeps the figures for
- * each machine and drive, with the date and how busy the machine was. Nothing here asks for the
- * time or the load: the caller gives them. */
+ * each machine and drive, with the date, which the caller gives. */
 #ifndef TIERS_SPEEDS_H
 #define TIERS_SPEEDS_H
 
@@ -61,17 +60,6 @@ typedef struct speeds {
  * measured, so was the whole GPU: a pull of 0 then means that there is none. */
 speeds speeds_assume(const speeds *s);
 
-/* ---- how far figures can be trusted ---------------------------------------------------------- */
-
-typedef struct speeds_note {
-    int64_t date;                        /* when measured, seconds since 1970; 0: not measured */
-    double load;                         /* cores that were in use by others then, */
-    int n_core;                          /* out of this many */
-} speeds_note;
-
-/* Others used more than a quarter of the cores: the figures are too low. */
-bool speeds_busy(const speeds_note *n);
-
 /* ---- the file -------------------------------------------------------------------------------- */
 
 /* What the figures hold for: a change of any of these means measuring again. */
@@ -86,12 +74,12 @@ typedef struct speeds_key {
  * from the environment, and may be NULL. False if there is no home. */
 bool speeds_path(char *path, size_t cap, const char *cache_home, const char *home);
 
-/* 1 if figures for this key were found, 0 if there are none (no file, a damaged one, one of another
+/* 1 if figures for this key were found, with the date of the measurement in seconds since 1970; 0 if there are none (no file, a damaged one, one of another
  * version, another machine). Never an error: a caller that gets 0 measures. */
-int speeds_load(speeds *out, speeds_note *note, const char *path, const speeds_key *key);
+int speeds_load(speeds *out, int64_t *date, const char *path, const speeds_key *key);
 
-/* Keeps entries of other keys. The file is replaced in one step, its folder made if need be. */
-int speeds_save(const speeds *s, const speeds_note *note, const char *path, const speeds_key *key,
+/* Keeps entries of other keys. The file is replaced in one step; its folder must exist. */
+int speeds_save(const speeds *s, int64_t date, const char *path, const speeds_key *key,
                 err_ctx *err);
 
 #endif

@@ -256,7 +256,7 @@ static json_t *times_json(const tiers_table *t, const tiers_outcome *o)
 static json_t *row_json(const tiers_table *t, const tiers_row *r)
 {
     const tiers_outcome *o = &r->on;
-    const plan_view view = { &o->p, &t->here->in.what, o->measured, { 0 },
+    const plan_view view = { &o->p, &t->here->in.what, o->measured, 0,
                              t->here->gemm_name };
     json_t *root = json_pack("{s:o, s:o, s:o}", "vram_budget", size_json(r->vram),
                              "ram_budget", size_json(r->ram), "error",

@@ -193,7 +193,7 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     prompt_cache_begin(&t->kept, &o, t->s, &t->room, &parts);
     sampler_reset(t->draw.smp, turn_seed(&t->set));
     u->shown = view_of(t);
-    placement_watch(&t->speed, t->l.where, t->s, t->verbose);
+    plan_watch_begin(&t->speed, &t->l.where->p, t->l.where->measured, t->s);
     rc = answer_run(&st, t->s, t->draw.smp, prompt->ids, (int)prompt->n, &o, &hooks, err);
     progress_end(&u->bar);
     on_go_on(u);                         /* a signal that ended a write was not looked at yet */

@@ -25,12 +25,12 @@ static hot_count count_hot(const plan_view *v)
     return n;
 }
 
-/* "2026-11-16", or the whole of it in UTC for scripts. */
+/* "2026-11-16", or date and time in UTC for scripts. */
 static const char *text_date(char *dst, size_t cap, int64_t date, bool whole)
 {
-    const time_t at = (time_t)date;
+    const time_t seconds = (time_t)date;
     struct tm tm;
-    if (!(whole ? gmtime_r(&at, &tm) : localtime_r(&at, &tm)) ||
+    if (!(whole ? gmtime_r(&seconds, &tm) : localtime_r(&seconds, &tm)) ||
         strftime(dst, cap, whole ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%d", &tm) == 0)
         dst[0] = '\0';
     return dst;
@@ -39,19 +39,13 @@ static const char *text_date(char *dst, size_t cap, int64_t date, bool whole)
 /* Where the speeds come from. */
 static const char *text_source(char *dst, size_t cap, const plan_view *v)
 {
-    const speeds_note *n = &v->when;
     char date[32];
     if (!v->measured)
-        snprintf(dst, cap, "assumed speeds: this machine was not measured with such weights "
-                 "yet; --measure does that");
-    else if (n->date == 0)
-        snprintf(dst, cap, "measured");
+        snprintf(dst, cap, "assumed speeds: none are measured here for such weights; --measure "
+                 "measures them");
     else
-        snprintf(dst, cap, "measured %s%s, load %.1f of %d core%s%s",
-                 text_date(date, sizeof date, n->date, false),
-                 speeds_busy(n) ? " on a busy machine" : "", n->load, n->n_core,
-                 n->n_core == 1 ? "" : "s",
-                 speeds_busy(n) ? "; --measure measures it again" : "");
+        snprintf(dst, cap, "measured%s%s", v->date ? " " : "",
+                 v->date ? text_date(date, sizeof date, v->date, false) : "");
     return dst;
 }
 
@@ -184,8 +178,7 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     snprintf(dst, cap, "%sRAM %s, drive %s; %.1f tok/s expected%s, bound by %s", where,
              text_bytes(ram, sizeof ram, plan_ram(p)),
              text_bytes(disk, sizeof disk, p->disk_experts), p->decode_tok_s,
-             !v->measured ? " (not measured yet: assumed)" :
-             speeds_busy(&v->when) ? " (measured on a busy machine)" : "",
+             v->measured ? "" : " (assumed, not measured)",
              plan_bound_name(p->bound));
     return dst;
 }
@@ -237,11 +230,9 @@ json_t *plan_view_speeds_json(const speeds *s)
 
 static json_t *source_json(const plan_view *v)
 {
-    const speeds_note *n = &v->when;
     char date[32];
-    if (!v->measured || n->date == 0) return json_null();
-    return json_pack("{s:s, s:f, s:i, s:b}", "date", text_date(date, sizeof date, n->date, true),
-                     "load", n->load, "cores", n->n_core, "busy", (int)speeds_busy(n));
+    if (!v->measured || v->date == 0) return json_null();
+    return json_pack("{s:s}", "date", text_date(date, sizeof date, v->date, true));
 }
 
 /* A value that could not be made is NULL, and json_pack makes NULL of whatever it was meant for. */

@@ -10,7 +10,7 @@ typedef struct plan_view {
     const plan *p;
     const plan_model *what;
     bool measured;                       /* the speeds are this machine's, not assumed ones */
-    speeds_note when;                    /* if measured; a date of 0: not known */
+    int64_t date;                        /* of the measurement; 0: unknown */
     const char *gemm;                    /* what multiplies prompts on the GPU; NULL or "": not
                                           * known, or no GPU */
 } plan_view;

@@ -1,9 +1,7 @@
-/* plan_vs_measured.c - compares a plan's speed with the clock's, and names what is slower than
- * planned.
+/* plan_vs_measured.c - finds the term of the plan that a slow answer exceeds most.
  *
- * Each part of a token that can be seen (the device's own time, the CPU's, waiting for the drive)
- * is held against the plan's term for it; the one with the largest excess is named, if it explains
- * a good part of the missing time. Guesses are worded as such. */
+ * Compares each measured part of a token (device, CPU, wait for the drive) with the plan's term for
+ * it. The largest excess is named if it explains a quarter of the missing time. */
 #include "cli/view/plan_vs_measured.h"
 
 #include <math.h>
@@ -11,13 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double SLOWER = 0.75, FASTER = 1.25;        /* of what was expected: not noise */
-static const double EXPLAINS = 0.25;     /* of the missing time: what a cause has to account for */
-static const double MANY_LATE = 0.25;    /* of the matrices fetched */
+static const double SLOWER = 0.75;       /* of the expected speed: less is not noise */
+static const double UNEVEN = 1.25;       /* times the misses of an even choice */
+static const double EXPLAINS = 0.25;     /* of the missing time: a cause accounts for as much */
+static const double MANY_LATE = 0.25;    /* of the fetched matrices */
 
 /* The best explanation so far. */
 typedef struct cause {
-    double excess_s;                     /* a token, beyond the plan */
+    double excess_s;                     /* per token, beyond the plan */
     char text[200];
 } cause;
 
@@ -37,33 +36,33 @@ static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 static void consider_cpu(cause *best, double excess_s, double rate, double planned)
 {
     consider(best, excess_s, "the CPU read weights at %.1f GB/s instead of %.1f (other programs "
-             "may share its memory or its cores)", rate * 1e-9, planned * 1e-9);
+             "may use its memory or cores)", rate * 1e-9, planned * 1e-9);
 }
 
 static void consider_device(cause *best, double s, double planned_s)
 {
-    consider(best, s - planned_s, "the GPU took %.1f ms a token for its own part instead of %.1f "
+    consider(best, s - planned_s, "the GPU took %.1f ms per token for its part instead of %.1f "
              "(a long context, or other programs on it)", s * 1e3, planned_s * 1e3);
 }
 
-/* More of the experts' bytes were left to the CPU than planned: why. */
+/* The CPU computed more of the experts' bytes than planned. */
 static void consider_share(cause *best, double excess_s, const plan *p, const plan_seen *seen)
 {
     const expert_server_stats *c = &seen->host;
     const double late = ratio((double)c->late, (double)c->down_fetched);
     if (late > MANY_LATE)
-        consider(best, excess_s, "%.0f%% of the matrices fetched came too late: the bus gave %.1f "
-                 "GB/s instead of %.1f", late * 100, ratio((double)c->pull_bytes, c->pull_s) * 1e-9,
+        consider(best, excess_s, "%.0f%% of the fetched matrices came too late: the bus carried "
+                 "%.1f GB/s instead of %.1f", late * 100, ratio((double)c->pull_bytes, c->pull_s) * 1e-9,
                  p->rate.pull_busy * 1e-9);
     else if (p->t_pull > 0 && !c->fetching)
-        consider(best, excess_s, "post-fetch is off, because it did not pay");
+        consider(best, excess_s, "post-fetch is off after its trial");
     else
-        consider(best, excess_s, "%.0f MB of experts a token fell to the CPU, %.0f at an even "
-                 "choice", (double)c->cpu_bytes / seen->tokens * 1e-6,
+        consider(best, excess_s, "the CPU computed %.0f MB of experts per token, %.0f at an "
+                 "even choice", (double)c->cpu_bytes / seen->tokens * 1e-6,
                  p->t_cpu * (p->t_pull > 0 ? p->rate.cpu_busy : p->rate.cpu) * 1e-6);
 }
 
-/* With a GPU: its questions tell the two apart. */
+/* With a GPU: the time of its questions separates device and CPU. */
 static void consider_both(cause *best, const plan *p, const plan_seen *seen)
 {
     const expert_server_stats *c = &seen->host;
@@ -71,13 +70,13 @@ static void consider_both(cause *best, const plan *p, const plan_seen *seen)
     const double planned_rate = c->pull_bytes > 0 ? p->rate.cpu_busy : p->rate.cpu;
     const double waited_s = fmin(seen->store.wait_s, c->cpu_s);
     const double cpu_s = (c->cpu_s - waited_s) / n, bytes = (double)c->cpu_bytes / n;
-    const double usual_s = ratio(bytes, planned_rate);   /* for the bytes that there were */
+    const double usual_s = ratio(bytes, planned_rate);   /* for the measured bytes */
     consider_device(best, c->ask_s / n, p->t_dense + p->t_hot + p->t_hop);
     consider_share(best, usual_s - p->t_cpu, p, seen);
     consider_cpu(best, cpu_s - usual_s, ratio(bytes, cpu_s), planned_rate);
 }
 
-/* The CPU alone: all the time that is not waiting. */
+/* The CPU alone: all time but that of waiting. */
 static void consider_alone(cause *best, const plan *p, const plan_seen *seen)
 {
     const double planned_s = p->t_dense + p->t_cpu;
@@ -85,7 +84,7 @@ static void consider_alone(cause *best, const plan *p, const plan_seen *seen)
     consider_cpu(best, s - planned_s, ratio(planned_s * p->rate.cpu, s), p->rate.cpu);
 }
 
-/* Waiting is the part of the drive's time that the CPU's work does not hide. */
+/* The CPU's work hides a part of the drive's time; the rest is waiting. */
 static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
 {
     const store_stats *st = &seen->store;
@@ -93,35 +92,32 @@ static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
     const double missed = ratio((double)st->misses, (double)(st->hits + st->misses));
     const double even = ratio((double)p->disk_experts, (double)(p->disk_experts + p->ram_experts));
     const double rate = ratio((double)st->read_bytes, st->wait_s);       /* at most */
-    if (missed > FASTER * even)
-        consider(best, wait_s - planned_s, "%.0f%% of the experts had to be read from the drive, "
-                 "%.0f%% at an even choice", missed * 100, even * 100);
+    if (missed > UNEVEN * even)
+        consider(best, wait_s - planned_s, "%.0f%% of the experts came from the drive, %.0f%% at an "
+                 "even choice", missed * 100, even * 100);
     else if (rate < p->rate.disk)
         consider(best, wait_s - planned_s, "the drive gave %.2f GB/s instead of %.2f", rate * 1e-9,
                  p->rate.disk * 1e-9);
     else
-        consider(best, wait_s - planned_s, "%.1f ms a token of waiting for the drive instead of "
-                 "%.1f", wait_s * 1e3, planned_s * 1e3);
+        consider(best, wait_s - planned_s, "each token waited %.1f ms for the drive instead of %.1f", wait_s * 1e3, planned_s * 1e3);
 }
 
-const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_seen *seen,
-                                  bool faster_too)
+const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_seen *seen)
 {
     cause best = { 0 };
     dst[0] = '\0';
     if (seen->tokens < 1 || !(seen->seconds > 0) || !(p->decode_tok_s > 0)) return dst;
     const double rate = seen->tokens / seen->seconds, want = p->decode_tok_s;
-    if (rate > FASTER * want && faster_too)
-        snprintf(dst, cap, "%.1f tok/s where %.1f were expected", rate, want);
     if (rate >= SLOWER * want) return dst;
     if (!p->gpu) consider_alone(&best, p, seen);
     else if (seen->host.questions > 0) consider_both(&best, p, seen);
     else consider_device(&best, seen->seconds / seen->tokens, p->t_dense + p->t_hot);
     if (p->disk_experts > 0) consider_drive(&best, p, seen);
     if (best.excess_s < EXPLAINS * (1 / rate - 1 / want))
-        snprintf(best.text, sizeof best.text, "no link is much slower than measured; a long "
-                 "context or other programs may be why");
-    snprintf(dst, cap, "%.1f tok/s where %.1f were expected: %s", rate, want, best.text);
+        snprintf(best.text, sizeof best.text, "of a long context or other programs: no "
+                 "measured part is much slower than planned");
+    snprintf(dst, cap, "slower than expected: %.1f instead of %.1f tok/s, because %s", rate, want,
+             best.text);
     return dst;
 }
 
@@ -150,10 +146,9 @@ void plan_seen_less(plan_seen *seen, const plan_seen *before)
     st->wait_s -= before->store.wait_s;
 }
 
-void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s, bool faster_too)
+void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s)
 {
-    *w = (plan_watch){ .p = measured && plan_vs_measured_has_tiers(p) ? p : NULL, .s = s,
-                       .faster_too = faster_too };
+    *w = (plan_watch){ .p = measured && plan_vs_measured_has_tiers(p) ? p : NULL, .s = s };
 }
 
 void plan_watch_away(plan_watch *w, uint64_t ns)
@@ -174,5 +169,5 @@ void plan_watch_token(plan_watch *w)
     seen.seconds = (double)(clock_ns() - w->from_ns - w->away_ns) * 1e-9;
     session_counts(w->s, &seen.host, &seen.store);
     plan_seen_less(&seen, &w->before);
-    plan_vs_measured_line(w->line, sizeof w->line, w->p, &seen, w->faster_too);
+    plan_vs_measured_line(w->line, sizeof w->line, w->p, &seen);
 }
