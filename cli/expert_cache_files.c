@@ -1,8 +1,7 @@
-/* expert_cache_files.c - profiles and the list of the last run: where they are, and what is done
- * with what they say.
+/* expert_cache_files.c - profiles of experts: where their files are, and what a run does with them.
  *
- * What is in the files, and whether it can be trusted, is for moe/usage_profile.h and
- * moe/last_run_experts.h; what an observation is worth for moe/profile_scores.h. */
+ * The experts in VRAM at the end of a run are a profile, too: the most valuable ones have the most
+ * choices. moe/profile_file.h knows the format, moe/profile_scores.h what a profile is worth. */
 #include "cli/expert_cache_files.h"
 
 #include <inttypes.h>
@@ -12,10 +11,10 @@
 
 #include "cli/cache_directory.h"
 #include "cli/console.h"
-#include "moe/last_run_experts.h"
+#include "moe/profile_file.h"
 #include "moe/profile_scores.h"
 
-/* Of what earlier runs saw: the tenth run before this one still counts for a third. */
+/* Of the counts of earlier runs: those of the tenth run before this one count for a third. */
 static const double fade = 0.9;
 
 profile_key expert_cache_files_key(const model *m)
@@ -28,7 +27,7 @@ profile_key expert_cache_files_key(const model *m)
     return k;
 }
 
-/* Beside the machine's speeds. False if nothing can be kept there. */
+/* In the folder of the machine's speeds. False if it cannot be used. */
 static bool list_path(char *path, size_t cap, const profile_key *key)
 {
     char *slash;
@@ -42,7 +41,7 @@ static bool list_path(char *path, size_t cap, const profile_key *key)
 
 /* ---- before a run ---------------------------------------------------------------------------- */
 
-/* The best experts of a profile that fit, those first that stay in any case. */
+/* The best experts of a profile that fit, the pinned ones first. */
 static int *best_of(int *n, int *n_pin, const usage_profile *p, const model *m, uint64_t budget,
                     const weighting_options *how)
 {
@@ -65,16 +64,11 @@ static int *best_of(int *n, int *n_pin, const usage_profile *p, const model *m, 
     return list;
 }
 
-static int *recall_profile(int *n, int *n_pin, const char *path, const profile_key *key,
-                           const model *m, uint64_t budget, const weighting_options *how)
+/* The experts of the last run, the most valuable first. */
+static int *last_of(int *n, const usage_profile *p)
 {
-    usage_profile *p = NULL;
-    err_ctx err = { 0 };
-    int *list = NULL;
-    if (usage_profile_load(&p, path, key, &err) < 0) console_note("%s; not used", err.msg);
-    else if (!p) console_note("%s: no such file; not used", path);
-    else list = best_of(n, n_pin, p, m, budget, how);
-    usage_profile_free(p);
+    int *list = mem_array((size_t)p->n_layer * (size_t)p->n_expert, sizeof *list);
+    if (list) *n = usage_profile_list(p, list);
     return list;
 }
 
@@ -82,16 +76,21 @@ int *expert_cache_files_recall(int *n, int *n_pin, const placement *where,
                                const placement_options *o, const model *m)
 {
     char path[PATH_MAX];
+    usage_profile *p = NULL;
     err_ctx err = { 0 };
     int *list = NULL;
     *n = *n_pin = 0;
     if (!where->p.cache || (!o->profile && !o->remember)) return NULL;
     const profile_key key = expert_cache_files_key(m);
-    if (o->profile)
-        return recall_profile(n, n_pin, o->profile, &key, m, where->p.vram_experts,
-                              &o->weighting);
-    if (list_path(path, sizeof path, &key) && last_run_experts_load(&list, n, path, &key, &err) < 0)
+    if (!o->profile && !list_path(path, sizeof path, &key)) return NULL;
+    if (profile_file_load(&p, o->profile ? o->profile : path, &key, &err) < 0)
         console_note("%s; not used", err.msg);
+    else if (!p && o->profile)
+        console_note("%s: no such file; not used", o->profile);
+    else if (p)
+        list = o->profile ? best_of(n, n_pin, p, m, where->p.vram_experts, &o->weighting)
+                          : last_of(n, p);
+    usage_profile_free(p);
     return list;
 }
 
@@ -113,7 +112,7 @@ int expert_cache_files_apply(engine *e, const char *path, const placement *where
 {
     const profile_key key = expert_cache_files_key(m);
     usage_profile *p = NULL;
-    int rc = usage_profile_load(&p, path, &key, err);
+    int rc = profile_file_load(&p, path, &key, err);
     if (rc < 0) return rc;
     if (!p) return err_set(err, ERR_IO, "%s: no such file", path);
     rc = expert_cache_files_use(NULL, e, p, where, o, m, err);
@@ -123,25 +122,28 @@ int expert_cache_files_apply(engine *e, const char *path, const placement *where
 
 /* ---- after it -------------------------------------------------------------------------------- */
 
-/* The key reads a little of every tensor, so it is made only if there is something to keep. */
+/* The key reads a little of every tensor, so it is made only if any expert is resident. */
 static void keep_list(const engine *e, const model *m)
 {
-    const int most = min_int(m->experts.n_layer * m->experts.n_expert, LAST_RUN_EXPERTS_MAX);
+    const int n_all = m->experts.n_layer * m->experts.n_expert;
     char path[PATH_MAX];
-    err_ctx unsaid;
-    int *list = mem_array((size_t)most, sizeof *list);
-    const int n = list ? engine_resident(e, list, most) : 0;
+    usage_profile *p = NULL;
+    int *list = mem_array((size_t)n_all, sizeof *list);
+    const int n = list ? engine_resident(e, list, n_all) : 0;
     if (n > 0) {
         const profile_key key = expert_cache_files_key(m);
-        if (list_path(path, sizeof path, &key)) {
+        if (list_path(path, sizeof path, &key) &&
+            usage_profile_create(&p, key.n_layer, key.n_expert, NULL) == 0) {
+            usage_profile_count_list(p, list, n);
             cache_directory_make(path);
-            (void)last_run_experts_save(list, n, path, &key, &unsaid);
+            (void)profile_file_save(p, path, &key, NULL);
         }
+        usage_profile_free(p);
     }
     mem_free(list);
 }
 
-/* What was there is kept if it is another model's, or damaged: it may be dear to somebody. */
+/* Never overwrites a file that belongs to another model or cannot be parsed. */
 static void learn(const engine *e, const char *path, const model *m)
 {
     const usage_profile *seen = engine_profile(e);
@@ -150,9 +152,9 @@ static void learn(const engine *e, const char *path, const model *m)
     int rc;
     if (!seen || usage_profile_runs(seen) == 0) return;
     const profile_key key = expert_cache_files_key(m);
-    if ((rc = usage_profile_load(&all, path, &key, &err)) == 0 && all)
+    if ((rc = profile_file_load(&all, path, &key, &err)) == 0 && all)
         usage_profile_merge(all, seen, fade);
-    if (rc == 0) rc = usage_profile_save(all ? all : seen, path, &key, &err);
+    if (rc == 0) rc = profile_file_save(all ? all : seen, path, &key, &err);
     if (rc < 0) console_note("%s; nothing was learnt", err.msg);
     usage_profile_free(all);
 }

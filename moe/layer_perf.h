@@ -14,6 +14,8 @@
 
 #include "moe/usage_profile.h"
 
+struct json_t;                           /* of Jansson */
+
 extern const char *const layer_perf_schema;      /* of what this program writes */
 
 /* Of a model with this shape. < 0 with *out NULL and one line that names the thing. Where one list

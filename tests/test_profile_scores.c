@@ -120,12 +120,14 @@ static void test_degenerate(void)
         profile_scores_of(score, p, &o);
         CHECK_MSG(score[3] == 1 && score[0] == 0 && score[7] == 0.25, "%s: half seen", name);
 
-        usage_profile_clear(p);          /* calls of one layer alone: the other one is as usual */
+        usage_profile_free(p);
+        p = make(2, 4);                  /* calls of one layer alone: the other one is as usual */
         usage_profile_call(p, 1, 5, 1, 1, 1);
         profile_scores_of(score, p, &o);
         for (int i = 0; i < 8; i++) CHECK_MSG(near(score[i], 0.25), "%s: one layer's calls", name);
 
-        usage_profile_clear(p);          /* and if nothing was cold in it */
+        usage_profile_free(p);
+        p = make(2, 4);                  /* and if nothing was cold in it */
         usage_profile_call(p, 1, 0, 1, 0, 0);
         profile_scores_of(score, p, &o);
         for (int i = 0; i < 8; i++) CHECK_MSG(score[i] == 0.25, "%s: one layer, hot", name);
@@ -137,7 +139,8 @@ static void test_degenerate(void)
             CHECK_MSG(near(score[0], 0.25) && near(score[1], 0.75), "%s: one layer", name);
             usage_profile_call(one, 0, 1000 * i, 1e-300, 1e-320, 1e300);
         }
-        usage_profile_clear(p);          /* seconds hardly above 0, and beyond all sense */
+        usage_profile_free(p);
+        p = make(2, 4);                  /* seconds hardly above 0, and beyond all sense */
         usage_profile_call(p, 0, 0, 0, 5e-324, 0);
         usage_profile_call(p, 1, INT32_MAX, 0, 0, 5e-324);
         profile_scores_of(score, p, &o);

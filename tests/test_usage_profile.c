@@ -1,5 +1,5 @@
-/* test_usage_profile.c - what a run saw of its experts, and the list of those it had in VRAM:
- * counted, merged, saved and loaded; damage of every kind, failing disks and memory.
+/* test_usage_profile.c - counts of a run: merged, saved and loaded; damage of every kind, failing
+ * disks and memory.
  *
  * The disk is that of bad_disk.h. Jansson's allocations can fail, too. */
 #include <dirent.h>
@@ -13,8 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "moe/last_run_experts.h"
-#include "moe/usage_profile.h"
+#include "moe/profile_file.h"
 #include "tests/bad_disk.h"
 #include "tests/test.h"
 
@@ -73,6 +72,14 @@ static usage_profile *make(int n_layer, int n_expert)
     err_ctx err = { 0 };
     if (!CHECK_MSG(usage_profile_create(&p, n_layer, n_expert, &err) == 0, "%s", err.msg)) exit(1);
     return p;
+}
+
+/* An empty one of the same shape. */
+static void clear(usage_profile **p)
+{
+    usage_profile *empty = make(usage_profile_layers(*p), usage_profile_experts(*p));
+    usage_profile_free(*p);
+    *p = empty;
 }
 
 static bool same_uses(const expert_uses *u, double hot, double cold, double raw)
@@ -153,7 +160,7 @@ static void test_counts(void)
     CHECK(u->calls == 2 && u->cold_slots == 4.5 && u->hot_s == 1.25 && u->cold_s == 2.125 &&
           u->join_s == 4.0625);
     CHECK(usage_profile_runs(p) == 2);
-    usage_profile_clear(q);              /* nothing new: rounded down to 1/64, and then gone */
+    clear(&q);              /* nothing new: rounded down to 1/64, and then gone */
     CHECK(usage_profile_runs(q) == 0);
     usage_profile_merge(p, q, 0.1);
     CHECK(same_uses(&usage_profile_uses(p, 1)[2], 0, 3.0 / 64, 3.0 / 64));
@@ -206,7 +213,7 @@ static void test_merges(void)
         double reference[15] = { 0 }, seconds = 0;
         bool good = true;
         for (int i = 0; i < 100; i++) {
-            usage_profile_clear(run);
+            clear(&run);
             observe(run, &rng);
             for (int k = 0; k < 15; k++)
                 reference[k] = reference[k] * decays[d] + usage_profile_uses(run, k / 5)[k % 5].raw;
@@ -239,19 +246,13 @@ static const char good_profile[] =
     "{\"calls\":9,\"cold_slots\":7,\"hot_s\":0,\"cold_s\":0,\"join_s\":1000,"
     "\"hot\":[10,20],\"cold\":[0,11],\"raw\":[10,32]}]}\n";
 
-static const char good_list[] =
-    "{\"format\":\"moe-cache-list\",\"version\":1,\"model\":\"00000000000000ab\","
-    "\"name\":\"M\",\"n_layer\":2,\"n_expert\":2,\"experts\":[3,0,2]}\n";
-
 /* The text of a good file is what a profile with its figures is saved as. */
 static void test_format(void)
 {
     const char *path = in_folder("profile.json");
-    const int list[] = { 3, 0, 2 };
     usage_profile *p, *back;
-    int *experts, n;
     err_ctx err = { 0 };
-    CHECK_MSG(usage_profile_load_text(&p, str_from(good_profile), &small, &err) == 0, "%s",
+    CHECK_MSG(profile_file_parse(&p, str_from(good_profile), &small, &err) == 0, "%s",
               err.msg);
     if (!p) return;
     CHECK(usage_profile_runs(p) == 3 && same_uses(&usage_profile_uses(p, 0)[1], 2, 0.5, 6) &&
@@ -259,25 +260,32 @@ static void test_format(void)
     CHECK(usage_profile_layer(p, 0)->cold_slots == 5 && usage_profile_layer(p, 1)->calls == 9 &&
           usage_profile_layer(p, 0)->hot_s == 0.5 && usage_profile_layer(p, 0)->cold_s == 1.25 &&
           usage_profile_layer(p, 1)->join_s == 1000);
-    CHECK(usage_profile_load(&back, path, &small, &err) == 0 && !back);          /* no such file */
-    CHECK(usage_profile_load(&back, in_folder("no/file"), &small, &err) == 0 && !back);
-    CHECK_MSG(usage_profile_save(p, path, &small, &err) == 0, "%s", err.msg);
+    CHECK(profile_file_load(&back, path, &small, &err) == 0 && !back);          /* no such file */
+    CHECK(profile_file_load(&back, in_folder("no/file"), &small, &err) == 0 && !back);
+    CHECK_MSG(profile_file_save(p, path, &small, &err) == 0, "%s", err.msg);
     CHECK(file_is(path, str_from(good_profile)));
-    CHECK_MSG(usage_profile_load(&back, path, &small, &err) == 0, "%s", err.msg);
+    CHECK_MSG(profile_file_load(&back, path, &small, &err) == 0, "%s", err.msg);
     CHECK(back && same(p, back));
     usage_profile_free(back);
     usage_profile_free(p);
     unlink(path);
+}
 
-    CHECK(last_run_experts_load(&experts, &n, path, &small, &err) == 0 && !experts && n == 0);
-    CHECK_MSG(last_run_experts_save(list, 3, path, &small, &err) == 0, "%s", err.msg);
-    CHECK(file_is(path, str_from(good_list)));
-    CHECK_MSG(last_run_experts_load(&experts, &n, path, &small, &err) == 0 && n == 3 && experts &&
-              memcmp(experts, list, sizeof list) == 0, "%s", err.msg);
-    mem_free(experts);
-    CHECK(last_run_experts_save(NULL, 0, path, &small, &err) == 0);  /* nothing was resident */
-    CHECK(last_run_experts_load(&experts, &n, path, &small, &err) == 0 && experts && n == 0);
-    mem_free(experts);
+/* The order of a list survives a file. */
+static void test_list(void)
+{
+    const int list[] = { 3, -1, 0, 4, 2 };
+    const char *path = in_folder("list.json");
+    usage_profile *p = make(2, 2), *back;
+    int order[4];
+    err_ctx err = { 0 };
+    usage_profile_count_list(p, list, ARRAY_LEN(list));
+    CHECK_MSG(profile_file_save(p, path, &small, &err) == 0 &&
+              profile_file_load(&back, path, &small, &err) == 0, "%s", err.msg);
+    CHECK(back && same(p, back) && usage_profile_list(back, order) == 3 && order[0] == 3 &&
+          order[1] == 0 && order[2] == 2);
+    usage_profile_free(p);
+    usage_profile_free(back);
     unlink(path);
 }
 
@@ -296,29 +304,29 @@ static void test_round_trip(void)
             usage_profile_count(p, l, e, (expert_where)test_below(&rng, 3),
                                 test_below(&rng, 100000));
     for (int i = 0; i < 10; i++) {
-        usage_profile_clear(run);
+        clear(&run);
         observe(run, &rng);
         usage_profile_merge(p, run, 0.9);
     }
     usage_profile_count(p, 0, 0, EXPERT_HOT, 900000000000000);
-    CHECK_MSG(usage_profile_save(p, path, &key, &err) == 0, "%s", err.msg);
+    CHECK_MSG(profile_file_save(p, path, &key, &err) == 0, "%s", err.msg);
     memset(key.name, 0, sizeof key.name);                        /* is for people alone */
-    CHECK_MSG(usage_profile_load(&back, path, &key, &err) == 0, "%s", err.msg);
+    CHECK_MSG(profile_file_load(&back, path, &key, &err) == 0, "%s", err.msg);
     CHECK(back && same(p, back));
     CHECK_MSG(stat(path, &st) == 0 && st.st_size < 1000000, "%lld bytes", (long long)st.st_size);
     usage_profile_free(back);
     unlink(path);
 
     usage_profile_count(p, 47, 511, EXPERT_HOT, 1000000000000001);       /* nobody could load it */
-    CHECK(usage_profile_save(p, path, &key, &err) == ERR_RANGE && strstr(err.msg, "layer 47") &&
+    CHECK(profile_file_save(p, path, &key, &err) == ERR_RANGE && strstr(err.msg, "layer 47") &&
           strstr(err.msg, "expert 511") && n_files() == 0);
-    usage_profile_clear(p);
-    usage_profile_clear(run);
+    clear(&p);
+    clear(&run);
     for (int i = 0; i < 2; i++) usage_profile_call(p, 3, 0, 1e308, 0, 0);
-    CHECK(usage_profile_save(p, path, &key, &err) == ERR_RANGE &&
+    CHECK(profile_file_save(p, path, &key, &err) == ERR_RANGE &&
           strstr(err.msg, "large.json: layer 3: hot_s is inf: more than 1e15"));
     usage_profile_merge(p, run, 0);
-    CHECK(usage_profile_save(p, path, &key, &err) == ERR_RANGE && n_files() == 0 &&
+    CHECK(profile_file_save(p, path, &key, &err) == ERR_RANGE && n_files() == 0 &&
           strstr(err.msg, "nan: not a number"));
     usage_profile_free(p);
     usage_profile_free(run);
@@ -341,7 +349,6 @@ typedef struct damage_row {
     const char *why;
 } damage_row;
 
-/* For both kinds of files. */
 static const damage_row damaged_head[] = {
     { "{", "{ ", NULL, "a blank" },
     { "\"name\":\"M\"", "\"name\":\"other\"", NULL, "another name of the same model" },
@@ -386,7 +393,7 @@ static const damage_row damaged_profile[] = {
     { "\"runs\":3", "\"runs\":0", NULL, "no runs" },
     { "\"runs\":3", "\"runs\":-1", "-1 runs", "negative" },
     { "\"runs\":3", "\"runs\":1000000001", "1000000001 runs", "too many runs" },
-    { "\"runs\":3", "\"runs\":1.5", "runs is missing, or no whole", "half a run" },
+    { "\"runs\":3", "\"runs\":1.5", "runs is 1.5, not a whole", "half a run" },
     { "\"runs\":3,", "", "runs is missing", "runs are not there" },
     { "\"calls\":8", "\"calls\":8.015625", NULL, "a decayed count" },
     { "\"calls\":8", "\"calls\":1e15", NULL, "as many as can be" },
@@ -414,33 +421,18 @@ static const damage_row damaged_profile[] = {
     { "[4,6]", "[4]", "layer 0: 1 numbers in raw, not 2", "one too few" },
     { "[4,6]", "[]", "layer 0: 0 numbers in raw, not 2", "none" },
     { "[4,6]", "[4,6,0]", "layer 0: 3 numbers in raw, not 2", "one too many" },
-    { "[4,6]", "4", "layer 0: raw is missing, or no list", "no list" },
-    { "[4,6]", "{}", "layer 0: raw is missing, or no list", "an object" },
+    { "[4,6]", "4", "layer 0: raw is no list", "no list" },
+    { "[4,6]", "{}", "layer 0: raw is no list", "an object" },
     { "[4,6]", "[4,true]", "layer 0, expert 1: raw is no number", "a truth" },
     { "[4,6]", "[4,[6]]", "layer 0, expert 1: raw is no number", "a list in a list" },
     { "[4,6]", "[4,-6]", "layer 0, expert 1: raw is -6: negative", "negative" },
     { "[4,6]", "[4,6.3]", "layer 0, expert 1: raw is 6.2999999999999998: not a m", "no count" },
-    { ",\"raw\":[4,6]", "", "layer 0: raw is missing", "a list is not there" },
+    { ",\"raw\":[4,6]", "", "1 hot and 3 cold of 0", "a list that is not all 0" },
+    { ",\"hot\":[1,2]", "", NULL, "a list that is all 0" },
     { "\"layers\":[", "\"layers\":[{},", "3 layers in the list, not 2", "a layer too many" },
     { "\"layers\":[", "\"layers\":[[],", "3 layers in the list, not 2", "or something else" },
     { "\"layers\":[", "\"layers\":3,\"runs\":[", "duplicate", "no list" },
     { "{\"calls\"", "{\"layers\":[],\"calls\"", "layer 0 has an unknown key", "too deep" },
-};
-
-static const damage_row damaged_list[] = {
-    { "[3,0,2]", "[]", NULL, "nothing" },
-    { "[3,0,2]", "[3,2,1,0]", NULL, "everything" },
-    { "[3,0,2]", "[3,0,3]", "entry 2: expert 3 is in the list twice", "twice" },
-    { "[3,0,2]", "[3,4,2]", "entry 1: expert 4 of 4", "none of its experts" },
-    { "[3,0,2]", "[-1]", "entry 0: expert -1", "negative" },
-    { "[3,0,2]", "[4294967296]", "entry 0: expert 4294967296", "absurd" },
-    { "[3,0,2]", "[1.5]", "entry 0 is 1.5, not a whole number", "half an expert" },
-    { "[3,0,2]", "[1.0]", "entry 0 is 1, not a whole number", "a point" },
-    { "[3,0,2]", "[\"1\"]", "entry 0 is no number", "a text" },
-    { "[3,0,2]", "[[1]]", "entry 0 is no number", "a list" },
-    { "[3,0,2]", "3", "experts is missing, or no list", "no list" },
-    { "\"experts\":[3,0,2]", "\"runs\":1", "unknown key \"runs\"", "another kind's key" },
-    { ",\"experts\":[3,0,2]", "", "experts is missing", "not there" },
 };
 
 static bool one_line(const err_ctx *err, int rc)
@@ -450,38 +442,24 @@ static bool one_line(const err_ctx *err, int rc)
     return err->code == rc && err->msg[0];
 }
 
-/* Loads either kind of file. */
-typedef bool load_fn(str_view text, int *rc, err_ctx *err);      /* false: not as promised */
-
+/* False: not as the header promises. */
 static bool load_profile(str_view text, int *rc, err_ctx *err)
 {
     usage_profile *p = (usage_profile *)&disk;           /* must be set in any case */
-    *rc = usage_profile_load_text(&p, text, &small, err);
+    *rc = profile_file_parse(&p, text, &small, err);
     const bool ok = *rc == 0 ? p && holds(p) : !p && one_line(err, *rc);
     usage_profile_free(p);
     return ok;
 }
 
-static bool load_list(str_view text, int *rc, err_ctx *err)
-{
-    int *list = (int *)&disk, n = 77;
-    *rc = last_run_experts_load_text(&list, &n, text, &small, err);
-    bool ok = *rc == 0 ? list && n <= 4 : !list && n == 0 && one_line(err, *rc);
-    for (int i = 0; i < n && ok; i++) {
-        ok = list[i] >= 0 && list[i] < 4;
-        for (int k = 0; k < i; k++) ok = ok && list[k] != list[i];
-    }
-    mem_free(list);
-    return ok;
-}
-
-static void check_damage(const char *text, const damage_row *rows, size_t n, load_fn *load)
+static void check_damage(const damage_row *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         char dst[2000];
         err_ctx err = { 0 };
         int rc;
-        const bool ok = load(changed(dst, sizeof dst, text, rows[i].from, rows[i].to), &rc, &err);
+        const bool ok = load_profile(
+            changed(dst, sizeof dst, good_profile, rows[i].from, rows[i].to), &rc, &err);
         CHECK_MSG(ok && (rows[i].says ? rc < 0 && strstr(err.msg, rows[i].says) : rc == 0),
                   "%s: %d, %s", rows[i].why, rc, err.msg);
     }
@@ -490,21 +468,15 @@ static void check_damage(const char *text, const damage_row *rows, size_t n, loa
 static void test_damage(void)
 {
     static const char *const texts[] = { "", " ", "[]", "{}", "null", "1", "\"x\"", "[1", "{\"" };
-    for (int k = 0; k < 2; k++) {
-        load_fn *load = k ? load_list : load_profile;
-        const char *text = k ? good_list : good_profile;
-        err_ctx err = { 0 };
-        int rc;
-        check_damage(text, damaged_head, ARRAY_LEN(damaged_head), load);
-        for (size_t i = 0; i < ARRAY_LEN(texts); i++)
-            CHECK_MSG(load(str_from(texts[i]), &rc, &err) && rc == ERR_FORMAT, "%s", texts[i]);
-        CHECK(load((str_view){ 0 }, &rc, &err) && rc == ERR_FORMAT);
-        CHECK(load((str_view){ text, strlen(text) + 1 }, &rc, &err) && rc == ERR_FORMAT);
-        CHECK(load(str_from(k ? good_profile : good_list), &rc, &err) && rc < 0 &&
-              strstr(err.msg, "format is"));
-    }
-    check_damage(good_profile, damaged_profile, ARRAY_LEN(damaged_profile), load_profile);
-    check_damage(good_list, damaged_list, ARRAY_LEN(damaged_list), load_list);
+    err_ctx err = { 0 };
+    int rc;
+    check_damage(damaged_head, ARRAY_LEN(damaged_head));
+    check_damage(damaged_profile, ARRAY_LEN(damaged_profile));
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        CHECK_MSG(load_profile(str_from(texts[i]), &rc, &err) && rc == ERR_FORMAT, "%s", texts[i]);
+    CHECK(load_profile((str_view){ 0 }, &rc, &err) && rc == ERR_FORMAT);
+    CHECK(load_profile((str_view){ good_profile, sizeof good_profile }, &rc, &err) &&
+          rc == ERR_FORMAT);
 }
 
 static void test_sizes(void)
@@ -513,64 +485,24 @@ static void test_sizes(void)
     char *text = test_alloc(n, 1);
     const char *path = in_folder("huge.json");
     usage_profile *p;
-    int *list, n_list, rc;
+    int rc;
     err_ctx err = { 0 };
     memset(text, '[', n);                /* would be deep, if anybody looked */
     CHECK(load_profile((str_view){ text, n }, &rc, &err) && strstr(err.msg, "67108864 bytes"));
-    CHECK(load_list((str_view){ text, n }, &rc, &err) && strstr(err.msg, "67108864 bytes"));
-    for (size_t i = 500; i <= 5000; i += 500) {          /* not refused for its length alone */
+    for (size_t i = 500; i <= 5000; i += 500)            /* not refused for its length alone */
         CHECK(load_profile((str_view){ text, i }, &rc, &err) && rc == ERR_FORMAT);
-        CHECK(load_list((str_view){ text, i }, &rc, &err) && rc == ERR_FORMAT);
-    }
     mem_free(text);
 
     put(path, str_from(good_profile));
     CHECK(truncate(path, (off_t)n + 1) == 0);            /* a hole: takes no room */
-    CHECK(usage_profile_load(&p, path, &small, &err) == ERR_FORMAT && !p &&
+    CHECK(profile_file_load(&p, path, &small, &err) == ERR_FORMAT && !p &&
           strstr(err.msg, "huge.json: 67108865 bytes: more than 67108864"));
-    CHECK(last_run_experts_load(&list, &n_list, path, &small, &err) == ERR_FORMAT && !list);
     unlink(path);
-    CHECK(usage_profile_load(&p, folder, &small, &err) == ERR_FORMAT && !p &&
+    CHECK(profile_file_load(&p, folder, &small, &err) == ERR_FORMAT && !p &&
           strstr(err.msg, "not a file"));
     CHECK(mkfifo(path, 0600) == 0);      /* nobody writes into it */
-    CHECK(usage_profile_load(&p, path, &small, &err) == ERR_FORMAT && !p);
+    CHECK(profile_file_load(&p, path, &small, &err) == ERR_FORMAT && !p);
     unlink(path);
-}
-
-static void test_long_list(void)
-{
-    const profile_key key = { .model = 1, .n_layer = 250, .n_expert = 1000, .name = "long" };
-    const char *path = in_folder("list.json");
-    int *all = test_alloc(LAST_RUN_EXPERTS_MAX + 1, sizeof *all), *list, n;
-    textbuf text = { 0 };
-    err_ctx err = { 0 };
-    for (int i = 0; i <= LAST_RUN_EXPERTS_MAX; i++) all[i] = 249999 - i;
-    CHECK_MSG(last_run_experts_save(all, LAST_RUN_EXPERTS_MAX + 1, path, &key, &err) == 0, "%s",
-              err.msg);
-    CHECK_MSG(last_run_experts_load(&list, &n, path, &key, &err) == 0 &&
-                  n == LAST_RUN_EXPERTS_MAX && memcmp(list, all, (size_t)n * sizeof *list) == 0,
-              "%s", err.msg);
-    mem_free(list);
-    size_t len;                          /* one more, by hand */
-    char *saved = test_read_file(path, &len);
-    textbuf_put(&text, (str_view){ saved, len - 3 });    /* without ]}\n */
-    textbuf_str(&text, ",0]}");
-    CHECK(last_run_experts_load_text(&list, &n, textbuf_view(&text), &key, &err) == ERR_RANGE &&
-          !list && strstr(err.msg, "100001 experts: more than 100000"));
-    mem_free(saved);
-    textbuf_free(&text);
-
-    all[70] = 3;                         /* what nobody could load is not saved */
-    all[71] = 3;
-    CHECK(last_run_experts_save(all, 80, in_folder("other"), &key, &err) == ERR_RANGE &&
-          strstr(err.msg, "entry 71: expert 3 is in the list twice"));
-    all[71] = -3;
-    CHECK(last_run_experts_save(all, 80, in_folder("other"), &key, &err) == ERR_RANGE &&
-          strstr(err.msg, "entry 71: expert -3") && n_files() == 1);
-    const profile_key absurd = { .n_layer = INT32_MAX, .n_expert = 9 };
-    CHECK(last_run_experts_save(all, 1, in_folder("other"), &absurd, &err) == ERR_RANGE);
-    unlink(path);
-    mem_free(all);
 }
 
 /* ---- mutations ------------------------------------------------------------------------------- */
@@ -621,79 +553,56 @@ static size_t mutate(char *text, size_t n, size_t cap, test_rng *rng)
     }
 }
 
-static void test_mutations(const char *what, const char *good, load_fn *load, int n)
+static void test_mutations(int n)
 {
     test_rng rng = { 2026 };
     int n_bad = 0, n_good = 0, n_refused = 0;
-    const size_t good_len = strlen(good);
+    const size_t good_len = strlen(good_profile);
     for (int i = 0; i < n; i++) {
         char text[4096];
         err_ctx err = { 0 };
         size_t len = good_len;
         int rc;
-        memcpy(text, good, len);
+        memcpy(text, good_profile, len);
         for (uint32_t k = 1 + test_below(&rng, 3); k > 0 && len > 0; k--)
             len = mutate(text, len, sizeof text, &rng);
         char *exact = test_alloc(len, 1);                /* a sanitizer sees a byte too far */
         memcpy(exact, text, len);
-        const bool ok = load((str_view){ exact, len }, &rc, &err);
+        const bool ok = load_profile((str_view){ exact, len }, &rc, &err);
         mem_free(exact);
         n_good += rc == 0;
         n_refused += rc < 0;
         if (!ok && ++n_bad <= 3)
-            CHECK_MSG(false, "%s, mutation %d: %d, %s: %.*s", what, i, rc, err.msg, (int)len, text);
+            CHECK_MSG(false, "mutation %d: %d, %s: %.*s", i, rc, err.msg, (int)len, text);
     }
     CHECK_MSG(n_bad == 0 && n_good > n / 100 && n_refused > n / 2,
-              "%s: %d wrong, %d good, %d refused", what, n_bad, n_good, n_refused);
+              "%d wrong, %d good, %d refused", n_bad, n_good, n_refused);
 }
 
 /* ---- failing disks and memory ---------------------------------------------------------------- */
 
 static usage_profile *kept;              /* what is saved below */
-static const int kept_list[] = { 1, 2 };
-
-static int save_profile(const char *path, err_ctx *err)
-{
-    return usage_profile_save(kept, path, &small, err);
-}
-
-static int save_list(const char *path, err_ctx *err)
-{
-    return last_run_experts_save(kept_list, 2, path, &small, err);
-}
 
 static int open_profile(const char *path, err_ctx *err)
 {
     usage_profile *p;
-    const int rc = usage_profile_load(&p, path, &small, err);
+    const int rc = profile_file_load(&p, path, &small, err);
     CHECK((p != NULL) == (rc == 0));
     usage_profile_free(p);
     return rc;
 }
 
-static int open_list(const char *path, err_ctx *err)
-{
-    int *list, n;
-    const int rc = last_run_experts_load(&list, &n, path, &small, err);
-    CHECK((list != NULL) == (rc == 0) && (list || n == 0));
-    mem_free(list);
-    return rc;
-}
-
-static int (*const saves[])(const char *, err_ctx *) = { save_profile, save_list };
-static int (*const opens[])(const char *, err_ctx *) = { open_profile, open_list };
-
 /* Every call of a save fails once: the old file stays, and nothing is left beside it. */
-static void test_disks(int k)
+static void test_disks(void)
 {
-    const char *path = in_folder("kept.json"), *old = k ? good_list : good_profile;
+    const char *path = in_folder("kept.json"), *old = good_profile;
     int fail = 1, rc;
     put(path, str_from(old));
     for (;; fail++) {
         err_ctx err = { 0 };
         disk.n_call = 0;
         disk.fail_at = fail;
-        rc = saves[k](path, &err);
+        rc = profile_file_save(kept, path, &small, &err);
         const int n_call = disk.n_call;
         disk.fail_at = 0;
         if (n_call < fail) break;
@@ -708,17 +617,17 @@ static void test_disks(int k)
     put(path, str_from(old));
     disk.n_call = 0;
     disk.lazy = true;
-    CHECK(saves[k](path, NULL) == 0 && file_is(path, (str_view){ text, n }));
+    CHECK(profile_file_save(kept, path, &small, NULL) == 0 && file_is(path, (str_view){ text, n }));
     disk.n_call = 0;
     disk.lazy = true;
-    CHECK(opens[k](path, NULL) == 0);
+    CHECK(open_profile(path, NULL) == 0);
     disk.lazy = false;
     for (int cut = 0; cut < 2; cut++) {
         err_ctx err = { 0 };
         disk.n_call = 0;
         disk.fail_at = 1;
         disk.cut = cut;
-        rc = opens[k](path, &err);
+        rc = open_profile(path, &err);
         disk.fail_at = 0;
         disk.cut = false;
         CHECK_MSG(rc == (cut ? ERR_FORMAT : ERR_IO) && strstr(err.msg, "kept.json: "), "%s",
@@ -726,8 +635,10 @@ static void test_disks(int k)
     }
     mem_free(text);
     err_ctx err = { 0 };
-    CHECK(saves[k]("/proc/none/kept.json", &err) == ERR_IO && strstr(err.msg, "/proc/none"));
-    CHECK(saves[k](folder, &err) == ERR_IO && n_files() == 1);   /* a folder is in the way */
+    CHECK(profile_file_save(kept, "/proc/none/kept.json", &small, &err) == ERR_IO &&
+          strstr(err.msg, "/proc/none"));
+    CHECK(profile_file_save(kept, folder, &small, &err) == ERR_IO &&
+          n_files() == 1); /* a folder is in the way */
     unlink(path);
     char left[300];
     test_path(left, sizeof left, "ls -d '%s'.* >/dev/null 2>&1", folder);
@@ -736,12 +647,12 @@ static void test_disks(int k)
 
 /* Every allocation fails once: ours, and Jansson's while it writes. (While it reads, Jansson 2.14
  * itself does not survive that.) */
-static void test_memory(int k)
+static void test_memory(void)
 {
     static const struct { bool ours, saving; int least; } rows[] = {
         { true, false, 2 }, { true, true, 2 }, { false, true, 20 },
     };
-    const char *path = in_folder("kept.json"), *old = k ? good_list : good_profile;
+    const char *path = in_folder("kept.json"), *old = good_profile;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         int n_failed = 0;
         for (int rc = -1; rc < 0 && n_failed < 1000; n_failed += rc < 0) {
@@ -749,7 +660,8 @@ static void test_memory(int k)
             put(path, str_from(old));
             if (rows[i].ours) mem_fail_after(n_failed + 1);
             else n_until_null = n_failed + 1;
-            rc = (rows[i].saving ? saves : opens)[k](path, &err);
+            rc = rows[i].saving ? profile_file_save(kept, path, &small, &err)
+                                : open_profile(path, &err);
             const bool reached = !rows[i].ours && n_until_null == 0;
             mem_fail_after(0);
             n_until_null = 0;
@@ -763,35 +675,9 @@ static void test_memory(int k)
     unlink(path);
 }
 
-/* ---- for people ------------------------------------------------------------------------------ */
-
-static void test_describe(void)
-{
-    usage_profile *p = make(2, 10);
-    char text[400], cut[20];
-    err_ctx err = { 0 };
-    CHECK(usage_profile_describe(text, sizeof text, p, "none", &err) == 0 &&
-          strcmp(text, "none: 2 layers of 10 experts, 0 runs, 0 calls of each layer. No choice was "
-                 "counted.") == 0);
-    for (int e = 0; e < 10; e++) usage_profile_count(p, 0, e, EXPERT_COLD, 1);
-    usage_profile_count(p, 1, 4, EXPERT_HOT, 30);
-    usage_profile_count(p, 1, 5, EXPERT_EITHER, 60);
-    for (int i = 0; i < 14; i++) usage_profile_call(p, i % 2, 1, 0, 0, 0);
-    CHECK_MSG(usage_profile_describe(text, sizeof text, p, "Test\n", &err) == 0 &&
-              strcmp(text, "Test\\x0A: 2 layers of 10 experts, 1 run, 7 calls of each layer. Of "
-                     "100 choices 30% were in VRAM and 10% were not. The busiest 10% of all "
-                     "experts had 90% of the choices.") == 0, "%s", text);
-    CHECK(usage_profile_describe(cut, sizeof cut, p, "Test", &err) == 0 &&
-          strcmp(cut, "Test: 2 layers of 1") == 0);
-    mem_fail_after(1);
-    CHECK(usage_profile_describe(text, sizeof text, p, "", &err) == ERR_NOMEM && text[0] == '\0');
-    mem_fail_after(0);
-    usage_profile_free(p);
-}
-
 int main(int argc, char **argv)
 {
-    test_begin("expert_profile", argc, argv);
+    test_begin("usage_profile", argc, argv);
     json_set_alloc_funcs(scarce, free);
     test_counts();
     test_shapes();
@@ -801,18 +687,14 @@ int main(int argc, char **argv)
         test_round_trip();
         test_damage();
         test_sizes();
-        test_long_list();
+        test_list();
         kept = make(2, 2);
         usage_profile_count(kept, 1, 1, EXPERT_COLD, 3);
-        for (int k = 0; k < 2; k++) {
-            test_disks(k);
-            test_memory(k);
-        }
+        test_disks();
+        test_memory();
         usage_profile_free(kept);
         test_remove(folder);
     }
-    test_mutations("profile", good_profile, load_profile, 40000);
-    test_mutations("list", good_list, load_list, 20000);
-    test_describe();
+    test_mutations(test_rounds(40000, 8000));
     return test_end();
 }

@@ -125,7 +125,7 @@ static int read_hot_list(usage_profile **p, bool *save, const engine_context *ec
         rc = err_set(err, ERR_FORMAT, "save_to_disk is neither true nor false");
     } else if (json_object_get(root, "format")) {
         const profile_key key = expert_cache_files_key(ec->model->m);
-        rc = usage_profile_load_text(p, body, &key, err);
+        rc = profile_file_parse(p, body, &key, err);
     } else {
         rc = layer_perf_read(p, root, b->n_layer, b->n_expert, err);
     }
