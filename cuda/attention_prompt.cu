@@ -113,13 +113,10 @@ struct shape {
         PIECES = DIM / 8,                /* 16 bytes each, in a row */
         KEPT = DIM <= 64,                /* queries stay in registers */
         STORED = DIM / 32 * (int)sizeof(block_q8_0),
-        /* shared memory: queries, then two pairs of tiles K and V, used alternately; or, for Q8_0,
-         * one pair, and the next one as it is stored: one or two runs of the ring, each with up to
-         * 15 extra bytes at its beginning and end, and readable 4 bytes past its end */
         Q_BYTES = ROWS * DIM * 2,
         TILE_BYTES = KEYS * DIM * 2,
-        RAW_BYTES = KEYS * STORED + 64,
-        SMEM = Q_BYTES + (Q8 ? 2 * TILE_BYTES + 2 * RAW_BYTES : 4 * TILE_BYTES)
+        RAW_BYTES = attention_raw_bytes(DIM, KEYS),
+        SMEM = attention_tensor_bytes(DIM, ROWS, KEYS, Q8)
     };
     static_assert(RAW_BYTES % 16 == 0, "tiles begin at multiples of 16");
 };
@@ -518,15 +515,14 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
  * tile's weighted values are finished before they are added to those of the tiles before. */
 template <int DIM_, int KEYS_> struct plain_shape {
     enum {
-        DIM = DIM_, KEYS = KEYS_, THREADS = 128, ROWS = 32,
+        DIM = DIM_, KEYS = KEYS_, THREADS = 128, ROWS = FLOAT_QUERY_ROWS,
         STRIDE = DIM + 4,                /* floats: eight rows' pieces lie in different banks */
         P_STRIDE = KEYS + 4,
         RUN = DIM < 64 ? DIM : 64,
         GROUPS = DIM < 64 ? DIM / 4 : 16,        /* threads side by side in a row of the output */
         OUT_ROWS = ROWS * GROUPS / THREADS,      /* rows of the output that a thread has */
         PARTS = DIM / (4 * GROUPS),              /* columns of it, four at a time */
-        FLOATS = (ROWS + 2 * KEYS) * STRIDE + ROWS * P_STRIDE + ROWS,
-        SMEM = FLOATS * 4
+        SMEM = attention_float_bytes(DIM, KEYS)
     };
 };
 
@@ -750,12 +746,6 @@ static uint64_t bytes_of(const gpu_attention *a)
            4 * dim * (uint64_t)a->n_head * (uint64_t)a->n;
 }
 
-/* S is the smallest shape of its head size: every chip has to have so much. */
-template <typename S> static constexpr bool is_small(void)
-{
-    return (int)S::SMEM <= LEAST_BLOCK_BYTES;
-}
-
 template <typename S> static void run_tensor(gpu *g, const gpu_attention *a)
 {
     const unsigned n_head = (unsigned)a->n_head_kv, n_block = blocks_of(a, S::ROWS);
@@ -775,7 +765,6 @@ template <typename S> static void run_plain(gpu *g, const gpu_attention *a)
 template <typename S, typename Smaller> static void run_tensor_fitting(gpu *g,
                                                                        const gpu_attention *a)
 {
-    static_assert(is_small<Smaller>(), "the smallest shape");
     if (S::SMEM <= g->smem_block) run_tensor<S>(g, a);
     else run_tensor<Smaller>(g, a);
 }
@@ -808,8 +797,6 @@ bool attend_many_fits(const gpu *g, const gpu_attention *a)
 template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
 {
     typedef shape<256, 8, 1, 64, Q8, 1> large;
-    static_assert(is_small<shape<32, 4, 2, 64, Q8, 2>>() && is_small<shape<64, 4, 2, 64, Q8, 2>>(),
-                  "the smallest shapes");
 
     switch (a->head_dim) {
     case 32: run_tensor<shape<32, 4, 2, 64, Q8, 2>>(g, a); break;
@@ -832,9 +819,6 @@ template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
 static void run_floats(gpu *g, const gpu_attention *a)
 {
     typedef plain_shape<256, 16> large;
-    static_assert(is_small<plain_shape<32, 32>>() && is_small<plain_shape<64, 32>>() &&
-                  is_small<plain_shape<128, 32>>() && is_small<plain_shape<256, 8>>(),
-                  "the smallest shapes");
 
     switch (a->head_dim) {
     case 32: run_plain<plain_shape<32, 32>>(g, a); break;

@@ -30,7 +30,7 @@
 
 #include "cuda/contract_few.cuh"
 
-enum { STEP = 4, GROUP = 8, CODE_PITCH = 128, WARP_ROWS = 32, WARP_TOKENS = 16 };
+enum { STEP = CONTRACT_STEP, GROUP = 8, WARP_ROWS = 32, WARP_TOKENS = 16 };
 static constexpr float MAGIC = 12582912.0f;
 static constexpr int MAGIC_BITS = 0x4B400000;
 
@@ -43,14 +43,11 @@ template <int TYPE> struct contract_traits {
         minimum = (int)F::kind == (int)BLOCK_MINIMUM,
         folded = one_scale && !minimum,          /* MAGIC is taken out together with the scale */
         two_scales = (int)F::kind == (int)BLOCK_TWO_SCALES,
-        /* floats of a row and block: t; t, c * m; f, f; sc, sc, d; sc, sc, d, m, m, c */
-        row_floats = folded ? 1 : one_scale || two_scales ? 2 : minimum ? 6 : 3,
-        /* floats of a token and block: dx, then the sum of its codes, or of each half */
-        token_floats = !minimum ? 1 : one_scale ? 2 : 3,
-        /* of a row's group, wherever it begins; an odd number of chunks, so that rows are in other
-         * banks */
-        raw_pitch = ((F::group_bytes + 15 + 15) / 16 | 1) * 16
+        row_floats = contract_row_floats(TYPE), token_floats = contract_token_floats(TYPE),
+        raw_pitch = contract_raw_pitch(TYPE)
     };
+    static_assert((int)row_floats == (folded ? 1 : one_scale || two_scales ? 2 : minimum ? 6 : 3) &&
+                  (int)token_floats == (!minimum ? 1 : one_scale ? 2 : 3), "floats of a block");
 };
 
 template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
@@ -73,6 +70,7 @@ template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
         bytes = raw_at + 2 * raw_bytes + 16      /* unpack may read a word past a block */
     };
     static_assert(warp_rows % 8 == 0, "8 rows by 4 blocks for a warp");
+    static_assert((int)bytes == contract_tile_bytes(TYPE, ROWS, TOKENS), "shared memory");
 };
 
 /* ---- tensor cores ---------------------------------------------------------------------------- */
@@ -567,7 +565,6 @@ static __global__ void __launch_bounds__((contract_layout<TYPE, ROWS, TOKENS>::t
 template <int TYPE, int ROWS, int TOKENS> static void launch_contract(gpu *g, const gemm *p)
 {
     typedef contract_layout<TYPE, ROWS, TOKENS> L;
-    static_assert(L::bytes <= (ROWS > 32 ? 99 : 64) * 1024, "what every such chip has");
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
     const int rows = p->up.data ? ROWS / 2 : ROWS;
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile

@@ -534,11 +534,6 @@ template <int DIM> struct exchange {
     float4 d[4][MINE][32];                       /* what is written for one's own */
 };
 
-template <int DIM> static constexpr size_t carry_bytes(int stages)
-{
-    return stages * piece<DIM> + sizeof(exchange<DIM>);
-}
-
 /* Operand number i of the slab, W, P and K of each chunk in turn, on its way to shared memory. */
 template <int DIM>
 static __device__ __forceinline__ void fetch_piece(uint8_t *to, const gpu_delta &d, int i,
@@ -736,27 +731,31 @@ template <int DIM, int STAGES>
 static void carry(gpu *g, const gpu_delta *d, int first, int n_chunk)
 {
     launch(g, "DeltaNet", (uint64_t)d->n_v * DIM * DIM * sizeof(float), delta_carry<DIM, STAGES>,
-           dim3((unsigned)d->n_v, DIM / CARRY_COLUMNS), CARRY_THREADS, carry_bytes<DIM>(STAGES), *d,
-           first, n_chunk);
+           dim3((unsigned)d->n_v, DIM / CARRY_COLUMNS), CARRY_THREADS,
+           delta_carry_bytes(DIM, STAGES), *d, first, n_chunk);
 }
 
 template <int DIM> static void run_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk)
 {
+    static_assert(sizeof(solve_memory<DIM>) == delta_solve_bytes(DIM) &&
+                  sizeof(exchange<DIM>) == delta_carry_bytes(DIM, 0), "shared memory");
+    const chip c = chip_of(g);
+    const int stages = delta_carry_stages(&c, DIM);
     for (int at = 0; at < n_chunk; at += SLAB) {
         const int n = n_chunk - at < SLAB ? n_chunk - at : (int)SLAB, token = first + at * TOKENS;
         launch(g, "DeltaNet", 0, delta_solve<DIM>, dim3((unsigned)d->n_v, (unsigned)n),
-               SOLVE_THREADS, sizeof(solve_memory<DIM>), *d, token);
-        if (carry_bytes<DIM>(6) <= g->smem_block) carry<DIM, 6>(g, d, token, n);
-        else if (carry_bytes<DIM>(4) <= g->smem_block) carry<DIM, 4>(g, d, token, n);
+               SOLVE_THREADS, delta_solve_bytes(DIM), *d, token);
+        if (stages == 6) carry<DIM, 6>(g, d, token, n);
+        else if (stages == 4) carry<DIM, 4>(g, d, token, n);
         else carry<DIM, 2>(g, d, token, n);
     }
 }
 
 bool delta_chunks_fit(const gpu *g, int dim)
 {
-    const size_t solving = sizeof(solve_memory<128>), carrying = carry_bytes<128>(2);
-    return gpu_delta_fits(dim) && g->cc >= 80 && solving <= g->smem_block &&
-           carrying <= g->smem_block;
+    const chip c = chip_of(g);
+    return gpu_delta_fits(dim) && g->cc >= 80 && delta_solve_bytes(128) <= c.block_bytes &&
+           delta_carry_stages(&c, 128) > 0;
 }
 
 size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n)

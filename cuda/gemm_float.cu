@@ -15,7 +15,7 @@
  * weights. */
 #include "cuda/gemm.cuh"
 
-enum { STEP = 16, RUN = 4 };             /* columns that are fetched at a time; steps of a run */
+enum { STEP = FLOAT_STEP, RUN = 4 };     /* RUN: steps of a run */
 enum { THIN_ROWS = 8, THIN_WARPS = 8 };
 enum { SMALLEST_ROWS = 128 };            /* a router's, with the smallest tiles */
 
@@ -27,10 +27,8 @@ template <int SIDE, int TOKENS, int GROUPS> struct shape {
     enum { FETCHED = 4 + EACH / 2 };     /* rows that a thread fetches: of weights, activations */
     enum { BLOCKS = 384 / THREADS };     /* registers for so many on a multiprocessor */
     enum { STAGE = (SIDE + TOKENS) * STEP };     /* floats of a step: weights, then activations */
-    enum { STAGES = 2 * STAGE * GROUPS, SUMS = SIDE * TOKENS * GROUPS };
-    static constexpr size_t SMEM = (STAGES > SUMS ? STAGES : SUMS) * sizeof(float);
-    static_assert(SMEM <= 65536 && int(EACH) % GROUPS == 0 && (TOKENS == SIDE || SIDE == 32),
-                  "shape");
+    static constexpr size_t SMEM = gemm_float_bytes(SIDE, TOKENS, GROUPS);
+    static_assert(int(EACH) % GROUPS == 0 && (TOKENS == SIDE || SIDE == 32), "shape");
 };
 
 /* A thread's first row and token in the tile. Lanes are dealt out so that rows do not depend on bit

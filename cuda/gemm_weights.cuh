@@ -29,22 +29,21 @@ template <int TYPE> struct is_plain { enum { value = TYPE == QT_BF16 }; };
 template <int TYPE> struct is_wide { enum { value = TYPE == QT_F16 || TYPE == QT_BF16 }; };
 template <int TYPE> struct is_block { enum { value = TYPE != ANY && !is_wide<TYPE>::value }; };
 
-/* Where a group begins: K-quants of aligned blocks always at a multiple of 16. The pitch is an odd
- * number of chunks, so that rows are in other banks. */
+/* K-quants of aligned blocks begin at multiples of 16. The pitch is an odd number of chunks, so that
+ * rows are in other banks. */
 template <int TYPE> struct raw_layout {
     enum {
         aligned = TYPE == QT_Q4_K || TYPE == QT_Q5_K,
         chunks = (format<TYPE>::group_bytes + (aligned ? 0 : 15) + 15) / 16,
-        pitch = (chunks | 1) * 16, bytes = ROWS * pitch
+        pitch = raw_tile_pitch(TYPE), bytes = ROWS * pitch
     };
 };
 template <> struct raw_layout<QT_F16> { enum { bytes = 0 }; };
 template <> struct raw_layout<QT_BF16> { enum { bytes = 0 }; };
 template <> struct raw_layout<ANY> { enum { bytes = 0 }; };
 
-/* Of shared memory, for two groups; unpack may read a word past a block. */
 template <int TYPE> struct raw_room {
-    enum { bytes = is_block<TYPE>::value ? 2 * raw_layout<TYPE>::bytes + 16 : 0 };
+    enum { bytes = is_block<TYPE>::value ? raw_tile_bytes(TYPE) : 0 };
 };
 
 /* ---- a thread's part of a step, as it is in memory ------------------------------------------- */

@@ -1,8 +1,9 @@
-/* launch_shapes.h - how much dynamic shared memory a launch needs, and the block that fits.
+/* launch_shapes.h - bytes of dynamic shared memory of every launch that has any, and the block that
+ * fits the chip.
  *
- * Kernels whose shared memory depends on the model's sizes ask here before they are launched, and
- * tests/test_launch_shapes.c asks for all shapes and chips. Pure functions, valid C and C++.
- * Kernels with fixed shapes compare them with the chip where they are defined. */
+ * Pure functions, valid C and C++. Launches take their sizes from here; tests/test_launch_shapes.c
+ * compares them with the chips' limits for all types and many widths. A new kernel with dynamic
+ * shared memory gets its function here and its row in that test. */
 #ifndef CUDA_LAUNCH_SHAPES_H
 #define CUDA_LAUNCH_SHAPES_H
 
@@ -235,8 +236,7 @@ static inline dense_shape dense_block_shape(const chip *c, int type, int tokens,
     return s;
 }
 
-/* ---- experts of a batch: experts_partial_batch.cu, contract_few.cuh
- * --------------------------------- */
+/* ---- experts of a batch: experts_partial_batch.cu, contract_few.cuh -------------------------- */
 
 enum {
     BESIDE_THREADS = 256, BESIDE_STAGES = 3,
@@ -295,8 +295,122 @@ static inline int tile_tokens_that_fit(const chip *c, size_t staged, int tokens)
     return tokens;
 }
 
-/* ---- routers: route.cu, expert_prediction.cu
- * ------------------------------------------------------------- */
+/* Bytes of two groups of a tile's weights as they are in the file, which only kernels of sm_90
+ * keep in shared memory. Unpacking may read a word past a block. */
+SHAPE_FN int raw_tile_pitch(int type)
+{
+    const bool aligned = type == QT_Q4_K || type == QT_Q5_K;
+    return ((group_bytes_of(type) + (aligned ? 0 : 15) + 15) / 16 | 1) * 16;
+}
+
+SHAPE_FN int raw_tile_bytes(int type) { return 2 * GEMM_ROWS * raw_tile_pitch(type) + 16; }
+
+/* ---- products of many tokens by the contract: contract_tile.cuh ------------------------------ */
+
+enum { CONTRACT_STEP = 4, CODE_PITCH = 128 };    /* blocks of a step; bytes of a row's codes */
+
+/* Floats of a row and block: t; t, c m; f, f; sc, sc, d; sc, sc, d, m, m, c. */
+SHAPE_FN int contract_row_floats(int type)
+{
+    switch (type) {
+    case QT_Q2_K: return 6;
+    case QT_Q3_K: case QT_Q6_K: return 3;
+    case QT_Q4_1: case QT_Q5_1: case QT_Q4_K: case QT_Q5_K: case QT_NVFP4: return 2;
+    default: return 1;
+    }
+}
+
+/* Floats of a token and block: dx, then the sum of its codes, or of each half. */
+SHAPE_FN int contract_token_floats(int type)
+{
+    switch (type) {
+    case QT_Q2_K: return 3;
+    case QT_Q4_1: case QT_Q5_1: case QT_Q4_K: case QT_Q5_K: return 2;
+    default: return 1;
+    }
+}
+
+/* The distance of two raw groups: an odd number of chunks, so that rows are in other banks. */
+SHAPE_FN int contract_raw_pitch(int type)
+{
+    return ((group_bytes_of(type) + 15 + 15) / 16 | 1) * 16;
+}
+
+/* Codes, scales and raw groups of this step and of the next one. */
+SHAPE_FN int contract_tile_bytes(int type, int rows, int tokens)
+{
+    const int floats = contract_row_floats(type) * rows + contract_token_floats(type) * tokens;
+    return 2 * ((rows + tokens) * CODE_PITCH + floats * CONTRACT_STEP * (int)sizeof(float) +
+                rows * contract_raw_pitch(type)) + 16;
+}
+
+/* ---- products of F32 weights: gemm_float.cu -------------------------------------------------- */
+
+enum { FLOAT_STEP = 16 };                /* columns that are fetched at a time */
+
+/* Two steps of each group, and later all sums in the same bytes. */
+SHAPE_FN size_t gemm_float_bytes(int side, int tokens, int groups)
+{
+    const int stages = 2 * (side + tokens) * FLOAT_STEP, sums = side * tokens;
+    return (size_t)groups * (size_t)(stages > sums ? stages : sums) * sizeof(float);
+}
+
+/* ---- attention of prompts: attention_prompt.cu ----------------------------------------------- */
+
+/* Bytes of keys of Q8_0 as they are stored: one or two parts of the ring, each with up to 15 bytes
+ * more at either end, and 4 readable bytes after them. */
+SHAPE_FN int attention_raw_bytes(int dim, int keys)
+{
+    return keys * (dim / 32 * (int)sizeof(block_q8_0)) + 64;
+}
+
+/* Queries, then two pairs of tiles K and V, used alternately; with Q8_0 one pair, and the next one
+ * as it is stored. */
+SHAPE_FN int attention_tensor_bytes(int dim, int rows, int keys, bool q8)
+{
+    const int tile = keys * dim * 2;
+    return rows * dim * 2 + (q8 ? 2 * tile + 2 * attention_raw_bytes(dim, keys) : 4 * tile);
+}
+
+enum { FLOAT_QUERY_ROWS = 32 };
+
+/* With F32 keys: queries, keys, values, scores, and a factor for each row. Rows are padded by four
+ * floats against conflicts of banks. */
+SHAPE_FN int attention_float_bytes(int dim, int keys)
+{
+    const int rows = FLOAT_QUERY_ROWS;
+    return ((rows + 2 * keys) * (dim + 4) + rows * (keys + 4) + rows) * (int)sizeof(float);
+}
+
+/* ---- DeltaNet over chunks: delta_chunks.cu --------------------------------------------------- */
+
+enum { DELTA_TOKENS = GPU_DELTA_CHUNK, DELTA_BLOCKS = DELTA_TOKENS / 16 };
+
+/* Halves of k, high and low; of q, and after it of two squares; diagonal blocks; seven vectors.
+ * Rows are padded by 16 bytes. */
+SHAPE_FN size_t delta_solve_bytes(int dim)
+{
+    const size_t k = 4 * DELTA_TOKENS * ((size_t)dim + 8);
+    const size_t squares = 8 * DELTA_TOKENS * (DELTA_TOKENS + 8);
+    return k + (k > squares ? k : squares) + DELTA_BLOCKS * 16 * 17 * sizeof(float) +
+           7 * DELTA_TOKENS * sizeof(float);
+}
+
+/* Operands in flight, and three exchanges of half a chunk between four warps. */
+SHAPE_FN size_t delta_carry_bytes(int dim, int stages)
+{
+    return (size_t)stages * DELTA_TOKENS * (size_t)dim * 4 + 3 * 4 * (DELTA_TOKENS / 16) * 32 * 16;
+}
+
+/* The most stages that fit, or 0: the chip has kernels for single tokens only. */
+SHAPE_FN int delta_carry_stages(const chip *c, int dim)
+{
+    int stages = 6;
+    while (stages > 0 && delta_carry_bytes(dim, stages) > c->block_bytes) stages -= 2;
+    return stages;
+}
+
+/* ---- routers: route.cu, expert_prediction.cu ------------------------------------------------- */
 
 enum { ROUTE_STATIC_BYTES = 2048 };
 

@@ -1,8 +1,7 @@
-/* test_launch_shapes.c - shared memory of every launch whose size depends on the model.
+/* test_launch_shapes.c - shared memory of every launch that has any, against the chips' limits.
  *
- * For the limits of all architectures and for shapes beyond those of the families: what a launch
- * asks for must fit beside the static memory of its kernel. A newer GPU cannot show that an older
- * one has too little. */
+ * Each launch must fit beside the static memory of its kernel, for all architectures, all types and
+ * widths beyond those of the families. A newer GPU cannot show that an older one has too little. */
 #include "cuda/launch_shapes.h"
 #include "loader/quant.h"
 #include "tests/test.h"
@@ -65,6 +64,55 @@ static void check_width(const chip *c, const char *name, int type, int cols)
     if (few_shape(&bytes, c, type, cols)) check(c, name, "tiles of few", type, cols, 0, bytes);
 }
 
+/* Kernels that are compiled for a few shapes: the smallest of each, which a chip must have. */
+static void check_fixed(const chip *c, const char *name)
+{
+    static const struct { int dim, rows, keys; } attention[] = {
+        { 32, 128, 64 }, { 64, 128, 64 }, { 128, 128, 32 }, { 256, 64, 16 },
+    };
+    static const struct { int side, tokens, groups; } floats[] = {
+        { 32, 32, 8 }, { 32, 16, 4 }, { 32, 32, 4 }, { 64, 64, 4 },
+    };
+    static const int dims[] = { 32, 64, 128, 256 }, keys[] = { 32, 32, 32, 8 };
+
+    for (size_t i = 0; i < ARRAY_LEN(attention); i++)
+        for (int q8 = 0; q8 < 2; q8++)
+            check(c, name, "attention of prompts", q8 ? QT_Q8_0 : QT_F16, attention[i].dim,
+                  attention[i].keys,
+                  (size_t)attention_tensor_bytes(attention[i].dim, attention[i].rows,
+                                                 attention[i].keys, q8));
+    for (size_t i = 0; i < ARRAY_LEN(dims); i++)
+        check(c, name, "attention of prompts", QT_F32, dims[i], keys[i],
+              (size_t)attention_float_bytes(dims[i], keys[i]));
+    for (size_t i = 0; i < ARRAY_LEN(floats); i++)
+        check(c, name, "products", QT_F32, floats[i].side, floats[i].tokens,
+              gemm_float_bytes(floats[i].side, floats[i].tokens, floats[i].groups));
+    if (c->code < 80) return;
+    for (int dim = 32; dim <= 128; dim *= 2) {
+        check(c, name, "DeltaNet, solve", QT_F32, dim, 0, delta_solve_bytes(dim));
+        check(c, name, "DeltaNet, carry", QT_F32, dim, delta_carry_stages(c, dim),
+              delta_carry_bytes(dim, delta_carry_stages(c, dim)));
+        CHECK(delta_carry_stages(c, dim) >= 2);
+    }
+}
+
+static void check_tiles(const chip *c, const char *name, int type)
+{
+    if (shape_is_float(type)) return;
+    if (c->code < 80)
+        check(c, name, "contract tile", type, 32, 32, (size_t)contract_tile_bytes(type, 32, 32));
+    else
+        for (int tokens = 32; tokens <= 64; tokens *= 2)
+            check(c, name, "contract tile", type, 64, tokens,
+                  (size_t)contract_tile_bytes(type, 64, tokens));
+    const size_t staged = c->code == 90 ? (size_t)raw_tile_bytes(QT_Q8_0) : 0;
+    CHECK(raw_tile_bytes(type) <= raw_tile_bytes(QT_Q8_0));
+    for (int most = GEMM_MOST_TOKENS; most >= GEMM_LEAST_TOKENS; most /= 2) {
+        const int tokens = tile_tokens_that_fit(c, staged, most);
+        check(c, name, "tile", type, most, tokens, tile_bytes(tokens) + staged);
+    }
+}
+
 static void check_down(const chip *c, const char *name, int type, int k, int n_ff, int n_embd)
 {
     const int n = n_ff / 256 * 256;      /* whole blocks */
@@ -90,12 +138,11 @@ int main(int argc, char **argv)
             CHECK(shape_is_float(types[t]) || group_bytes_of(types[t]) > 0);
             for (size_t w = 0; w < ARRAY_LEN(widths); w++)
                 check_width(c, name, types[t], widths[w]);
+            check_tiles(c, name, types[t]);
             for (size_t e = 0; e < ARRAY_LEN(experts); e++)
                 check_down(c, name, types[t], experts[e].k, experts[e].n_ff, 5120);
         }
-        for (int tokens = GEMM_MOST_TOKENS; tokens >= GEMM_LEAST_TOKENS; tokens /= 2)
-            check(c, name, "tiles of many", QT_F16, tokens, 0,
-                  tile_bytes(tile_tokens_that_fit(c, 0, tokens)));
+        check_fixed(c, name);
     }
     return test_end();
 }
