@@ -42,7 +42,7 @@ typedef struct run_plan {
 
 static __device__ __forceinline__ run_plan plan_runs(const gpu_attention &a, int t, int max_runs)
 {
-    const int pos = a.at->pos + t;
+    const int pos = a.cursor->pos + t;
     run_plan p;
     p.lowest = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     p.n_key = pos - p.lowest + 1;

@@ -119,8 +119,8 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_
             for (int j = 0; j < VALUES; j++)
                 if (lane + 32 * j < a.head_dim) to[lane + 32 * j] = x[j];
         } else {
-            store_row(is_v ? a.values : a.keys, h * a.kv_rows + (a.at->pos + t) % a.kv_rows, a, x,
-                      lane);
+            store_row(is_v ? a.values : a.keys, h * a.kv_rows + (a.cursor->pos + t) % a.kv_rows, a,
+                      x, lane);
         }
     }
     pdl_end(f);

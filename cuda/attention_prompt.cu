@@ -471,7 +471,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
 
     pdl_begin(f);
     pdl_wait(f);
-    const int pos = a.at->pos;
+    const int pos = a.cursor->pos;
     key_span span = span_of(a, pos, row, S::ROWS);
     take_part(span, S::KEYS, part, n_part);
 
@@ -673,7 +673,7 @@ static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_a
 
     pdl_begin(f);
     pdl_wait(f);
-    const int pos = a.at->pos;
+    const int pos = a.cursor->pos;
     const key_span span = span_of(a, pos, row, S::ROWS);
 
     fetch(k_tile, a.keys, span.first, span.end);

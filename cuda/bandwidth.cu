@@ -1,5 +1,6 @@
 /* bandwidth.cu - how fast this device reads its memory: the limit that speeds are compared with. */
 #include "cuda/device.cuh"
+#include "cuda/gpu_measure.h"
 
 enum { THREADS = 512, ROUNDS = 5 };
 static const uint64_t BYTES = 1u << 30;

@@ -6,6 +6,7 @@
  * stop. One that never ends would be simpler, but everything else gets slower beside it. The thread
  * is made here, since what makes the others (tiers/thread.c) is above this room. */
 #include "cuda/device.cuh"
+#include "cuda/gpu_measure.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -5,6 +5,7 @@
 #define CUDA_BATCH_CUH
 
 #include "cuda/device.cuh"
+#include "cuda/gpu_experts.h"
 #include "loader/quant.h"
 
 static inline bool is_float_weight(int type)

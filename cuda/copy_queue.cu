@@ -3,6 +3,7 @@
  *
  * What lies where, and what may be overwritten, is decided above. */
 #include "cuda/device.cuh"
+#include "cuda/gpu_experts.h"
 
 enum { MOVE_THREADS = 256, MOVE_BLOCKS = 8, MOVE_LOADS = 4 };
 

@@ -196,8 +196,9 @@ static void experts_few(gpu *g, gpu_input *in, const gpu_expert_args *a)
 /* Experts that are all in one place, and that nobody counts. */
 static bool is_whole_bank(const gpu_expert_args *a)
 {
-    return a->first == 0 && (a->count == 0 || a->count == a->n_expert) && !a->at && !a->counts &&
-           !a->sums;
+    const gpu_expert_batch *b = &a->batch;
+    return b->first == 0 && (b->count == 0 || b->count == a->n_expert) && !b->addresses &&
+           !b->counts && !b->sums;
 }
 
 static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a)
@@ -221,7 +222,8 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     if (in->n <= GPU_FEW) experts_few(g, in, a);
-    else if (!a->contract && gemm_follows_contract(g, in->n) && in->blocks && is_whole_bank(a))
+    else if (!a->batch.contract && gemm_follows_contract(g, in->n) && in->blocks &&
+             is_whole_bank(a))
         experts_by_few(g, in, a);
     else experts_many(g, in, a);
 }

@@ -277,7 +277,7 @@ static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
 /* Which arithmetic a product has. */
 static bool by_contract(const gpu_expert_args *a, int type)
 {
-    return a->contract && !is_float_weight(type);
+    return a->batch.contract && !is_float_weight(type);
 }
 
 static void multiply(gpu *g, const gpu_expert_args *a, const gemm *p)
@@ -323,7 +323,7 @@ static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, c
     p.x_low = lows_of(in, up_type);
     p.y = s->mid_rows;
     multiply(g, a, &p);
-    if (a->contract)
+    if (a->batch.contract)
         contract_activate(g, base, s->y, s->mid_rows);
     else
         launch(g, "activation", 0, activate_all, (unsigned)g->n_sm * 8, JOIN_THREADS, 0, *base,
@@ -381,7 +381,7 @@ static int tile_tokens_of(const gpu *g, const gpu_expert_args *a, int n_slot)
 {
     const bool floats = is_float_weight(a->gate.type) || is_float_weight(a->up.type) ||
                         is_float_weight(a->down.type);
-    if (!a->contract) return gemm_tile_tokens(g, n_slot, a->n_expert);
+    if (!a->batch.contract) return gemm_tile_tokens(g, n_slot, a->n_expert);
     return max_int(contract_tile_tokens(n_slot, a->n_expert), floats ? GEMM_LEAST_TILE : 0);
 }
 
@@ -392,14 +392,15 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     const int n_slot = in->n * a->k;
     const int tokens = tile_tokens_of(g, a, n_slot);
     const int32_t *from = s->lists.first + range.first;
-    const uint64_t *at = a->at;
+    const gpu_expert_batch *batch = &a->batch;
+    const uint64_t *at = batch->addresses;
     const gemm_matrix gate = bank_of(&a->gate, at, range.first);
     const gemm_matrix up = bank_of(&a->up, at ? at + 1 : NULL, range.first);
     gemm p = {}, down;
 
     if (range.first == 0)
-        slot_lists_make(g, &s->lists, a->ids, at ? a->rank : NULL, at ? a->order : NULL, a->counts,
-                        n_slot, a->n_expert, tokens);
+        slot_lists_make(g, &s->lists, a->ids, at ? batch->rank : NULL, at ? batch->order : NULL,
+                        batch->counts, n_slot, a->n_expert, tokens);
 
     p.name = "experts up";
     p.n = n_slot;
@@ -440,13 +441,13 @@ static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool 
 {
     bool rows = false, halves = false, blocks = false;
     const int types[4] = { a->gate.type, a->up.type, a->shared_gate.type, a->shared_up.type };
-    for (int i = a->sums ? 2 : 0; i < (shared ? 4 : 2); i++) {
+    for (int i = a->batch.sums ? 2 : 0; i < (shared ? 4 : 2); i++) {
         if (by_contract(a, types[i])) blocks = true;
         else if (gemm_is_float(types[i])) rows = true;
         else halves = true;
     }
     input_prepare(g, in, rows || blocks, halves);
-    if (blocks && a->first == 0)
+    if (blocks && a->batch.first == 0)
         contract_quantise(g, s->x_blocks, in->rows, in->n, in->cols, NULL, NULL);
 }
 
@@ -479,7 +480,7 @@ static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
         sum.sigma = a->sigma;
     }
     sum.x = a->x;
-    sum.sums = a->sums;
+    sum.sums = a->batch.sums;
     sum.n_embd = in->cols;
     join(g, in->n, &sum);
 }
@@ -508,9 +509,9 @@ static join_args sum_of(const gpu_expert_args *a, const scratch *s)
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     const bool shared = a->shared_gate.data != NULL;
-    const expert_range range = { a->first, a->count ? a->count : a->n_expert };
+    const expert_range range = { a->batch.first, a->batch.count ? a->batch.count : a->n_expert };
 
-    if (a->sums) {
+    if (a->batch.sums) {
         join_sums(g, in, a);
         return;
     }
@@ -542,7 +543,7 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
 void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, const float *cold,
                       const int32_t *row)
 {
-    if (in->n <= GPU_FEW || a->k > GPU_MOST_USED || a->sums || !cold || !row)
+    if (in->n <= GPU_FEW || a->k > GPU_MOST_USED || a->batch.sums || !cold || !row)
         gpu_fail(g, cudaErrorInvalidValue, "experts: arguments of a join");
     if (g->failure != cudaSuccess) return;
     const scratch s = scratch_of(in, a);

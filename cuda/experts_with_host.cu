@@ -553,8 +553,8 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
         shared_apart(g, in, a, &layer.scratch);
         early = true;
     }
-    if (a->beside) {
-        gpu_network(g, a->partial_in, a->beside);
+    if (s->parallel) {
+        gpu_network(g, s->parallel_in, s->parallel);
         early = true;
     }
     if (s->hot || layer.up.n_shared) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cuda/device.cuh"
+#include "cuda/gpu_measure.h"
 
 /* A watchdog ends a kernel after 2 s or more. */
 static const uint64_t LIMIT_NS = 20000000000, WATCHDOG_NS = 1500000000;

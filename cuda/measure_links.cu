@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda/device.cuh"
+#include "cuda/gpu_measure.h"
 
 enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads under way */
 enum { READ_BLOCKS = 16, READ_THREADS = 256 };

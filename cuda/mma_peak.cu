@@ -1,6 +1,7 @@
 /* mma_peak.cu - how fast this device multiplies 16-bit matrices that are already in registers: the
  * limit of kernels that use mma. (Hopper's own instruction, wgmma, is faster by half.) */
 #include "cuda/device.cuh"
+#include "cuda/gpu_measure.h"
 
 enum { THREADS = 256, SUMS = 8, STEPS = 2048, BLOCKS = 4, ROUNDS = 5 };
 

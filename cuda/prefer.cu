@@ -3,6 +3,7 @@
  *
  * One kernel, a warp for each token, launched only with --skip-missing. The choice itself is
  * select.cuh's. */
+#include "cuda/gpu_experts.h"
 #include "cuda/select.cuh"
 
 enum { PREFER_THREADS = 32 * GPU_FEW };

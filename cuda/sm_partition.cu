@@ -4,6 +4,7 @@
  * A green context is the device's usual one, memory and code included, but what is launched while
  * it is current, into streams that were made while it was, runs on its multiprocessors alone. */
 #include "cuda/device.cuh"
+#include "cuda/gpu_measure.h"
 
 #include <cuda.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
  * the copies of the next round wait for it. So copies run ahead of operations by as many buffers as
  * there are, and the host never waits. The layers above decide what is copied when. */
 #include "cuda/device.cuh"
+#include "cuda/gpu_experts.h"
 
 typedef struct stage_buffer {
     uint8_t *data;

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "cuda/gpu_measure.h"
 #include "engine/engine_stats.h"
 #include "engine/host/repack_head.h"
 #include "engine/host/router_ahead.h"

@@ -13,6 +13,7 @@
 #ifndef ENGINE_FORWARD_TIERED_H
 #define ENGINE_FORWARD_TIERED_H
 
+#include "cuda/gpu_measure.h"
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
 

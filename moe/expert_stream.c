@@ -348,11 +348,11 @@ int expert_stream_begin(expert_stream *b, err_ctx *err)
 static void run_part(expert_stream *b, const stream_part *p, gpu_input *in, gpu_expert_args *a)
 {
     const size_t row = row_of(b, p->layer);
-    a->at = b->there.at + row * SLAB_COUNT;
-    a->order = b->there.order + row;
-    a->rank = b->there.rank + row;
-    a->first = p->first;
-    a->count = p->count;
+    a->batch.addresses = b->there.at + row * SLAB_COUNT;
+    a->batch.order = b->there.order + row;
+    a->batch.rank = b->there.rank + row;
+    a->batch.first = p->first;
+    a->batch.count = p->count;
     gpu_experts(b->g, in, a);
 }
 
@@ -382,9 +382,9 @@ int expert_stream_run(expert_stream *b, int layer, gpu_input *in, gpu_expert_arg
         const bool comes = p->buffer >= 0;
         if (comes && in_step && (rc = gpu_stage_sent(b->g, b->stage, p->buffer, err)) < 0) break;
         if (comes) gpu_stage_ready(b->g, b->stage, p->buffer);
-        a->counts = b->places && p->first == 0 ? b->counts : NULL;
+        a->batch.counts = b->places && p->first == 0 ? b->counts : NULL;
         run_part(b, p, in, a);
-        if (a->counts) gpu_events_record(b->g, b->marks, 0);
+        if (a->batch.counts) gpu_events_record(b->g, b->marks, 0);
         if (comes || i + 1 == last) rc = keep_some(b, p, &chosen, err);
         if (comes) gpu_stage_done(b->g, b->stage, p->buffer);
         if (comes && rc == 0) rc = send_next(b, err);
@@ -456,7 +456,7 @@ int expert_stream_pick(expert_stream *b, int layer, gpu_input *in, gpu_expert_ar
     int rc = send_next(b, err);
     if (rc == 0) rc = send_next(b, err);
     b->last_buffer = -1;
-    a->counts = NULL;                    /* the host knows */
+    a->batch.counts = NULL;              /* the host knows */
     for (int i = 0; i < b->n_part && rc == 0; i++) {
         const stream_part *p = &b->parts[i];
         const bool comes = p->buffer >= 0;
@@ -473,7 +473,7 @@ int expert_stream_pick(expert_stream *b, int layer, gpu_input *in, gpu_expert_ar
     }
     if (b->places && !chosen) vram_cache_pick(b->places, layer, counts, picked);
     if (b->places) vram_cache_end_picks(b->places);
-    return rc < 0 ? rc : a->first + a->count == a->n_expert;
+    return rc < 0 ? rc : a->batch.first + a->batch.count == a->n_expert;
 }
 
 int expert_stream_arrived(expert_stream *b, err_ctx *err)

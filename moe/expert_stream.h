@@ -9,7 +9,7 @@
 #ifndef MOE_EXPERT_STREAM_H
 #define MOE_EXPERT_STREAM_H
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "moe/expert_store.h"
 #include "moe/vram_cache.h"
 #include "tiers/plan.h"

@@ -6,7 +6,7 @@
 #ifndef MOE_VRAM_CACHE_H
 #define MOE_VRAM_CACHE_H
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "moe/expert_store.h"
 #include "moe/frame_table.h"
 #include "moe/usage_profile.h"

@@ -12,6 +12,7 @@
 #ifndef TESTS_EXPERT_BATCH_H
 #define TESTS_EXPERT_BATCH_H
 
+#include "cuda/gpu_experts.h"
 #include "moe/expert.h"
 #include "moe/router.h"
 #include "tests/gpu_fixture.h"

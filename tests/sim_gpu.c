@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda/gpu_measure.h"
 #include "tests/sim_gpu_internal.h"
 
 enum { SLACK = 16, GRAIN = 512, MAX_PIECES = 4096 };

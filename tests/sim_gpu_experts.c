@@ -51,18 +51,20 @@ static void claim_bank(sim_call *c, const char *what, const gpu_bank *b, int n_e
 void sim_claim_experts(sim_call *c, const gpu_input *in, const gpu_expert_args *a, bool banks)
 {
     const uint64_t n = (uint64_t)in->n, k = (uint64_t)a->k, wide = (uint64_t)in->cols;
-    const int count = a->count ? a->count : a->n_expert;
+    const int count = a->batch.count ? a->batch.count : a->n_expert;
     sim_claim_input(c, in);
     sim_writes(c, "x", a->x, n * wide * sizeof(float));
-    if (!a->sums) {
+    if (!a->batch.sums) {
         const uint64_t n_expert = (uint64_t)a->n_expert;
-        claim_bank(c, "gate", &a->gate, a->n_expert, count, banks && !a->at);
-        claim_bank(c, "up", &a->up, a->n_expert, count, banks && !a->at);
-        claim_bank(c, "down", &a->down, a->n_expert, count, banks && !a->at);
-        sim_reads(c, "addresses", a->at, n_expert * 3 * sizeof *a->at);
-        sim_reads(c, "order", a->at ? a->order : NULL, n_expert * sizeof *a->order);
-        sim_reads(c, "ranks", a->at ? a->rank : NULL, n_expert * sizeof *a->rank);
-        sim_writes_any(c, "counts", a->counts, n_expert * sizeof *a->counts);
+        claim_bank(c, "gate", &a->gate, a->n_expert, count, banks && !a->batch.addresses);
+        claim_bank(c, "up", &a->up, a->n_expert, count, banks && !a->batch.addresses);
+        claim_bank(c, "down", &a->down, a->n_expert, count, banks && !a->batch.addresses);
+        sim_reads(c, "addresses", a->batch.addresses, n_expert * 3 * sizeof *a->batch.addresses);
+        if (a->batch.addresses) {
+            sim_reads(c, "order", a->batch.order, n_expert * sizeof *a->batch.order);
+            sim_reads(c, "ranks", a->batch.rank, n_expert * sizeof *a->batch.rank);
+        }
+        sim_writes_any(c, "counts", a->batch.counts, n_expert * sizeof *a->batch.counts);
         if (a->ids) {
             sim_reads(c, "ids", a->ids, n * k * sizeof *a->ids);
             sim_reads(c, "gates", a->gates, n * k * sizeof *a->gates);
@@ -72,7 +74,7 @@ void sim_claim_experts(sim_call *c, const gpu_input *in, const gpu_expert_args *
             sim_reads(c, "bias of the choice", a->rule.bias, n_expert * sizeof *a->rule.bias);
         }
     }
-    sim_reads(c, "sums", a->sums, n * wide * sizeof *a->sums);
+    sim_reads(c, "sums", a->batch.sums, n * wide * sizeof *a->batch.sums);
     sim_writes(c, "y", a->y, n * k * wide * sizeof *a->y);
     sim_writes(c, "scratch", a->scratch, scratch_at(NULL, in->n, a->k, in->cols).bytes);
     if (!a->shared_gate.data) return;
@@ -181,7 +183,7 @@ void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, in
 
 static sim_bits bits_of(const gpu_expert_args *a, const sim_vectors *x)
 {
-    const sim_bits many = a->contract ? SIM_BITS_CONTRACT : SIM_BITS_ANY;
+    const sim_bits many = a->batch.contract ? SIM_BITS_CONTRACT : SIM_BITS_ANY;
     return x->a.n <= GPU_FEW ? SIM_BITS_FEW : many | (x->lows ? SIM_BITS_LOWS : 0);
 }
 
@@ -251,8 +253,8 @@ typedef struct expert_call {
 
 static void count_all(const gpu_expert_args *a, const int32_t *ids, int n_slot)
 {
-    memset(a->counts, 0, (size_t)a->n_expert * sizeof *a->counts);
-    for (int s = 0; s < n_slot; s++) a->counts[ids[s]]++;
+    memset(a->batch.counts, 0, (size_t)a->n_expert * sizeof *a->batch.counts);
+    for (int s = 0; s < n_slot; s++) a->batch.counts[ids[s]]++;
 }
 
 /* Where the table says that the expert is. */
@@ -261,7 +263,7 @@ static bool find_scattered(gpu *g, sim_expert *one, const gpu_expert_args *a, in
     const gpu_bank *banks[3] = { &a->gate, &a->up, &a->down };
     matrix *slabs[3] = { &one->gate, &one->up, &one->down };
     for (int i = 0; i < 3; i++) {
-        const uint8_t *at = (const uint8_t *)(uintptr_t)a->at[3 * e + i];
+        const uint8_t *at = (const uint8_t *)(uintptr_t)a->batch.addresses[3 * e + i];
         if ((uintptr_t)at % GPU_SLAB_ALIGN != 0 ||
             !sim_in_vram(at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
             sim_fail(g, "experts: slab %d of expert %d is not in VRAM", i, e);
@@ -276,20 +278,20 @@ static bool find_scattered(gpu *g, sim_expert *one, const gpu_expert_args *a, in
 static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *y,
                    const sim_vectors *x)
 {
-    const int count = a->count ? a->count : a->n_expert, n_slot = x->a.n * a->k;
+    const int count = a->batch.count ? a->batch.count : a->n_expert, n_slot = x->a.n * a->k;
     const size_t n_embd = (size_t)a->down.rows;
     act_row *rows = sim_room((size_t)n_slot, sizeof *rows);
     float **to = sim_room((size_t)n_slot, sizeof *to);
-    for (int r = a->first; r < a->first + count; r++) {
-        const int e = a->at ? a->order[r] : r;
-        const uint64_t i = (uint64_t)(r - a->first);
+    for (int r = a->batch.first; r < a->batch.first + count; r++) {
+        const int e = a->batch.addresses ? a->batch.order[r] : r;
+        const uint64_t i = (uint64_t)(r - a->batch.first);
         int n = 0;
         for (int s = 0; s < n_slot; s++) {
             if (ids[s] != e) continue;
             rows[n] = x->a.rows[s / a->k];
             to[n++] = y + (size_t)s * n_embd;
         }
-        if (a->at && (e < 0 || e >= a->n_expert || a->rank[e] != r)) {
+        if (a->batch.addresses && (e < 0 || e >= a->n_expert || a->batch.rank[e] != r)) {
             sim_fail(g, "experts: rank %d is expert %d's", r, e);
             break;
         }
@@ -297,7 +299,7 @@ static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *
         sim_expert one = { sim_slab(&a->gate, e, a->gate.data + i * a->gate.slab_bytes),
                            sim_slab(&a->up, e, a->up.data + i * a->up.slab_bytes),
                            sim_slab(&a->down, e, a->down.data + i * a->down.slab_bytes) };
-        if (a->at && !find_scattered(g, &one, a, e)) break;
+        if (a->batch.addresses && !find_scattered(g, &one, a, e)) break;
         sim_expert_whole(to, &one, rows, n, a->act, bits_of(a, x));
     }
     free(to);
@@ -309,7 +311,7 @@ static void routed(gpu *g, const gpu_expert_args *a, const int32_t *ids, float *
 static void run_ranges(gpu *g, const expert_call *c, const sim_vectors *x)
 {
     const gpu_expert_args *a = &c->a;
-    const int n = c->in.n, count = a->count ? a->count : a->n_expert;
+    const int n = c->in.n, count = a->batch.count ? a->batch.count : a->n_expert;
     const size_t n_embd = (size_t)c->in.cols, slots = (size_t)n * (size_t)a->k;
     const scratch s = scratch_at(a->scratch, n, a->k, c->in.cols);
     int32_t *ids = sim_room(slots, sizeof *ids);
@@ -317,15 +319,15 @@ static void run_ranges(gpu *g, const expert_call *c, const sim_vectors *x)
     bool ok = true;
     for (int t = 0; t < n && ok; t++)
         ok = sim_choose(g, ids + t * a->k, gates + t * a->k, a, t);
-    if (ok && a->first == 0) {
+    if (ok && a->batch.first == 0) {
         float *shared = sim_shared(a, x);
         if (shared) memcpy(s.shared, shared, (size_t)n * n_embd * sizeof *shared);
         free(shared);
         memset(y, 0xFF, slots * n_embd * sizeof *y);
     }
-    if (ok && a->counts && a->first == 0) count_all(a, ids, (int)slots);
+    if (ok && a->batch.counts && a->batch.first == 0) count_all(a, ids, (int)slots);
     if (ok) routed(g, a, ids, y, x);
-    for (int t = 0; t < n && ok && a->first + count == a->n_expert; t++)
+    for (int t = 0; t < n && ok && a->batch.first + count == a->n_expert; t++)
         sim_join(a, t, y + (size_t)(t * a->k) * n_embd, gates + t * a->k,
                  a->shared_gate.data ? s.shared : NULL);
     free(gates);
@@ -340,7 +342,7 @@ static void run_sums(const expert_call *c, const sim_vectors *x)
     const float one = 1.0f;
     float *shared = sim_shared(a, x);
     for (size_t t = 0; t < (size_t)c->in.n; t++)
-        sim_ops()->loops->join(a->x + t * n_embd, a->sums + t * n_embd, &one, 1,
+        sim_ops()->loops->join(a->x + t * n_embd, a->batch.sums + t * n_embd, &one, 1,
                                shared ? shared + t * n_embd : NULL, shared ? a->sigma[t] : 0.0f,
                                c->in.cols);
     free(shared);
@@ -383,7 +385,7 @@ static void run_experts(gpu *g, void *args)
     if (!rows) return;
     sim_vectors x = sim_vectors_make(rows, c->in.n, c->in.cols);
     x.lows = c->in.lows != NULL;
-    if (c->a.sums) run_sums(c, &x);
+    if (c->a.batch.sums) run_sums(c, &x);
     else run_ranges(g, c, &x);
     sim_vectors_free(&x);
     free(rows);
@@ -393,11 +395,11 @@ static void run_experts(gpu *g, void *args)
 static void prepare_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     const int types[] = { a->gate.type, a->up.type, a->shared_gate.type, a->shared_up.type };
-    const int first = a->sums ? 2 : 0, end = a->shared_gate.data ? 4 : 2;
+    const int first = a->batch.sums ? 2 : 0, end = a->shared_gate.data ? 4 : 2;
     bool rows = false, halves = false;
     for (int i = first; i < end; i++) {
         const bool block = quant_traits_of((quant_type)types[i])->block_elems > 1;
-        if (types[i] == QT_F32 || (a->contract && block)) rows = true;
+        if (types[i] == QT_F32 || (a->batch.contract && block)) rows = true;
         else halves = true;
     }
     sim_prepare_many(g, in, rows, halves);
@@ -405,17 +407,17 @@ static void prepare_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
 
 static bool layer_fits(const gpu_input *in, const gpu_expert_args *a)
 {
-    const int count = a->count ? a->count : a->n_expert;
+    const int count = a->batch.count ? a->batch.count : a->n_expert;
     if (in->n < 1 || in->cols < 1) return false;
-    if (a->sums) return in->n > GPU_FEW;
+    if (a->batch.sums) return in->n > GPU_FEW;
     return a->k >= 1 && a->k <= GPU_MOST_USED && a->k <= a->n_expert && a->n_expert <= 1024 &&
            gpu_type_fits(a->gate.type) && gpu_type_fits(a->up.type) &&
            gpu_type_fits(a->down.type) && a->gate.cols == in->cols && a->up.cols == in->cols &&
            a->down.rows == in->cols && a->gate.rows == a->up.rows &&
-           a->gate.rows == a->down.cols && a->first >= 0 && count >= 1 &&
-           count <= a->n_expert - a->first && (in->n > GPU_FEW || count == a->n_expert) &&
+           a->gate.rows == a->down.cols && a->batch.first >= 0 && count >= 1 &&
+           count <= a->n_expert - a->batch.first && (in->n > GPU_FEW || count == a->n_expert) &&
            (a->ids || in->n <= GPU_FEW) &&
-           (a->at ? in->n > GPU_FEW : a->gate.data && a->up.data && a->down.data);
+           (a->batch.addresses ? in->n > GPU_FEW : a->gate.data && a->up.data && a->down.data);
 }
 
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
@@ -423,10 +425,10 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
     sim_call c = sim_begin(g, "experts");
     if (!layer_fits(in, a)) {
         sim_fail(g, "experts: %d of %d for %d tokens, from %d on %d", a->k, a->n_expert, in->n,
-                 a->first, a->count);
+                 a->batch.first, a->batch.count);
         return;
     }
-    if (a->gate.type != a->up.type && a->count && a->count < a->n_expert && !a->y) {
+    if (a->gate.type != a->up.type && a->batch.count && a->batch.count < a->n_expert && !a->y) {
         sim_fail(g, "experts: a range of two types");
         return;
     }
@@ -444,7 +446,8 @@ void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, con
     const uint64_t n = (uint64_t)in->n, k = (uint64_t)a->k;
     const uint64_t wide = (uint64_t)in->cols * sizeof(float);
     uint64_t n_row = 0;
-    if (in->n <= GPU_FEW || !layer_fits(in, a) || a->sums || !a->at || !cold || !row) {
+    if (in->n <= GPU_FEW || !layer_fits(in, a) || a->batch.sums || !a->batch.addresses || !cold ||
+        !row) {
         sim_fail(g, "experts: arguments of a join of %d tokens", in->n);
         return;
     }

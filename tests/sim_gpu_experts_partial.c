@@ -106,9 +106,9 @@ static gpu_expert_args claimed(const gpu_expert_args *a)
 {
     gpu_expert_args some = *a;
     some.x = some.y = NULL;
-    some.sums = NULL;
-    some.at = NULL;
-    some.counts = NULL;
+    some.batch.sums = NULL;
+    some.batch.addresses = NULL;
+    some.batch.counts = NULL;
     some.shared_gate.data = NULL;
     return some;
 }

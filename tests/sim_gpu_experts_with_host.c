@@ -463,5 +463,5 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
     call.predicts = in->n == 1 && s->prediction_state && !s->one_stream && s->next.router.data;
     claim_split(&c, a, s, call.fetches, call.predicts);
     sim_end(&c, run_split, &call, sizeof call);
-    if (a->beside) gpu_network(g, a->partial_in, a->beside);
+    if (s->parallel) gpu_network(g, s->parallel_in, s->parallel);
 }

@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "cuda/gpu_experts.h"
 #include "engine/host/ops.h"
 #include "moe/router.h"
 #include "tests/sim_gpu.h"

@@ -78,7 +78,7 @@ static bool counters_are_zero(gpu *g, const gpu_attention *a)
  * of the batch, or holds the batch and the window before it. */
 static bool rows_suffice(const gpu_attention *a)
 {
-    return a->at->pos + a->n <= a->kv_rows ||
+    return a->cursor->pos + a->n <= a->kv_rows ||
            (a->window > 0 && a->n + a->window - 1 <= a->kv_rows);
 }
 
@@ -87,7 +87,7 @@ static void run_attend(gpu *g, void *args)
     const gpu_attention *a = args;
     const size_t n = (size_t)a->n, dim = (size_t)a->head_dim, wide = (size_t)a->n_head * dim;
     const size_t kv_wide = (size_t)a->n_head_kv * dim;
-    const int pos = a->at->pos;
+    const int pos = a->cursor->pos;
     if (pos < 0 || pos > a->last || a->n > a->last - pos + 1) {
         sim_fail(g, "attention: %d tokens at %d, made for positions up to %d", a->n, pos, a->last);
         return;
@@ -156,7 +156,7 @@ void gpu_attend(gpu *g, const gpu_attention *a)
         sim_reads(&c, "norm of k", a->k_norm, (a->norm_whole ? kv_wide : dim) * f);
     sim_reads_ahead(&c, "cosine", a->cosine, n * half * f);
     sim_reads_ahead(&c, "sine", a->sine, n * half * f);
-    sim_reads_ahead(&c, "cursor", a->at, sizeof *a->at);
+    sim_reads_ahead(&c, "cursor", a->cursor, sizeof *a->cursor);
     sim_reads_ahead(&c, "keys", a->keys, store);
     sim_reads_ahead(&c, "values", a->values, store);
     if (a->k) {

@@ -3,6 +3,7 @@
  * The steps and events are those of cuda/upload_stage.cu; a thread of its own does the copies. When
  * a buffer is ready to be read, and when it is not, is known from the calls: who reads or copies at
  * the wrong time is told, however the threads happen to run. */
+#include "cuda/gpu_measure.h"
 #include "tests/sim_gpu_internal.h"
 
 typedef struct stage_buffer {

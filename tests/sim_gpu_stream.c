@@ -3,6 +3,7 @@
  *
  * The caller's thread puts operations into a queue; the stream's thread runs them. After a failure
  * operations are skipped, events are not: whoever waits for one goes on. */
+#include "cuda/gpu_measure.h"
 #include "tests/sim_gpu_internal.h"
 
 #include <stdio.h>

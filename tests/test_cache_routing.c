@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
 #include "moe/router.h"

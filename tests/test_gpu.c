@@ -1,6 +1,7 @@
 /* test_gpu.c - the device itself and the two ends of a token's path: memory, uploads, recordings,
  * profiles; embeddings, rotary tables, the largest logit. Products, experts and mixers have files
  * of their own. */
+#include "cuda/gpu_measure.h"
 #include "tests/gpu_fixture.h"
 
 #include <math.h>

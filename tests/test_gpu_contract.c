@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cuda/gpu_experts.h"
 #include "tests/gpu_fixture.h"
 #include "tests/sim_gpu.h"
 
@@ -177,10 +178,10 @@ static void run_ranges(gpu_input *in, gpu_expert_args *a, int size)
 {
     const gpu_bank whole[SLABS] = { a->gate, a->up, a->down };
     gpu_bank *parts[SLABS] = { &a->gate, &a->up, &a->down };
-    for (a->first = 0; a->first < a->n_expert; a->first += size) {
-        a->count = size < a->n_expert - a->first ? size : a->n_expert - a->first;
+    for (a->batch.first = 0; a->batch.first < a->n_expert; a->batch.first += size) {
+        a->batch.count = size < a->n_expert - a->batch.first ? size : a->n_expert - a->batch.first;
         for (int s = 0; s < SLABS; s++)
-            parts[s]->data = whole[s].data + (uint64_t)a->first * whole[s].slab_bytes;
+            parts[s]->data = whole[s].data + (uint64_t)a->batch.first * whole[s].slab_bytes;
         gpu_experts(device(), in, a);
     }
 }
@@ -202,8 +203,8 @@ static void check_sums(gpu_input *in, gpu_expert_args *a, const float *gates, co
     for (size_t t = 0; t < n; t++)
         contract_ops()->loops->join(sums + t * n_embd, y + t * k * n_embd, gates + t * k, a->k,
                                     NULL, 0.0f, in->cols);
-    a->sums = vram_floats(sums, n * n_embd);
-    a->first = a->count = 0;
+    a->batch.sums = vram_floats(sums, n * n_embd);
+    a->batch.first = a->batch.count = 0;
     vram_write(a->x, residual, n * n_embd * sizeof *residual);
     gpu_experts(device(), in, a);
     expect_bits("stream, from sums", host_copy(a->x, n * n_embd), x, n * n_embd);
@@ -238,7 +239,7 @@ static void check(const contract_case *c, int n, test_rng *rng)
         .sigma = vram_floats(sigma, (size_t)n), .ids = vram_copy(ids, slots * sizeof *ids),
         .gates = vram_floats(gates, slots), .n_expert = c->n_expert, .k = c->k,
         .scratch = vram_room(gpu_expert_scratch(device(), n, c->k, c->n_expert, wider, c->n_embd)),
-        .y = vram_room(slots * (size_t)c->n_embd * sizeof(float)), .contract = true,
+        .y = vram_room(slots * (size_t)c->n_embd * sizeof(float)), .batch.contract = true,
     };
     run_ranges(&in, &a, c->range ? c->range : c->n_expert);
 

@@ -264,11 +264,11 @@ static void check_ranges(const expert_case *c, int n, int size, bool with_y, tes
     rewind_batch(&b, c);
     b.args.y = with_y ? vram_room(all * sizeof(float)) : NULL;
     for (int first = 0; first < c->n_expert; first += size) {
-        b.args.first = first;
-        b.args.count = min_int(size, c->n_expert - first);
-        b.args.gate = part_of(bank, SLAB_GATE, first, b.args.count);
-        b.args.up = part_of(bank, SLAB_UP, first, b.args.count);
-        b.args.down = part_of(bank, SLAB_DOWN, first, b.args.count);
+        b.args.batch.first = first;
+        b.args.batch.count = min_int(size, c->n_expert - first);
+        b.args.gate = part_of(bank, SLAB_GATE, first, b.args.batch.count);
+        b.args.up = part_of(bank, SLAB_UP, first, b.args.batch.count);
+        b.args.down = part_of(bank, SLAB_DOWN, first, b.args.batch.count);
         if (first + size >= c->n_expert)
             expect_bits("stream, before the last range", host_copy(b.args.x, width), b.residual,
                         width);
@@ -296,7 +296,7 @@ static void check_sums(const expert_case *c, int n, test_rng *rng)
     const gpu_expert_args args = {
         .x = b.args.x, .shared_gate = b.args.shared_gate, .shared_up = b.args.shared_up,
         .shared_down = b.args.shared_down, .act = b.args.act, .sigma = b.args.sigma,
-        .scratch = b.args.scratch, .sums = vram_floats(sums, width),
+        .scratch = b.args.scratch, .batch.sums = vram_floats(sums, width),
     };
     gpu_experts(device(), &b.in, &args);
     expect_bits("stream", host_copy(b.args.x, width), x, width);
@@ -406,18 +406,18 @@ static void check_scattered(const expert_case *c, int n, int size, test_rng *rng
     memset(counts, 0xFF, n_expert * sizeof *counts);
     b.args.y = vram_room(all * sizeof(float));
     b.args.gate.data = b.args.up.data = b.args.down.data = NULL;
-    b.args.at = vram_room(n_at * sizeof *at);
-    b.args.order = vram_copy(order, n_expert * sizeof *order);
-    b.args.rank = vram_copy(rank, n_expert * sizeof *rank);
-    b.args.counts = counts;
+    b.args.batch.addresses = vram_room(n_at * sizeof *at);
+    b.args.batch.order = vram_copy(order, n_expert * sizeof *order);
+    b.args.batch.rank = vram_copy(rank, n_expert * sizeof *rank);
+    b.args.batch.counts = counts;
     for (int first = 0; first < c->n_expert; first += size) {
-        b.args.first = first;
-        b.args.count = min_int(size, c->n_expert - first);
+        b.args.batch.first = first;
+        b.args.batch.count = min_int(size, c->n_expert - first);
         for (size_t i = 0; i < n_at; i++) {
             const int own = rank[i / SLAB_COUNT];
             now[i] = own >= first && own < first + size ? at[i] : nowhere;
         }
-        vram_write((void *)b.args.at, now, n_at * sizeof *now);
+        vram_write((void *)b.args.batch.addresses, now, n_at * sizeof *now);
         gpu_experts(device(), &b.in, &b.args);
         if (first > 0) continue;
         expect(gpu_wait(device(), &err) == 0, "%s", err.msg);
@@ -464,12 +464,12 @@ static void check_joined(const expert_case *c, int n, int here, bool with_y, tes
         }
         b.args.y = with_y ? vram_room(width * k * sizeof(float)) : NULL;
         b.args.gate.data = b.args.up.data = b.args.down.data = NULL;
-        b.args.at = vram_copy(at, n_at * sizeof *at);
-        b.args.order = vram_copy(order, n_expert * sizeof *order);
-        b.args.rank = vram_copy(rank, n_expert * sizeof *rank);
+        b.args.batch.addresses = vram_copy(at, n_at * sizeof *at);
+        b.args.batch.order = vram_copy(order, n_expert * sizeof *order);
+        b.args.batch.rank = vram_copy(rank, n_expert * sizeof *rank);
         for (int first = 0; first < here; first += half) {
-            b.args.first = first;
-            b.args.count = min_int(half, here - first);
+            b.args.batch.first = first;
+            b.args.batch.count = min_int(half, here - first);
             gpu_experts(device(), &b.in, &b.args);
         }
         expect_bits("stream, before the sum", host_copy(b.args.x, width), b.residual, width);
@@ -536,8 +536,8 @@ static void test_range_refused(void)
         gpu *other = NULL;
         err_ctx err = { 0 };
         gpu_input in = { .n = GPU_FEW + 1, .cols = 64 };
-        const gpu_expert_args a = { .n_expert = 8, .k = 2, .first = bad[i].first,
-                                    .count = bad[i].count };
+        const gpu_expert_args a = { .n_expert = 8, .k = 2, .batch.first = bad[i].first,
+                                    .batch.count = bad[i].count };
         case_begin("%d from %d on, of 8", bad[i].count, bad[i].first);
         if (expect(gpu_open(&other, 0, &err) == 0, "%s", err.msg)) {
             gpu_experts(other, &in, &a);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cuda/gpu_experts.h"
 #include "tests/gpu_fixture.h"
 #include "tests/sim_gpu.h"
 
@@ -218,7 +219,7 @@ static float *after(const batch *b, const float *sums)
     gpu_expert_args a = b->args;
     gpu_input in = b->in;
     a.x = vram_floats(b->residual, width);
-    a.sums = sums;
+    a.batch.sums = sums;
     gpu_experts(device(), &in, &a);
     return host_copy(a.x, width);
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/gpu_experts.h"
 #include "moe/router.h"
 #include "tests/gpu_fixture.h"
 #include "tests/sim_gpu.h"
@@ -193,9 +194,9 @@ typedef struct batch {
     gpu_predict next;                    /* after every other question, if there are predictions */
     router_rule rule;                    /* its own, in RAM, as are these: */
     float *router, *norm, *next_norm;
-    gpu_input partial_in;
-    gpu_network_args beside;             /* y NULL: none */
-    float *partial_y;                    /* [n, n_embd] that it makes by itself */
+    gpu_input parallel_in;
+    gpu_network_args parallel;           /* y NULL: none */
+    float *parallel_y;                   /* [n, n_embd] that it makes by itself */
 } batch;
 
 /* The rules, choice by choice. */
@@ -407,25 +408,25 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
 }
 
 /* A network that has nothing to do with the experts, and what it is by itself. */
-static void set_beside(batch *b, test_rng *rng)
+static void set_parallel(batch *b, test_rng *rng)
 {
     const split_case *c = b->l->c;
     const size_t width = (size_t)b->n * (size_t)c->n_embd;
-    b->partial_in = (gpu_input){
+    b->parallel_in = (gpu_input){
         .kind = GPU_PLAIN, .n = b->n, .cols = c->n_embd,
         .x = vram_floats(host_floats(width, 1.0f, rng), width),
         .rows = vram_room(width * sizeof(float)),
         .blocks = vram_room((size_t)b->n * gpu_blocks_bytes(c->n_embd)),
     };
-    b->beside = (gpu_network_args){
+    b->parallel = (gpu_network_args){
         .y = vram_room(width * sizeof(float)), .act = c->act,
         .gate = shared_reference(c->up, c->partial_ff, c->n_embd, rng).gpu,
         .up = shared_reference(c->up, c->partial_ff, c->n_embd, rng).gpu,
         .down = shared_reference(c->down, c->n_embd, c->partial_ff, rng).gpu,
         .scratch = vram_room(gpu_network_scratch(b->n, c->partial_ff, c->n_embd)),
     };
-    gpu_network(device(), &b->partial_in, &b->beside);
-    b->partial_y = host_copy(b->beside.y, width);
+    gpu_network(device(), &b->parallel_in, &b->parallel);
+    b->parallel_y = host_copy(b->parallel.y, width);
 }
 
 /* Nothing is ready, nothing is left of the network. */
@@ -433,8 +434,8 @@ static void fresh_inputs(batch *b)
 {
     const size_t bytes = (size_t)b->n * (size_t)b->l->c->n_embd * sizeof(float);
     b->in.has_rows = b->in.has_blocks = false;
-    b->partial_in.has_rows = b->partial_in.has_blocks = false;
-    if (b->beside.y) vram_write(b->beside.y, host_room(bytes, 1), bytes);
+    b->parallel_in.has_rows = b->parallel_in.has_blocks = false;
+    if (b->parallel.y) vram_write(b->parallel.y, host_room(bytes, 1), bytes);
 }
 
 static void set_input(const batch *b, int i)
@@ -642,8 +643,8 @@ static void check_result(const batch *b, int i, const char *what, const float *y
     const size_t all = (size_t)(b->n * b->l->c->k) * (size_t)b->l->c->n_embd;
     const size_t width = all / (size_t)b->l->c->k;
     if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
-    if (b->beside.y)
-        expect_bits("network beside", host_copy(b->beside.y, width), b->partial_y, width);
+    if (b->parallel.y)
+        expect_bits("network beside", host_copy(b->parallel.y, width), b->parallel_y, width);
 }
 
 /* The prediction for the next question arrives within the limit. */
@@ -686,7 +687,7 @@ static void run_pairs(batch *b, gpu_expert_args *args)
     if (rc == 0) rc = gpu_record_begin(device(), &err);
     for (int i = 0; i < 2 && rc == 0; i++) {
         b->in.has_rows = b->in.has_blocks = false;
-        b->partial_in.has_rows = b->partial_in.has_blocks = false;
+        b->parallel_in.has_rows = b->parallel_in.has_blocks = false;
         gpu_experts_with_host(device(), &b->in, args, &layers[i]);
     }
     if (rc == 0) rc = gpu_record_end(r, device(), &err);
@@ -789,9 +790,9 @@ static void check_split(const split_case *c, const plan *p, int n, bool with_y, 
                                                 c->n_embd));
     vram_write(b->in.rows, host_room(width, sizeof(float)), width * sizeof(float));
     if (c->partial_ff) {
-        set_beside(b, rng);
-        args.partial_in = &b->partial_in;
-        args.beside = &b->beside;
+        set_parallel(b, rng);
+        b->split.parallel_in = &b->parallel_in;
+        b->split.parallel = &b->parallel;
     }
     ask_in_vain(b, &args, p);
     if (expect(pthread_create(&thread, NULL, host_main, h) == 0, "no thread")) {

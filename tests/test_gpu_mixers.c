@@ -100,7 +100,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .values = vram_copy(s.view.values, s.store_bytes), .kv_rows = s.view.rows,
         .n_head = c->n_head, .n_head_kv = c->n_head_kv, .head_dim = c->dim, .window = c->window,
         .sinks = c->sinks ? vram_floats(s.sinks, (size_t)c->n_head) : NULL,
-        .scale = 1.0f / sqrtf((float)c->dim), .at = s.at,
+        .scale = 1.0f / sqrtf((float)c->dim), .cursor = s.at,
         .partial = vram_room(gpu_attention_scratch(device(), c->n_head, c->dim) * sizeof(float)),
         .counters = vram_copy(host_room(GPU_FEW * (size_t)c->n_head, sizeof(uint32_t)),
                               GPU_FEW * (size_t)c->n_head * sizeof(uint32_t)),

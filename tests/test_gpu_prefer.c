@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "cuda/gpu_experts.h"
 #include "tests/gpu_fixture.h"
 #include "tests/test.h"
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/gpu_experts.h"
 #include "moe/router.h"
 #include "tests/gpu_fixture.h"
 #include "tests/test.h"

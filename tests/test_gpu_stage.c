@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda/gpu_experts.h"
+#include "cuda/gpu_measure.h"
 #include "tests/gpu_fixture.h"
 #include "tests/sim_gpu.h"
 

@@ -1,4 +1,5 @@
 /* test_measure.c - figures are measured, or known to be missing; their size does not matter. */
+#include "cuda/gpu_measure.h"
 #include "engine/plan/measure.h"
 
 #include "engine/engine_stats.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cuda/gpu_experts.h"
 #include "loader/quant.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"

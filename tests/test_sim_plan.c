@@ -5,6 +5,7 @@
  * less. On a card that is full all the same, tokens without a recording have the same bits. For the
  * simulated GPU, which counts every byte. */
 
+#include "cuda/gpu_measure.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/gpu_steps.h"
 #include "engine/plan/planning.h"

@@ -16,7 +16,7 @@
 #include "cli/interrupt.h"
 #include "cli/output_file.h"
 #include "cli/view/median_spread.h"
-#include "cuda/gpu.h"
+#include "cuda/gpu_measure.h"
 #include "engine/engine_stats.h"
 #include "tiers/available_memory.h"
 

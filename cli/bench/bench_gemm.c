@@ -14,6 +14,7 @@
 #include "cli/bench/bench_model.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
+#include "cuda/gpu_measure.h"
 #include "engine/plan/measure_gemm.h"
 
 enum {

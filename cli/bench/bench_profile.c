@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_measure.h"
 
 enum { MAX_SPANS = 4096, MAX_CLASSES = 32 };
 

@@ -9,7 +9,7 @@
 #ifndef ENGINE_GPU_EXPERT_SERVER_H
 #define ENGINE_GPU_EXPERT_SERVER_H
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "engine/gpu/weights_gpu.h"
 #include "engine/host/experts_cpu.h"
 #include "engine/perf_counts.h"

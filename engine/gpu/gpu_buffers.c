@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "cuda/gpu_experts.h"
 #include "engine/session/sampler.h"
 
 /* What full layers need, or windowed ones, whichever is more. */

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "cuda/gpu_measure.h"
 #include "engine/gpu/gpu_buffers.h"
 #include "engine/gpu/gpu_sampling.h"
 #include "tiers/fault_injection.h"
@@ -166,7 +167,7 @@ static void mix_attention(gpu_steps *s, int l)
         .window = window,
         .sinks = w->attn.sinks,
         .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim),
-        .at = b->at,
+        .cursor = b->at,
         .n = s->n,
         .last = s->last,
         .partial = b->partial,
@@ -313,12 +314,13 @@ static void route(void *self, int l)
     };
     gpu_route(s->p.g, &in, &args);
     if (!own) s->h = in;
+    s->beside.y = NULL;
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
         .logits = b->router, .keys = keys, .rule = rule,
         .n_expert = hp->n_expert, .k = hp->n_expert_used, .scratch = b->experts,
-        .contract = s->contract,
+        .batch.contract = s->contract,
     };
     if (w->ffn_out_norm) {                               /* join adds it up */
         s->experts.x = b->parts[0];
@@ -354,12 +356,12 @@ static void dense_network(gpu_steps *s, int l, float *y, bool add)
 }
 
 /* ... or while the host computes experts. */
-static void ask_for_network(gpu_steps *s, int l)
+static void ask_for_network(gpu_steps *s, gpu_with_host *split, int l)
 {
     s->beside = network_of(s, l, s->b.parts[1], false);
     s->beside.scratch = s->b.beside;
-    s->experts.partial_in = &s->partial_in;
-    s->experts.beside = &s->beside;
+    split->parallel_in = &s->partial_in;
+    split->parallel = &s->beside;
 }
 
 static int experts_local(void *self, int l, err_ctx *err)
@@ -374,8 +376,8 @@ static int experts_local(void *self, int l, err_ctx *err)
 static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    const gpu_with_host split = expert_server_split(s->p.host, l);
-    if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, l);
+    gpu_with_host split = expert_server_split(s->p.host, l);
+    if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, &split, l);
     gpu_experts_with_host(s->p.g, &s->h, &s->experts, &split);
     return s->recording ? 0 : expert_server_serve(s->p.host, l, err);
 }
@@ -433,7 +435,7 @@ static int chosen_by_host(gpu_steps *s, int l, err_ctx *err)
     const int32_t *hot = expert_server_map(s->p.host, l);
     const int rc = hot ? sums_by_both(s, l, hot, err) : sums_by_host(s, l, err);
     if (rc < 0) return rc;
-    s->experts.sums = s->b.sums;
+    s->experts.batch.sums = s->b.sums;
     gpu_experts(s->p.g, &s->h, &s->experts);
     return 0;
 }
@@ -472,7 +474,7 @@ static void join(void *self, int l)
     const layer_weights_gpu *w = &s->p.w->layers[l];
     float *const *parts = s->b.parts;
     if (!w->ffn_out_norm) return;
-    if (!s->experts.beside) dense_network(s, l, parts[1], false);
+    if (!s->beside.y) dense_network(s, l, parts[1], false);
     const gpu_normed a = {
         .x = s->b.x, .part = { parts[0], parts[1] },
         .part_gain = { w->experts_out_norm, w->shared_out_norm }, .gain = w->ffn_out_norm,

@@ -8,7 +8,7 @@
 #ifndef ENGINE_GPU_POSTFETCH_LEVELS_H
 #define ENGINE_GPU_POSTFETCH_LEVELS_H
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "moe/expert.h"
 #include "moe/postfetch.h"
 #include "moe/postfetch_tuner.h"

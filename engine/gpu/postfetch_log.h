@@ -6,7 +6,7 @@
 #ifndef ENGINE_GPU_POSTFETCH_LOG_H
 #define ENGINE_GPU_POSTFETCH_LOG_H
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "engine/gpu/weights_gpu.h"
 
 typedef struct postfetch_log postfetch_log;

@@ -6,7 +6,7 @@
 #ifndef ENGINE_GPU_WEIGHTS_GPU_H
 #define ENGINE_GPU_WEIGHTS_GPU_H
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_experts.h"
 #include "engine/host/weights.h"
 #include "tiers/pool.h"
 

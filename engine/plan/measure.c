@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/gpu.h"
+#include "cuda/gpu_measure.h"
 #include "engine/host/experts_cpu.h"
 #include "engine/plan/measure_gemm.h"
 #include "engine/plan/measure_layers.h"

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "cuda/gpu_measure.h"
 #include "engine/engine_internal.h"
 #include "engine/engine_stats.h"
 #include "engine/session/session_bytes.h"
