@@ -1,7 +1,8 @@
 #!/bin/sh
 # check_layers.sh - an #include may point down the list, never up: cli > engine > moe > tiers > cuda
 # > loader. Also: file names are unique, below cli/ nothing prints, exits or reads the
-# environment, and only tiers/thread.c has a timed wait. Prints what is wrong and exits 1.
+# environment, only tiers/thread.c has a timed wait, and documents name files that exist. Prints what
+# is wrong and exits 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 bad=0
@@ -40,6 +41,18 @@ $calls"
 waits=$(grep -n 'pthread_cond_timedwait(' $(printf '%s\n' $sources | grep -v '^tiers/thread\.c$') /dev/null)
 [ -z "$waits" ] || complain "timed waits use thread_cond_wait_until, which no step of the wall clock disturbs:
 $waits"
+
+# files and folders that documents name, by path or, in backquotes, by name
+folders='cli|engine|moe|tiers|cuda|loader|tests|tools|docs|packaging'
+names=$(find $(echo $folders | tr '|' ' ') -type f | sed 's|.*/||')
+for doc in README.md docs/*.md; do
+    for path in $(grep -oE "(^|[^A-Za-z0-9_/*.])($folders)/[A-Za-z0-9_/.*-]*[A-Za-z0-9_*]" "$doc" | sed "s/^[^a-z]//" | sort -u); do
+        ls -d $path >/dev/null 2>&1 || complain "$doc names $path, which does not exist"
+    done
+    for name in $(grep -oE '`[a-z0-9_]+\.(c|h|cu|cuh|sh|py)`' "$doc" | tr -d '`' | sort -u); do
+        echo "$names" | grep -qx "$name" || complain "$doc names $name, which does not exist"
+    done
+done
 
 echo "layers $((1 - bad)) passed, $bad failed"
 exit $bad
