@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""bench_serve.py MODEL [--programs DIR] [--tokens N] [options of moe-serve and moe-run] - what serving costs.
+"""bench_serve.py MODEL [--programs DIR] [--tokens N] [options of moe-serve and moe-run] - the costs of serving.
 
-Streams an answer and compares its speed with moe-run's; then takes a conversation of N tokens (30,000) through a first and a
-second turn, kills the server, starts it again and goes on. Prints seconds until the first token, and how many tokens of the
-prompt were not computed again. --drop: the system forgets files before the restart (needs root).
+Streams an answer and compares its speed with moe-run's. Then takes a conversation of N tokens (30,000) through two turns, kills
+the server, starts it again and takes two more turns. Prints seconds until the first token, and how many tokens of the prompt
+came from a cache. --drop: drops the page cache before the restart (needs root).
 """
 import argparse
 import http.client
@@ -22,7 +22,7 @@ import time
 
 class Server:
     def __init__(self, args, options, env):
-        with socket.socket() as s:                        # a port that is free now
+        with socket.socket() as s:                        # a free port
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
         self.log = tempfile.TemporaryFile()
@@ -43,7 +43,7 @@ class Server:
             return False
 
     def post(self, path, body):
-        """Seconds, and what came back."""
+        """Seconds, and the reply."""
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         text, began = json.dumps(body), time.perf_counter()
         link.request("POST", path, text, {"Content-Type": "application/json"})
@@ -77,8 +77,8 @@ class Server:
 
 def moe_run(args, options, env, n):
     if "--parallel" in options:                           # the server's alone
-        at = options.index("--parallel")
-        options = options[:at] + options[at + 2:]
+        i = options.index("--parallel")
+        options = options[:i] + options[i + 2:]
     out = subprocess.run([args.programs + "/moe-run", "-m", args.model, "-p", "Once upon a time there was a", "-n", str(n), "--temp",
                           "0", "--raw", "--json"] + options, env=env, capture_output=True, text=True, check=True).stdout
     return json.loads(out.strip().split("\n")[-1])["tokens_per_second"]["answer"]
@@ -95,7 +95,7 @@ def text_of(server, tokens):
 def turn(server, messages, what, first_s):
     seconds, reply = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "temperature": 0})
     usage = reply["usage"]
-    print("%-28s %8.3f s  %5.1f%%  %6d tokens, %6d of them not computed" % (
+    print("%-28s %8.3f s  %5.1f%%  %6d tokens, %6d of them cached" % (
         what, seconds, 100 * seconds / (first_s or seconds), usage["prompt_tokens"],
         usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)), flush=True)
     return seconds
@@ -103,12 +103,12 @@ def turn(server, messages, what, first_s):
 
 def conversation(args, options, env, cache):
     server = Server(args, options, env)
-    talk = [{"role": "user", "content": text_of(server, args.tokens)}]
+    messages = [{"role": "user", "content": text_of(server, args.tokens)}]
     hello = [{"role": "user", "content": "Good morning. " * 12}]
     turn(server, hello, "(warming up)", 0)
-    first = turn(server, talk, "first turn", 0)
-    talk += [{"role": "assistant", "content": "Very well."}, {"role": "user", "content": "And then?"}]
-    turn(server, talk, "second turn", first)
+    first = turn(server, messages, "first turn", 0)
+    messages += [{"role": "assistant", "content": "Very well."}, {"role": "user", "content": "And then?"}]
+    turn(server, messages, "second turn", first)
     time.sleep(args.wait)
     server.stop(signal.SIGKILL)
     files = [os.path.getsize(os.path.join(d, f)) for d, _, names in os.walk(cache + "/moe/prompts") for f in names]
@@ -119,10 +119,10 @@ def conversation(args, options, env, cache):
             f.write("1")
     server = Server(args, options, env)
     turn(server, hello, "(warming up)", 0)
-    talk += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "Go on."}]
-    turn(server, talk, "third, killed before it", first)
-    talk += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "More."}]
-    turn(server, talk, "fourth turn", first)
+    messages += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "Go on."}]
+    turn(server, messages, "third, killed before it", first)
+    messages += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "More."}]
+    turn(server, messages, "fourth turn", first)
     server.stop()
 
 
@@ -137,7 +137,7 @@ def main():
     args, options = p.parse_known_args()
     cache = tempfile.mkdtemp(prefix="bench-serve-")
     speeds = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "moe/speeds.json")
-    if os.path.exists(speeds):                            # the machine is known
+    if os.path.exists(speeds):                            # the machine was measured
         os.makedirs(cache + "/moe")
         shutil.copy(speeds, cache + "/moe")
     env = dict(os.environ, XDG_CACHE_HOME=cache)

@@ -1,11 +1,11 @@
 #!/bin/sh
-# fuzz.sh libfuzzer|afl SECONDS FUZZ_SEEDS TARGET... - fuzzes what reads the bytes of others, each
-# target for SECONDS:
+# fuzz.sh libfuzzer|afl SECONDS FUZZ_SEEDS TARGET... - fuzzes the readers of foreign bytes, each target
+# for SECONDS:
 #
 #   fuzz_gguf         loader, binder, tokenizer and chat formats
 #   fuzz_chat         templates, tools, calls and answers in every chat format
 #   fuzz_schema       JSON schemas and grammars
-#   fuzz_request      bodies of requests, as every interface reads them
+#   fuzz_request      bodies of requests, by every API
 #   fuzz_prefix_file  files of the prefix cache
 #
 # Builds them with clang and address and undefined-behaviour sanitizers, starts from the seeds in
