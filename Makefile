@@ -369,14 +369,19 @@ tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuz
 
 GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_vram_cache test_prompts test_cache_routing test_perf_counts \
                       test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
-# Scripts, those that take longest first. (Thread sanitizer: four tokens a second.)
+# Scripts come first: they wait half of their time. Those that take longest begin the list; LONG_SH is
+# for LONG=1. (Thread sanitizer: four tokens a second.)
 GPU_PARTS := $(addprefix test_cli_gpu.sh:,qwen3next gptoss glm4moe gemma4 speeds)
-SLOW      := $(addprefix test_cli_,run.sh chat.sh user.sh quant.sh serve.sh soak.sh prompts.sh page.sh)
-SCRIPTS   := $(if $(findstring thread,$(SAN)),,$(SLOW) $(if $(SIMS),test_cli_gpu.sh:sim) $(if $(filter 1,$(CUDA)),$(GPU_PARTS))) \
-             $(filter-out $(SLOW) test_cli_gpu.sh,$(notdir $(wildcard tests/test_*.sh)))
+LONG_SH   := test_cli_soak.sh test_cli_page.sh test_packaging.sh
+SLOW_SH   := $(if $(LONG),$(LONG_SH)) $(addprefix test_cli_,serve.sh chat.sh $(if $(SIMS),gpu.sh:sim) memory.sh files.sh run.sh)
+SCRIPTS   := $(if $(findstring thread,$(SAN)),,$(SLOW_SH) $(if $(filter 1,$(CUDA)),$(GPU_PARTS))) \
+             $(filter-out $(SLOW_SH) $(LONG_SH) test_cli_gpu.sh,$(notdir $(wildcard tests/test_*.sh)))
+# Programs that take longest, among the rest in the order of their names.
+SLOW      := $(addprefix test_,sim_prompts forward sim_forward sim_state experts_cpu prefix_drive prefix_cache reader grammar_answers)
 RUN_TESTS  = GPU_TESTS='$(GPU_TESTS) $(GPU_PARTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' TEST_SAN='$(SAN)' tools/run_tests.sh $B
 check test: all tests
-	$Q$(RUN_TESTS) $(SCRIPTS) $(SIMS) $(TESTS) $(TEST_CU) $(FUZZ_ALL) check_layers.sh
+	$Q$(RUN_TESTS) $(SCRIPTS) $(filter $(SIMS) $(TESTS),$(SLOW)) $(filter-out $(SLOW),$(SIMS) $(TESTS)) $(TEST_CU) \
+	    $(FUZZ_ALL) check_layers.sh
 
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
 	$QONLY_GPU=1 $(RUN_TESTS) $(GPU_TESTS) $(GPU_PARTS)

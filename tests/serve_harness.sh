@@ -1,11 +1,8 @@
 # serve_harness.sh - what the tests of moe-serve share; each sources it after cli_harness.sh: a server
 # of its own, and a client that asks it.
-patience=60
 serve=$build/moe-serve
 client=$build/tests/http_client
 pid=
-
-equal() { if [ "$2" = "$3" ]; then ok; else bad "$1: expected '$2', got '$3'"; fi; }
 
 # start ARGUMENTS...: waits until the server is ready; its port is in $port. It listens on $listen and prints
 # the address $at.
@@ -35,7 +32,7 @@ trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
 
 # ask METHOD PATH ...: status in $status, body in $tmp/body
 ask() {
-    timeout $patience "$client" "$port" "$@" >"$tmp/answer" 2>"$tmp/err"
+    timeout $wait_limit_s "$client" "$port" "$@" >"$tmp/answer" 2>"$tmp/err"
     status=$(sed -n '1s/^HTTP.1.1 \([0-9]*\).*/\1/p' "$tmp/answer")
     sed '1,/^$/d' "$tmp/answer" >"$tmp/body"
 }

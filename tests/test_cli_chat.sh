@@ -4,7 +4,6 @@
 set -u
 area=cli_chat
 . tests/cli_harness.sh
-patience=20
 chat="$run chat"
 [ "${TEST_THREADS:-}" ] || export MOE_THREADS=1       # beside other tests the fastest
 
@@ -167,7 +166,7 @@ ln -s model.gguf "$tmp/link.gguf"
 ln -s nothing "$tmp/link.none"
 for x in fifo:"no file" folder:"no file" secret:"cannot be read" link.gguf:"no saved chat" link.none:"a link to"; do
     [ "${x%:*}" != secret ] || [ ! -r "$tmp/secret" ] || continue        # root reads everything
-    printf "/save $tmp/${x%%:*}\n" | timeout $patience $chat -m $qwen >"$tmp/out" 2>"$tmp/err"
+    printf "/save $tmp/${x%%:*}\n" | timeout $wait_limit_s $chat -m $qwen >"$tmp/out" 2>"$tmp/err"
     holds $? -eq 1 "/save to $x"
     said "$tmp/${x%%:*}: is " "/save to $x"
     said "${x#*:}" "/save to $x"
@@ -229,7 +228,7 @@ for m in $qwen $gptoss; do
     exec 3>"$tmp/talk"
     printf "$a" >&3
     waited=0
-    until [ -s "$tmp/out" ] || [ $waited -ge $((patience * 10)) ] || ! kill -0 $pid 2>/dev/null; do
+    until [ -s "$tmp/out" ] || [ $waited -ge $((wait_limit_s * 10)) ] || ! kill -0 $pid 2>/dev/null; do
         sleep 0.1
         waited=$((waited + 1))
     done
@@ -573,7 +572,7 @@ check(q.wait() == 130, "Ctrl-C in a pipe: %d" % q.returncode)
 print("\n".join(results))
 P
 if [ "$python" ] && "$python" -c 'import pty, os; os.waitstatus_to_exitcode' 2>/dev/null; then
-    "$python" "$tmp/person.py" "$build/moe-run" "$tmp/state" $gptoss $patience >"$tmp/results" 2>"$tmp/err"
+    "$python" "$tmp/person.py" "$build/moe-run" "$tmp/state" $gptoss $wait_limit_s >"$tmp/results" 2>"$tmp/err"
     holds $? -eq 0 "the person at the terminal"
     while read -r result what; do
         if [ "$result" = ok ]; then ok; else bad "at a terminal: $what"; fi

@@ -59,7 +59,7 @@ stop
 
 # ---- asked while an answer is under way: a question is answered in between, a wish after it
 start -m $qwen --ctx 2048
-(timeout $patience "$client" $port POST /v1/chat/completions \
+(timeout $wait_limit_s "$client" $port POST /v1/chat/completions \
     -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 1500 700)',"ignore_eos":true,"stream":true}' >"$tmp/long") &
 long=$!
 for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.02; done
@@ -78,7 +78,7 @@ stop
 start -m $qwen --ctx 2048 --parallel 1
 longs=
 for i in 1 2 3; do
-    (timeout $patience "$client" $port POST /v1/chat/completions \
+    (timeout $wait_limit_s "$client" $port POST /v1/chat/completions \
         -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 600 300)',"ignore_eos":true}' >"$tmp/long$i") &
     longs="$longs $!"
 done
@@ -119,7 +119,7 @@ more "bytes of the plan" plan.ram.total 0
 cp "$tmp/tick" "$tmp/body"
 equal "an expert, a character" $n "$(value map | tr -d '\n' | wc -c)"
 # somebody watches a conversation, and gets to see it
-(timeout $patience "$client" $port GET /moe-events -H "$k" -q 8 >"$tmp/watched") &
+(timeout $wait_limit_s "$client" $port GET /moe-events -H "$k" -q 8 >"$tmp/watched") &
 watcher=$!
 for i in $(seq 50); do ! grep -q '^event: tick' "$tmp/watched" || break; sleep 0.01; done
 gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
@@ -132,7 +132,7 @@ if grep -q '"tokens":24,' "$tmp/body"; then ok; else bad "tokens are not counted
 # more than there is room for, and the server stops while they watch
 watchers=
 for i in $(seq 34); do
-    (timeout $patience "$client" $port GET /moe-events -H "$k" -q 100000 >"$tmp/watch.$i") &
+    (timeout $wait_limit_s "$client" $port GET /moe-events -H "$k" -q 100000 >"$tmp/watch.$i") &
     watchers="$watchers $!"
 done
 for i in $(seq 500); do

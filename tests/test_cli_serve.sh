@@ -139,7 +139,7 @@ for m in $qwen $gptoss; do
     done
     clients=
     for i in $asked; do
-        timeout $patience "$client" "$port" POST /v1/chat/completions -d "$(question $i)" >"$tmp/with_others.$i" &
+        timeout $wait_limit_s "$client" "$port" POST /v1/chat/completions -d "$(question $i)" >"$tmp/with_others.$i" &
         clients="$clients $!"
     done
     wait $clients
@@ -192,7 +192,7 @@ gives 400 '"param":"messages"' POST /v1/chat/completions -H "$k" -d '{}'
 gives 400 'maximum context length is 256 tokens' POST /v1/chat/completions -H "$k" \
     -d "{\"messages\":[{\"role\":\"user\",\"content\":\"$(seq 400 | tr '\n' ' ')\"}]}"
 gives 415 'error' POST /v1/chat/completions -H "$k" -H "Content-Encoding: gzip" -d '{}'
-expect 1 "in use; use another --listen" timeout $patience $serve -m $qwen --listen 127.0.0.1:$port
+expect 1 "in use; use another --listen" timeout $wait_limit_s $serve -m $qwen --listen 127.0.0.1:$port
 stop
 
 # ---- a file of more keys than anything holds at a fixed size
@@ -233,7 +233,7 @@ if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks:
 
 # ---- large requests, which take seconds to prepare, hold up no small one
 { printf '{"max_tokens":1,"messages":[{"role":"user","content":"'; yes 'A fox, a dog and 7 cats.' | head -c 6000000 | tr '\n' ' '; printf '"}]}'; } >"$tmp/large"
-for i in 1 2; do timeout $patience "$client" $port POST /v1/chat/completions -f "$tmp/large" >"$tmp/large.$i" & done
+for i in 1 2; do timeout $wait_limit_s "$client" $port POST /v1/chat/completions -f "$tmp/large" >"$tmp/large.$i" & done
 second=$!
 for i in $(seq 1000); do ask GET /slots; [ "$(value 0.n_waiting)" -lt 1 ] || break; sleep 0.02; done
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
@@ -284,16 +284,16 @@ refuse 2 "it is empty" $serve --api-key ""
 for o in bla "" / http:// ://a.example http:/a.example https://a.example/ https://a.example/x "https://a.example:" \
          https://a.example:0 https://a.example:65536 https://a.example:x "https://a b.example" "https://*.example" null \
          https://u@a.example "http://[::1" "http://[]" "http://[a.example]" 1s://a.example "https://a.example https://b.example"; do
-    refuse 2 "--cors: '$o' is neither * nor SCHEME://HOST[:PORT] such as https://a.example" timeout $patience $serve --listen 1.2.3.4.5:0 --cors "$o"
+    refuse 2 "--cors: '$o' is neither * nor SCHEME://HOST[:PORT] such as https://a.example" timeout $wait_limit_s $serve --listen 1.2.3.4.5:0 --cors "$o"
 done
 for o in "*" http://a.example https://a.example:8443 "http://[fe80::1]:3000" chrome-extension://abcdef http://10.0.0.5:65535 http://my_box; do
-    refuse 1 "not an address such as" timeout $patience $serve -q --listen 1.2.3.4.5:0 --cors "$o"
+    refuse 1 "not an address such as" timeout $wait_limit_s $serve -q --listen 1.2.3.4.5:0 --cors "$o"
 done
 refuse 2 "unknown option --frobnicate (moe-serve --help lists them)" $serve --frobnicate
 refuse 2 "--port: use --listen ADDRESS:PORT" $serve --port 8081
 refuse 2 "-np: 0 is out of range" $serve -np 0
-expect 1 "nonexistent" timeout $patience $serve -np 4 -m /nonexistent.gguf --listen 127.0.0.1:0
-expect 1 "nonexistent" timeout $patience $serve -m /nonexistent.gguf --listen 127.0.0.1:0
+expect 1 "nonexistent" timeout $wait_limit_s $serve -np 4 -m /nonexistent.gguf --listen 127.0.0.1:0
+expect 1 "nonexistent" timeout $wait_limit_s $serve -m /nonexistent.gguf --listen 127.0.0.1:0
 expect 0 "OpenAI" $run serve --help
 
 # ---- conversations that take turns, and a server that was killed: what was read is not read again
@@ -359,11 +359,11 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     start -m $m --ctx 4096 --parallel 4 --stop-after 0
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
     said=$(value choices.0.message.content)
-    timeout $patience "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
+    timeout $wait_limit_s "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
     first=$!
-    timeout $patience "$client" $port POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"n":8,"ignore_eos":true}' >"$tmp/long.2" &
+    timeout $wait_limit_s "$client" $port POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"n":8,"ignore_eos":true}' >"$tmp/long.2" &
     for i in $(seq 400); do [ "$(busy)" -lt 2 ] || break; sleep 0.02; done
-    timeout $patience "$client" $port POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" >"$tmp/long.3" &
+    timeout $wait_limit_s "$client" $port POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" >"$tmp/long.3" &
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
     equal "$m: with three others" "$said" "$(value choices.0.message.content)"
     if kill -0 $first 2>/dev/null && [ "$(busy)" -ge 2 ]; then ok; else bad "$m: the long ones did not run meanwhile"; fi
@@ -375,7 +375,7 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     wait
 done
 start -m $qwen --ctx 4096 --parallel 1 --stop-after 0
-timeout $patience "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
+timeout $wait_limit_s "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
 first=$!
 for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
 gives 503 'all slots are busy' GET '/slots?fail_on_no_slot=1'
@@ -390,14 +390,14 @@ expect 2 "parallel" "$serve" -m $qwen --parallel 0
 # ---- nor for a prompt whose tokens are all scored; a client that leaves frees its slot
 start -m $qwen --ctx 4096 --parallel 2 --stop-after 0
 scored="{\"prompt\":\"$words\",\"max_tokens\":1,\"echo\":true,\"logprobs\":1"
-timeout $patience "$client" $port POST /v1/completions -d "$scored}" >"$tmp/long.1" &
+timeout $wait_limit_s "$client" $port POST /v1/completions -d "$scored}" >"$tmp/long.1" &
 first=$!
 for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
 if kill -0 $first 2>/dev/null; then ok; else bad "while a prompt is scored: it was over first"; fi
 wait $first
 if grep -q '"token_logprobs":\[null,-' "$tmp/long.1"; then ok; else bad "a long prompt that is scored"; fi
-timeout $patience "$client" $port POST /v1/completions -d "$scored,\"n\":8}" >"$tmp/long.1" &
+timeout $wait_limit_s "$client" $port POST /v1/completions -d "$scored,\"n\":8}" >"$tmp/long.1" &
 first=$!
 for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
 kill $first
@@ -420,7 +420,7 @@ stop
 
 # ---- stopping in the middle of an answer: it ends in order
 start -m $qwen --ctx 4096 --stop-after 0
-(timeout $patience "$client" $port POST /v1/chat/completions \
+(timeout $wait_limit_s "$client" $port POST /v1/chat/completions \
     -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4000,"ignore_eos":true,"stream":true}' >"$tmp/last") &
 for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.05; done
 stop
