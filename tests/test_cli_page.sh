@@ -151,10 +151,18 @@ if grep -q '\[cut\]' "$tmp"/watch.*; then bad "a stream broke when the server st
 if [ -x "$build/sim/moe-serve" ]; then
     serve=$build/sim/moe-serve run=$build/sim/moe-run
     unset MOE_DEVICE
-    cached() { case $1 in *'"cache":true'*) true ;; *) false ;; esac }
-    all=$(plan_number vram.total -m $qwen --device cuda --ctx 512)
-    vram=$(least_budget --vram "$all" $((all / 64)) cached -m $qwen --device cuda --ctx 512)
-    start -m $qwen --ctx 512 --device cuda --vram $((vram + all / 32)) --learn "$tmp/learnt"
+    # cached_vram ARGUMENTS...: of the sixty-fourths of all that is needed the most that leaves a cache
+    cached_vram() {
+        all=$(plan_number vram.total "$@")
+        for i in $(seq 63 -1 1); do
+            case $("$run" plan --json "$@" --vram $((all * i / 64)) 2>"$tmp/err") in
+            *'"cache":true'*) echo $((all * i / 64)); return ;;
+            esac
+        done
+    }
+    few="-m $qwen --ctx 512 --device cuda"
+    vram=$(cached_vram $few)
+    start $few --parallel 1 --vram "$vram" --learn "$tmp/learnt"
     gives 200 '"active":true' GET /moe-hot-cache
     more "bytes in VRAM" used_bytes 0
     keep before
@@ -180,7 +188,7 @@ if [ -x "$build/sim/moe-serve" ]; then
     gives 200 '"finish_reason"' POST /v1/chat/completions -d "$hello}"
     stop
     # our own file: what --learn wrote; and that of another model
-    start -m $qwen --ctx 512 --device cuda --vram $((vram + all / 32))
+    start $few --parallel 1 --vram "$vram"
     gives 200 '"exchanged"' POST /moe-hot-cache -f "$tmp/learnt"
     sed 's/"model": *"[0-9a-f]*"/"model":"0123456789abcdef"/' "$tmp/learnt" >"$tmp/foreign"
     if cmp -s "$tmp/learnt" "$tmp/foreign"; then bad "the file names no model"; else ok; fi
@@ -199,8 +207,7 @@ if [ -x "$build/sim/moe-serve" ]; then
     gives 200 '"layers":[{"layer":1,"hot_experts":[0,1,2,' GET /moe-hot-cache
     stop
     glm="-m $tmp/glm.gguf --ctx 512 --chunk 64 --device cuda"
-    all=$(plan_number vram.total $glm)
-    vram=$(least_budget --vram "$all" $((all / 64)) cached $glm)
+    vram=$(cached_vram $glm)
     start $glm --parallel 1 --vram "$vram" --learn "$tmp/learnt-glm"
     gives 200 '"active":true' GET /moe-hot-cache
     gives 200 '"completion_tokens":24' POST /v1/chat/completions -d "$hello,\"ignore_eos\":true}"

@@ -85,7 +85,7 @@ limit=${TEST_LIMIT:-120}
 # No test measures this machine but those that are about it. (Sanitizers: too slow for these figures.)
 [ "${TEST_SAN:-}" ] || export TEST_SPEEDS=tests/golden/speeds.json
 # before a test changes HOME: python3 may be a shim, which takes a third of a second
-export TEST_PYTHON="$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)"
+export TEST_PYTHON="${TEST_PYTHON-$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)}"
 
 tmp=$(mktemp -d "$TMPDIR/moe-check-XXXXXX") || exit 1
 logs=$build/tests/logs
