@@ -352,7 +352,7 @@ static int most_at_a_look(reader *r, batch *b, bool go_on)
 {
     uint64_t tags[64];
     int most = 0;
-    for (long ms = 1; ms <= (go_on ? 4096 : 64) && most < 8; ms *= 2) {
+    for (long ms = 1; ms <= (go_on ? 4096 : 16) && most < 8; ms *= 2) {
         const struct timespec a_while = { ms / 1000, ms % 1000 * 1000000 };
         CHECK(reader_submit(r, b->jobs, b->n, NULL) == 0);
         if (go_on) reader_go_on(r);
@@ -375,7 +375,7 @@ static void test_go_on(reader_options as, const char *name)
     if (!r) goto done;
     const int most = most_at_a_look(r, b, true);
     CHECK_MSG(most >= 8, "%s: at most %d jobs without a call", name, most);
-    for (int i = 0; i < 50; i++) {       /* come and go at all moments */
+    for (int i = 0; i < test_rounds(50, 15); i++) {      /* at random moments */
         clear_memory(b);
         CHECK(reader_submit(r, b->jobs, b->n, &err) == 0);
         reader_go_on(r);
