@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "moe/upload_tuner.h"
+#include "moe/trial.h"
 
 /* Of the copies during one token: a third of the bus's time at 300 tokens/s and 50 GB/s. Four
  * experts of gpt-oss or thirty of Qwen3-Next. */
@@ -34,7 +34,7 @@ struct vram_cache {
     uint64_t *slabs;                     /* [n_layer, n_expert, SLAB_COUNT] in VRAM, or NULL */
     bool *row_changed;                   /* [n_layer]: of slabs, since they were published */
     pool *team;
-    upload_tuner tuner;
+    trial_worth worth;                   /* of the copies during tokens */
     /* prompts */
     int layer;                           /* of the picks */
     frame_table_swap *swaps;             /* [n_expert] */
@@ -183,22 +183,22 @@ void vram_cache_count_call(vram_cache *v, int layer, int cold_slots, double seco
 
 void vram_cache_token(vram_cache *v, double seconds, int hits, int n)
 {
-    const upload_tuner *t = &v->tuner;
-    switch (upload_tuner_token(&v->tuner, seconds, hits, n)) {
-    case UPLOAD_RESTS:
+    const trial_worth *w = &v->worth;
+    switch (trial_worth_token(&v->worth, seconds, hits, n)) {
+    case TRIAL_WORTH_RESTS:
         log_line("expert cache: moving experts costs %.1f%% of a token's time and finds no more of "
-                 "them; it rests for %d tokens", 100 * t->price, t->left);
+                 "them; it rests for %d tokens", 100 * w->price, w->left);
         break;
-    case UPLOAD_WAKES:
+    case TRIAL_WORTH_WAKES:
         log_line("expert cache: experts are moved again");
         break;
-    case UPLOAD_NOTHING: break;
+    case TRIAL_WORTH_NOTHING: break;
     }
 }
 
 int vram_cache_exchange(vram_cache *v, err_ctx *err)
 {
-    const bool collected = exchange(v, upload_tuner_allows(&v->tuner));
+    const bool collected = exchange(v, trial_worth_runs(&v->worth));
     refresh(v);
     vram_cache_publish(v);
     return collected ? 0 : gpu_wait(v->g, err);
@@ -525,7 +525,7 @@ int vram_cache_create(vram_cache **out, gpu *g, const expert_banks *b, expert_st
     v->team = o->team;
     v->n_layer = o->n_layer;
     v->profile = o->profile;
-    upload_tuner_begin(&v->tuner);
+    trial_worth_begin(&v->worth);
     const int rc = make(v, o, err);
     if (rc < 0) {
         vram_cache_free(v);

@@ -59,7 +59,7 @@ void vram_cache_chosen(vram_cache *v, int layer, const uint32_t *chosen, int n);
 /* For the profile: one call of a layer, the slots that the CPU computed and their seconds. */
 void vram_cache_count_call(vram_cache *v, int layer, int cold_slots, double seconds);
 /* Seconds of a single token, and how many of its n choices hit. Copies that do not pay rest for a
- * while (upload_tuner.h). */
+ * while (trial.h). */
 void vram_cache_token(vram_cache *v, double seconds, int hits, int n);
 
 /* The device has chosen all experts of a token; it may still compute. Arrived copies enter the map,

@@ -566,7 +566,7 @@ expert_server_stats expert_server_counts(const expert_server *c)
 {
     expert_server_stats s = c->s;
     /* whatever is being tried out */
-    s.fetching = c->levels.tuner.level > 0 && !c->levels.paused;
+    s.fetching = c->levels.fetch.level > 0 && !c->levels.paused;
     return s;
 }
 

@@ -1,7 +1,19 @@
-/* postfetch_levels.c - two tuners that take turns, and the table that follows from their levels. */
+/* postfetch_levels.c - two searches that take turns, and the table that follows from their levels.
+ *
+ * Costs are seconds for each cold expert, so that tokens with different numbers of them compare. */
 #include "engine/gpu/postfetch_levels.h"
 
 #include <string.h>
+
+/* What a level means where m of k chosen experts are cold. First downs alone: while they cross the
+ * bus, the CPU computes gate and up. With one or two experts a token some levels mean the same. */
+static void split_level(const postfetch_levels *f, int level, int m, int *n_down, int *n_all)
+{
+    const int n = (level * m + f->k / 2) / f->k;
+    const int all = n > m ? (n - m + 1) / 2 : 0;         /* 3 slabs of each, at most m downs */
+    *n_all = min_int(min_int(all, n / 3), min_int(f->pad_all, m));
+    *n_down = min_int(min_int(n - 3 * *n_all, m - *n_all), f->pad_down);
+}
 
 /* For each number of cold experts, how many downs and how many whole experts to fetch. */
 static void set(postfetch_levels *f, int level, bool reads_ahead)
@@ -9,7 +21,7 @@ static void set(postfetch_levels *f, int level, bool reads_ahead)
     memset(f->table, 0, FETCH_TABLE);
     for (int m = 1; m <= f->k && level > 0; m++) {
         int n_down, n_all;
-        postfetch_tuner_split(&n_down, &n_all, level, m, f->k, f->pad_down, f->pad_all);
+        split_level(f, level, m, &n_down, &n_all);
         f->table[m] = (uint8_t)n_down;
         f->table[GPU_FETCH_COUNTS + m] = (uint8_t)n_all;
     }
@@ -19,10 +31,10 @@ static void set(postfetch_levels *f, int level, bool reads_ahead)
 
 static void set_now(postfetch_levels *f)
 {
-    set(f, postfetch_tuner_now(&f->tuner), postfetch_tuner_now(&f->prediction_tuner) > 0);
+    set(f, trial_levels_now(&f->fetch), trial_levels_now(&f->read) > 0);
 }
 
-/* What the measured speeds promise; 0: nothing. */
+/* By the measured speeds; 0: nothing. */
 static int promised_level(const postfetch_levels *f, const expert_bank *bank, const speeds *rate)
 {
     int n_down, n_all;
@@ -33,65 +45,61 @@ static int promised_level(const postfetch_levels *f, const expert_bank *bank, co
 
 static int highest_level(const postfetch_levels *f)
 {
-    const int room = f->pad_down + 2 * f->pad_all, most = f->post.max_transfers;
-    return most > 0 && most < room ? most : room;
+    const int fits = f->pad_down + 2 * f->pad_all, most = f->post.max_transfers;
+    return most > 0 && most < fits ? most : fits;
 }
 
-/* Where the speeds promise nothing, a modest level waits for its trial. */
+/* Where the speeds promise nothing, half of the downs wait for their trial. */
 void postfetch_levels_begin(postfetch_levels *f, const expert_bank *bank, const speeds *rate)
 {
     const int most = bank ? highest_level(f) : 0;
     const int promised = most > 0 ? promised_level(f, bank, rate) : 0;
-    const int modest = max_int(f->k / 2, 1);
-    postfetch_tuner_begin(&f->tuner, min_int(promised > 0 ? promised : modest, most), most,
-                          promised > 0, f->post.always);
-    postfetch_tuner_begin(&f->prediction_tuner, f->can_predict, f->can_predict, f->can_predict,
-                          f->post.prediction_always);
+    const int half = max_int(f->k / 2, 1);
+    trial_levels_begin(&f->fetch, min_int(promised > 0 ? promised : half, most), most, promised > 0,
+                       f->post.always);
+    trial_levels_begin(&f->read, f->can_predict, f->can_predict, f->can_predict,
+                       f->post.prediction_always);
     set_now(f);
 }
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
 /* Costs are reported for a whole token like the last one. */
-static double token_ms(const postfetch_tuner *f, double cost) { return cost * f->n_cold * 1e3; }
+static double token_ms(const postfetch_levels *f, double cost) { return cost * f->n_cold * 1e3; }
 
-static void tell_trial(const postfetch_tuner *f, const char *what, const char *before,
-                       const char *after)
+static void log_trial(const postfetch_levels *f, const char *what, const trial_levels *t)
 {
-    log_line("%s: %s%d%s %.2f ms a token, %d %.2f; %d from now on", what, before, f->last.level,
-             after, token_ms(f, f->last.cost[0]), f->last.candidate,
-             token_ms(f, f->last.cost[1]), f->level);
+    log_line("%s: level %d %.2f ms a token, %d %.2f; %d from now on", what, t->last.level,
+             token_ms(f, t->last.cost[0]), t->last.candidate, token_ms(f, t->last.cost[1]),
+             t->level);
 }
 
-static void tell_switch(const postfetch_tuner *f, const char *what, const char *pays,
-                        const char *pays_not)
+static void log_switch(const postfetch_levels *f, const char *what, const trial_levels *t)
 {
-    const int without = f->switched.candidate == 0, with = !without;
+    const int without = t->switched.candidate == 0, with = !without;
     log_line("%s %s: %.2f ms a token with it, %.2f without; it is %s", what,
-             with ? pays : pays_not, token_ms(f, f->switched.cost[with]),
-             token_ms(f, f->switched.cost[without]), with ? "on" : "off for now");
+             with ? "pays" : "does not pay here", token_ms(f, t->switched.cost[with]),
+             token_ms(f, t->switched.cost[without]), with ? "on" : "off for now");
 }
 
-/* One of the two tries something out at a time. */
-bool postfetch_levels_token(postfetch_levels *f, double s, int n_cold)
+static void run_trial(postfetch_levels *f, const char *what, trial_levels *t, double cost,
+                      bool logs_switch)
 {
-    postfetch_tuner *fetch = &f->tuner, *guess = &f->prediction_tuner;
+    const trial_event event = trial_levels_token(t, cost);
+    if (event == TRIAL_ENDED && f->post.debug) log_trial(f, what, t);
+    if (event == TRIAL_SWITCHED && logs_switch) log_switch(f, what, t);
+}
+
+/* At most one of the two has a trial at a time. */
+bool postfetch_levels_token(postfetch_levels *f, double seconds, int n_cold)
+{
     const int level = f->level;
-    const bool debug = f->post.debug, reads_ahead = f->reads_ahead;
-    tuner_event event;
+    const bool reads_ahead = f->reads_ahead;
+    const double cost = n_cold > 0 ? seconds / n_cold : 0;
     if (f->post.frozen || f->paused) return false;
-    if (guess->candidate < 0) {
-        event = postfetch_tuner_token(fetch, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && debug)
-            tell_trial(fetch, "post-fetch", "", " matrices a layer");
-        if (event == TUNER_SWITCHED) tell_switch(fetch, "post-fetch", "pays", "does not pay here");
-    }
-    if (fetch->candidate < 0) {
-        event = postfetch_tuner_token(guess, s, n_cold);
-        if (event == TUNER_TRIAL_ENDED && debug) tell_trial(guess, "reading ahead", "level ", "");
-        if (event == TUNER_SWITCHED && debug)
-            tell_switch(guess, "reading ahead", "pays", "does not pay here");
-    }
+    if (n_cold > 0) f->n_cold = n_cold;
+    if (f->read.candidate < 0) run_trial(f, "post-fetch", &f->fetch, cost, true);
+    if (f->fetch.candidate < 0) run_trial(f, "reading ahead", &f->read, cost, f->post.debug);
     set_now(f);
     return f->level != level || f->reads_ahead != reads_ahead;
 }
