@@ -77,8 +77,8 @@ PTX     := $(or $(lastword $(ARCHS)),$(firstword $(ALL_ARCHS)))
 FOR_GPU := $(if $(ARCHS),sm_$(subst $(space),$(comma),$(ARCHS)),PTX of compute_$(PTX))
 endif
 
-# Missing packages are named and, where that is allowed, installed: see tools/bootstrap.sh. Goals that
-# build nothing, and make -n, need none.
+# tools/bootstrap.sh names missing packages. Only make run and make check install them. Goals that build
+# nothing, and make -n, need none.
 ifneq ($(BUILDS),)
 ifeq ($(CUDA)$(NVCC),1)
 $(error CUDA is asked for, but there is no nvcc on the PATH or in /usr/local/cuda/bin; CUDA=0 builds for the CPU alone)
@@ -88,7 +88,7 @@ $(error check-gpu needs a GPU and nvcc, and this would be built for the CPU alon
 endif
 ifeq ($(findstring n,$(firstword -$(MAKEFLAGS))),)
 BOOTSTRAP := $(shell DEPS=$(call quoted,$(DEPS)) URING='$(URING)' CUDA='$(CUDA)' CC=$(call quoted,$(CC)) \
-                     CURL='$(CURL)' tools/bootstrap.sh >&2; echo $$?)
+                     CURL='$(CURL)' INSTALL=$(if $(filter run check,$(BUILDS)),1,0) tools/bootstrap.sh >&2; echo $$?)
 ifneq ($(BOOTSTRAP),0)
 $(error packages are missing: see above)
 endif

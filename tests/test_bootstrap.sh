@@ -1,12 +1,12 @@
 #!/bin/sh
-# test_bootstrap.sh BUILD - libcurl on machines that have it and machines that do not: which packages
-# make asks for, and whether moe-run pull is built.
+# test_bootstrap.sh BUILD - which packages make names and which it installs; libcurl on machines with
+# and without it, and whether moe-run pull is built.
 set -u
 area=bootstrap
 . tests/cli_harness.sh
-unset CUDA URING CURL CC CPPFLAGS DEPS MAKEFLAGS MAKELEVEL    # what the make that runs the tests was told
+unset CUDA URING CURL CC CPPFLAGS DEPS MAKEFLAGS MAKELEVEL    # set by the make that runs the tests
 
-# ---- a machine with everything but libcurl; its apt-get writes down what it is asked for
+# ---- a machine with everything but libcurl; its apt-get records its arguments
 mkdir "$tmp/bin"
 fake() { cat >"$tmp/bin/$1" && chmod +x "$tmp/bin/$1"; }
 fake apt-get <<EOF
@@ -34,7 +34,7 @@ else
         curl=$1 text=$2
         shift 2
         : >"$tmp/asked"
-        CURL=$curl CC=cc PATH="$tmp/bin:$PATH" tools/bootstrap.sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+        INSTALL=1 CURL=$curl CC=cc PATH="$tmp/bin:$PATH" tools/bootstrap.sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
         got=$?
         asked=$(sed 's/^install -y --no-install-recommends *//' "$tmp/asked")
         if [ $got -eq 0 ] && [ "$asked" = "$text" ]; then ok; else bad "CURL=$curl $*: exit $got, asked for '$asked'"; fi
@@ -46,6 +46,23 @@ else
     asks 1 'libcurl4-openssl-dev'
     asks 1 'other libcurl4-openssl-dev' +other
 fi
+
+# ---- make names missing packages and stops; only run and check install them
+# goal GOAL TEXT: make GOAL on a machine without its compiler hands apt-get just this
+goal() {
+    : >"$tmp/asked"
+    PATH="$tmp/bin:$PATH" make -q CUDA=0 CURL=0 CC=no-such-cc $1 >"$tmp/out" 2>"$tmp/err" </dev/null
+    asked=$(cat "$tmp/asked")
+    if [ "$asked" = "$2" ]; then ok; else bad "make $1: apt-get was called with '$asked'"; fi
+}
+line="install -y --no-install-recommends no-such-cc"
+for g in '' all tests install deb; do
+    goal "$g" ""
+    if grep -q "type:  apt-get update && apt-get $line" "$tmp/err"; then ok; else bad "make $g: no line to type: $(cat "$tmp/err")"; fi
+    if grep -q "packages are missing" "$tmp/err"; then ok; else bad "make $g goes on"; fi
+done
+goal run "$line"
+goal check "$line"
 
 # ---- the Makefile, with a compiler that finds libcurl's headers and one that does not
 mkdir -p "$tmp/include/curl"

@@ -1,11 +1,11 @@
 #!/bin/sh
-# bootstrap.sh - makes sure that what the Makefile needs is installed.
+# bootstrap.sh - checks that the packages which the Makefile needs are installed.
 #
-# Silent if nothing is missing. Otherwise names the packages and installs them where that needs no
-# question (root, or sudo without a password); else prints the line to type and exits 1.
-# Reads CC, CUDA (1: nvcc needs a C++ compiler), URING (0: liburing is not wanted), CURL (1: libcurl is
-# needed, 0: it is not wanted; else it comes along where other packages do, since all but one verb is
-# built without it) and DEPS (a prefix that may hold the headers instead). Arguments ask for more:
+# Silent if nothing is missing. Otherwise names the packages, prints the line that installs them and
+# exits 1. With INSTALL=1 it installs them if that needs no password (root, or sudo -n).
+# Reads CC, CUDA (1: nvcc needs a C++ compiler), URING (0: without liburing), CURL (1: libcurl is
+# needed, 0: without it; else it is named only together with other packages, because all but one verb
+# are built without it) and DEPS (a prefix with the headers). Arguments ask for more:
 # command=package if the command is missing, +package in any case.
 set -u
 
@@ -54,15 +54,14 @@ if ! have apt-get; then
     exit 1
 fi
 install="apt-get install -y --no-install-recommends$missing"
-if [ "$(id -u)" = 0 ]; then
-    sudo=
-elif have sudo && sudo -n true 2>/dev/null; then
-    sudo="sudo -n"
-else
-    if have sudo; then echo "type:  sudo apt-get update && sudo $install"
-    else echo "type, as root:  apt-get update && $install"; fi
+sudo=
+[ "$(id -u)" = 0 ] || ! have sudo || sudo=sudo
+if [ "${INSTALL:-0}" != 1 ] || { [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; }; then
+    [ "$sudo" ] || [ "$(id -u)" = 0 ] || as=", as root"
+    echo "type${as:-}:  ${sudo:+$sudo }apt-get update && ${sudo:+$sudo }$install"
     exit 1
 fi
+sudo=${sudo:+sudo -n}
 echo "installing them: ${sudo:+sudo }$install"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
