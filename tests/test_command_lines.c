@@ -79,6 +79,8 @@ static const struct { int code; const char *says, *words;
     {0, "{\"x\": 0.1, \"y\": [1e-05, 2]}", "run render -m qwen.gguf call.json"},
     {0, "functions.f to=assistant", "run render -m gptoss.gguf call.json"},
     {1, "half.json", "run render -m qwen.gguf half.json"},
+    {1, "bare.json: messages[0].role: it is missing", "run render -m qwen.gguf bare.json"},
+    {2, "--reasoning: 'some' is none of", "run render qwen.gguf req.json --reasoning some"},
     /* models */
     {0, "gpt-oss-20b", "run models"},
     {0, "\"name\"", "run models --json"},
@@ -443,6 +445,7 @@ static bool make_files(void)
         "[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":0.1,\"y\":[1e-5,2]}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"ok\"}]}");
     put_text("half.json", "{\"a\":\n");
+    put_text("bare.json", "{\"messages\":[{\"content\":\"Hi\"}]}");
     put_text("not.json", "{\"properties\": {\"a\": {\"not\": {}}}}");
     put_text("yes.gbnf", "root ::= \"yes\" | \"no\"\n");
     put_text("left.gbnf", "root ::= root \"x\"\n");
