@@ -1,5 +1,5 @@
-/* test_api_write.c - events to answers of five APIs: the exact bytes of small streams, and that the
- * pieces of a stream, joined, are the answer that comes in one. */
+/* test_api_write.c - events to answers of five APIs: the exact bytes of small streams, which are in
+ * tests/cases/api_answers.txt, and that a stream holds the same as the answer in one piece. */
 #include "cli/serve/api.h"
 
 #include <math.h>
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/case_file.h"
 #include "tests/test.h"
 
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]"
@@ -17,6 +18,8 @@ static int collect(void *ctx, const char *bytes, size_t n)
     return 0;
 }
 
+static const char *const names_of[] = { "chat", "completion", "responses", "messages", "ollama",
+                                        "generate" };
 static const api_names names = { "demo", "R", 86400 };
 static const api_usage at_begin = { .n_prompt = 10, .n_cached = 4 };
 static const api_usage at_end = { .n_prompt = 10, .n_cached = 4, .n_answer = 7, .n_reasoning = 2,
@@ -73,148 +76,24 @@ static void check_text(const char *got, const char *want, const char *label)
 
 /* ---- the bytes of small answers ------------------------------------------------------------ */
 
-#define CHUNK "data: {\"id\":\"chatcmpl-R\",\"object\":\"chat.completion.chunk\"," \
-    "\"created\":86400," \
-              "\"model\":\"demo\",\"system_fingerprint\":\"moe\","
-#define TIMINGS "\"timings\":{\"cache_n\":4,\"prompt_n\":6,\"prompt_ms\":6.000," \
-                "\"prompt_per_second\":1000.000,\"predicted_n\":7,\"predicted_ms\":7.000," \
-                "\"predicted_per_second\":1000.000}"
-#define USAGE "\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":7,\"total_tokens\":17," \
-              "\"prompt_tokens_details\":{\"cached_tokens\":4}," \
-              "\"completion_tokens_details\":{\"reasoning_tokens\":2}}"
-
-static const struct {
-    api_kind kind;
-    const char *body, *events;
-    answer_end end;
-    const char *stop_text, *want, *label;
-} bytes[] = {
-    { API_CHAT, "{" ASK ",\"stream\":true}", "rhm|ahi\n|i|cf|+{\"a\"|+:1}|)", ANSWER_STOP, NULL,
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-      "\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"hm\"},"
-      "\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\\n\"},"
-      "\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"call_R_2\","
-      "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]},"
-      "\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
-      "{\"arguments\":\"{\\\"a\\\"\"}}]},\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
-      "{\"arguments\":\":1}\"}}]},\"finish_reason\":null}]}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}],"
-      TIMINGS "}\n\n"
-      "data: [DONE]\n\n", "chat, stream" },
-    { API_CHAT, "{" ASK ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}", "",
-      ANSWER_LENGTH, NULL,
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-      "\"finish_reason\":null}],\"usage\":null}\n\n"
-      CHUNK "\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}],\"usage\":null,"
-      TIMINGS "}\n\n"
-      CHUNK "\"choices\":[]," USAGE "}\n\n"
-      "data: [DONE]\n\n", "chat, stream with usage, no text" },
-    { API_CHAT, "{" ASK "}", "cf|)|cg|+{}|)", ANSWER_STOP, NULL,
-      "{\"id\":\"chatcmpl-R\",\"object\":\"chat.completion\",\"created\":86400,\"model\":\"demo\","
-      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,"
-      "\"message\":{\"role\":\"assistant\","
-      "\"content\":null,\"refusal\":null,\"tool_calls\":[{\"id\":\"call_R_0\","
-      "\"type\":\"function\","
-      "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"id\":\"call_R_1\",\"type\":"
-      "\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]},\"logprobs\":null,"
-      "\"finish_reason\":\"tool_calls\"}]," USAGE "," TIMINGS "}",
-      "chat, two calls; no arguments are an empty object" },
-    { API_CHAT, "{" ASK ",\"parallel_tool_calls\":false}", "cf|+{}|)|cg|+{\"x\"|)|",
-      ANSWER_INTERRUPTED, NULL,
-      "{\"id\":\"chatcmpl-R\",\"object\":\"chat.completion\",\"created\":86400,\"model\":\"demo\","
-      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,"
-      "\"message\":{\"role\":\"assistant\","
-      "\"content\":null,\"refusal\":null,\"tool_calls\":[{\"id\":\"call_R_0\","
-      "\"type\":\"function\","
-      "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},\"logprobs\":null,"
-      "\"finish_reason\":\"tool_calls\"}]," USAGE "," TIMINGS "}", "chat, one call at most" },
-    { API_COMPLETION, "{\"prompt\":\"p\",\"stream\":true}", "ahi", ANSWER_STOP, NULL,
-      "data: {\"id\":\"cmpl-R\",\"object\":\"text_completion\",\"created\":86400,"
-      "\"model\":\"demo\","
-      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,\"text\":\"hi\",\"logprobs\":null,"
-      "\"finish_reason\":null}]}\n\n"
-      "data: {\"id\":\"cmpl-R\",\"object\":\"text_completion\",\"created\":86400,"
-      "\"model\":\"demo\","
-      "\"system_fingerprint\":\"moe\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,"
-      "\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", "completion, stream" },
-    { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"stream\":true}", "rhm|i|ahi|cf|+{}|)",
-      ANSWER_STOP, NULL,
-      "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_R\","
-      "\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\",\"content\":[],"
-      "\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":6,"
-      "\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":4,\"output_tokens\":0}}}\n\n"
-      "event: ping\ndata: {\"type\":\"ping\"}\n\n"
-      "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,"
-      "\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n"
-      "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":"
-      "{\"type\":\"thinking_delta\",\"thinking\":\"hm\"}}\n\n"
-      "event: ping\ndata: {\"type\":\"ping\"}\n\n"
-      "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":"
-      "{\"type\":\"signature_delta\",\"signature\":\"\"}}\n\n"
-      "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n"
-      "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":1,"
-      "\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n"
-      "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":"
-      "{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n"
-      "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":1}\n\n"
-      "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":2,"
-      "\"content_block\":{\"type\":\"tool_use\",\"id\":\"toolu_R_2\",\"name\":\"f\",\"input\":{}}}"
-      "\n\n"
-      "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":2,\"delta\":"
-      "{\"type\":\"input_json_delta\",\"partial_json\":\"{}\"}}\n\n"
-      "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":2}\n\n"
-      "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":"
-      "\"tool_use\",\"stop_sequence\":null},\"usage\":{\"input_tokens\":6,"
-      "\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":4,\"output_tokens\":7}}\n\n"
-      "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", "messages, stream" },
-    { API_MESSAGES, "{\"max_tokens\":9," ASK ",\"thinking\":{\"type\":\"disabled\"}}", "rhm|ahi",
-      ANSWER_STOP_TEXT, "END",
-      "{\"id\":\"msg_R\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\","
-      "\"content\":"
-      "[{\"type\":\"text\",\"text\":\"hi\"}],\"stop_reason\":\"stop_sequence\",\"stop_sequence\":"
-      "\"END\",\"usage\":{\"input_tokens\":6,\"cache_creation_input_tokens\":0,"
-      "\"cache_read_input_tokens\":4,\"output_tokens\":7}}", "messages, hidden reasoning, a stop" },
-    { API_MESSAGES, "{\"max_tokens\":9," ASK "}", "cf|+{ \"a\" :\n 12345678901234567890123 }|)|cg|"
-      "+broken|)", ANSWER_CONTEXT, NULL,
-      "{\"id\":\"msg_R\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"demo\","
-      "\"content\":"
-      "[{\"type\":\"tool_use\",\"id\":\"toolu_R_0\",\"name\":\"f\",\"input\":"
-      "{\"a\":12345678901234567890123}},{\"type\":\"tool_use\",\"id\":\"toolu_R_1\",\"name\":\"g\","
-      "\"input\":{\"arguments\":\"broken\"}}],\"stop_reason\":\"model_context_window_exceeded\","
-      "\"stop_sequence\":null,\"usage\":{\"input_tokens\":6,\"cache_creation_input_tokens\":0,"
-      "\"cache_read_input_tokens\":4,\"output_tokens\":7}}",
-      "messages, arguments keep their digits, what is no JSON is text" },
-    { API_OLLAMA_CHAT, "{" ASK "}", "rhm|ahi|cf|+{\"a\":\n1}|)", ANSWER_STOP, NULL,
-      "{\"model\":\"demo\",\"created_at\":\"1970-01-02T00:00:00Z\",\"message\":{\"role\":"
-      "\"assistant\",\"content\":\"\",\"thinking\":\"hm\"},\"done\":false}\n"
-      "{\"model\":\"demo\",\"created_at\":\"1970-01-02T00:00:00Z\",\"message\":{\"role\":"
-      "\"assistant\",\"content\":\"hi\"},\"done\":false}\n"
-      "{\"model\":\"demo\",\"created_at\":\"1970-01-02T00:00:00Z\",\"message\":{\"role\":"
-      "\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
-      "{\"a\":1}}}]},\"done\":false}\n"
-      "{\"model\":\"demo\",\"created_at\":\"1970-01-02T00:00:00Z\",\"message\":{\"role\":"
-      "\"assistant\",\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\",\"total_duration\":"
-      "13000000,\"load_duration\":0,\"prompt_eval_count\":10,\"prompt_eval_duration\":6000000,"
-      "\"eval_count\":7,\"eval_duration\":7000000}\n", "ollama, stream" },
-    { API_OLLAMA_GENERATE, "{\"prompt\":\"\"}", "", ANSWER_STOP, NULL,
-      "{\"model\":\"demo\",\"created_at\":\"1970-01-02T00:00:00Z\",\"response\":\"\",\"done\":true,"
-      "\"done_reason\":\"load\"}\n", "ollama, load" },
-};
-
 static void test_bytes(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(bytes); i++) {
-        char *got = answer(bytes[i].kind, bytes[i].body, bytes[i].events, bytes[i].end,
-                           bytes[i].stop_text);
-        check_text(got, bytes[i].want, bytes[i].label);
+    static case_file file;
+    const bool ok = case_file_read(&file, "api_answers.txt");
+    for (int i = 0; i < file.n && ok; i++) {
+        test_case *c = &file.cases[i];
+        char *want = strchr(c->want, '\n'), *how = strstr(c->head, ", ") + 2;
+        int kind = API_CHAT;
+        answer_end end = ANSWER_STOP;
+        while (kind < API_OLLAMA_GENERATE && !case_begins(c->head, names_of[kind], ',')) kind++;
+        while (end < ANSWER_INTERRUPTED && !case_begins(how, answer_end_name(end), ':')) end++;
+        *want++ = '\0';
+        char *got = answer((api_kind)kind, c->body, case_unescape(c->want), end,
+                           end == ANSWER_STOP_TEXT ? "END" : NULL);
+        check_text(got, want, c->head);
         mem_free(got);
     }
+    case_file_free(&file);
 }
 
 /* ---- a stream as a list of events ---------------------------------------------------------- */

@@ -1,0 +1,24 @@
+/* case_file.h - tables of test cases whose texts are better read as they are than as C strings.
+ *
+ *   == HEAD          a case begins; what stands before the first is a comment
+ *   BODY             any number of lines
+ *   >> WANT          to the end of the case, without its last newline */
+#ifndef TESTS_CASE_FILE_H
+#define TESTS_CASE_FILE_H
+
+#include "tests/test.h"
+
+enum { MOST_CASES = 256 };
+typedef struct test_case { char *head, *body, *want; } test_case;
+typedef struct case_file {
+    char *text;
+    test_case cases[MOST_CASES];
+    int n;
+} case_file;
+
+bool case_file_read(case_file *f, const char *name);     /* of tests/cases; false: a failed check */
+void case_file_free(case_file *f);
+bool case_begins(const char *text, const char *name, char end);  /* text is name, then end */
+char *case_unescape(char *s);            /* makes newlines of each \n, in place; returns s */
+
+#endif
