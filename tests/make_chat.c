@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "loader/gguf_write.h"
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 /* ---- templates ------------------------------------------------------------------------------ */
 
@@ -133,14 +133,22 @@ test_vocab vocab[N_VOCAB];
 chat *chats[N_KIND];
 char *kind_templates[N_KIND];
 const chat_kind kinds[N_KIND] = {
-    [JSON] = { QWEN, t_json }, [THINK] = { QWEN, t_think }, [HYBRID] = { QWEN, t_hybrid },
-    [XML] = { QWEN, t_xml }, [ALWAYS] = { QWEN, t_always }, [BARE] = { QWEN, t_bare },
-    [HARMONY] = { GPTOSS, NULL }, [RAW] = { QWEN, t_other },
-    [QWEN35] = { QWEN, t_qwen35 }, [GLM] = { GLM_TOKENS, t_glm },
-    [GLM_HARD] = { GLM_CONTROL, t_glm }, [GLM47] = { GLM_TOKENS, t_glm47 },
-    [GEMMA] = { GEMMA_TOKENS, t_gemma },
-    [MISTRAL] = { MISTRAL_TOKENS, t_mistral }, [OLMOE] = { OLMO_TOKENS, t_olmoe },
+#define KIND(name, vocab, tmpl) [name] = { vocab, tmpl, #name }
+    KIND(JSON, QWEN, t_json), KIND(THINK, QWEN, t_think), KIND(HYBRID, QWEN, t_hybrid),
+    KIND(XML, QWEN, t_xml), KIND(ALWAYS, QWEN, t_always), KIND(BARE, QWEN, t_bare),
+    KIND(HARMONY, GPTOSS, NULL), KIND(RAW, QWEN, t_other), KIND(QWEN35, QWEN, t_qwen35),
+    KIND(GLM, GLM_TOKENS, t_glm), KIND(GLM_HARD, GLM_CONTROL, t_glm),
+    KIND(GLM47, GLM_TOKENS, t_glm47), KIND(GEMMA, GEMMA_TOKENS, t_gemma),
+    KIND(MISTRAL, MISTRAL_TOKENS, t_mistral), KIND(OLMOE, OLMO_TOKENS, t_olmoe),
+#undef KIND
 };
+
+int chat_kind_of(const char *head, char end)
+{
+    int k = 0;
+    while (k < N_KIND && !case_begins(head, kinds[k].name, end)) k++;
+    return CHECK_MSG(k < N_KIND, "no format: %s", head) ? k : 0;
+}
 
 /* ---- vocabularies of single bytes ----------------------------------------------------------- */
 

@@ -16,8 +16,9 @@ extern test_vocab vocab[N_VOCAB];
  * 4.7; Gemma; Mistral; OLMoE. */
 enum { JSON, THINK, HYBRID, XML, ALWAYS, BARE, HARMONY, RAW, QWEN35, GLM, GLM_HARD, GLM47, GEMMA,
        MISTRAL, OLMOE, N_KIND };
-typedef struct chat_kind { int vocab; const char *tmpl; } chat_kind;
+typedef struct chat_kind { int vocab; const char *tmpl, *name; } chat_kind;
 extern const chat_kind kinds[N_KIND];
+int chat_kind_of(const char *head, char end);    /* the kind whose name the text begins with */
 extern char *kind_templates[N_KIND];             /* with their sentences; NULL: none */
 extern chat *chats[N_KIND];
 /* Templates with places for sentences: \1 before the list of tools, \2 after it, \3 what the system

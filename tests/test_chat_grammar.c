@@ -15,9 +15,6 @@ enum { MAX_STEPS = 3000 };
 /* With the small vocabularies of the demo models: masks of large ones take long to make. */
 static const int calling[] = { JSON, THINK, XML, BARE, HARMONY, GLM, GLM47, GEMMA };
 static chat *small[N_KIND];
-static const char *const kind_names[N_KIND] = { "JSON", "THINK", "HYBRID", "XML", "ALWAYS", "BARE",
-                                                "HARMONY", "RAW", "QWEN35", "GLM", "GLM_HARD",
-                                                "GLM47", "GEMMA", "MISTRAL", "OLMOE" };
 static token_trie *tries[N_VOCAB][2];    /* without and with markup */
 
 static int small_vocab(int kind)
@@ -150,7 +147,7 @@ static bool answer(heard *h, int kind, const chat_request *req, const grammar *g
             const bool any = !next_bits(&t);
             const int id = draw(&t, &rng, any, tail);
             if (!CHECK_MSG(id >= 0, "%s, step %d, after \"%s\": nothing may come",
-                           kind_names[kind], i, tail)) break;
+                           kinds[kind].name, i, tail)) break;
             const str_view bytes = tokenizer_bytes(vocab[t.v].t, id, false);
             const size_t n = strlen(tail), add = bytes.len < 12 ? bytes.len : 0;
             if (n + add > 24) memmove(tail, tail + n + add - 24, 24 - add + 1);
@@ -243,7 +240,7 @@ static void test_forced(void)
     for (size_t k = 0; k < ARRAY_LEN(calling); k += (size_t)test_rounds(1, 2)) {
         const int kind = calling[k];
         test_rng rng = { 5 + k };
-        const int n_round = test_rounds(24, 4);
+        const int n_round = test_rounds(24, 3);
         int n_ended = 0, n_many = 0, n_reasoned = 0;
         for (int i = 0; i < n_round; i++) {
             const char *only[] = { "tool1" };
@@ -254,15 +251,15 @@ static void test_forced(void)
             heard h;
             if (i % 3 == 1) req.callable = only, req.n_callable = 1;
             if (chat_grammar(&g, small[kind], &req, NULL, false, &err) < 0) {
-                CHECK_MSG(strstr(err.msg, "no finite text"), "%s: %s", kind_names[kind], err.msg);
+                CHECK_MSG(strstr(err.msg, "no finite text"), "%s: %s", kinds[kind].name, err.msg);
                 json_decref(tools);
                 continue;
             }
             const bool ended = answer(&h, kind, &req, g, (uint64_t)i);
-            check_calls(&h, tools, &req, true, kind_names[kind]);
+            check_calls(&h, tools, &req, true, kinds[kind].name);
             if (ended)
                 CHECK_MSG(h.n_call >= 1 && h.answer.len == 0, "%s: %d calls and the text %.*s",
-                          kind_names[kind], h.n_call, (int)h.answer.len, h.answer.ptr);
+                          kinds[kind].name, h.n_call, (int)h.answer.len, h.answer.ptr);
             if (req.one_call) CHECK(h.n_call <= 1);
             n_ended += ended;
             n_many += h.n_call > 1;
@@ -271,12 +268,12 @@ static void test_forced(void)
             grammar_free(g);
             json_decref(tools);
         }
-        CHECK_MSG(n_ended >= n_round / 2, "%s: only %d ended", kind_names[kind], n_ended);
+        CHECK_MSG(n_ended >= n_round / 2, "%s: only %d ended", kinds[kind].name, n_ended);
         if (kind == HARMONY || kind == JSON)
-            CHECK_MSG((n_many > 0) == (kind == JSON), "%s: %d with several calls", kind_names[kind],
+            CHECK_MSG((n_many > 0) == (kind == JSON), "%s: %d with several calls", kinds[kind].name,
                       n_many);
         if (kind == THINK || kind == GLM47 || kind == XML)
-            CHECK_MSG((n_reasoned > 0) == (kind != XML), "%s: %d reasoned", kind_names[kind],
+            CHECK_MSG((n_reasoned > 0) == (kind != XML), "%s: %d reasoned", kinds[kind].name,
                       n_reasoned);
     }
 }
@@ -290,7 +287,7 @@ static void test_held(void)
         const int kind = calling[k];
         test_rng rng = { 50 + k };
         int n_call = 0, n_text = 0;
-        for (int i = 0; i < test_rounds(24, 6); i++) {
+        for (int i = 0; i < test_rounds(24, 5); i++) {
             json_t *tools = random_tools(&rng, 2, true, false);
             chat_request req = { .tools = tools, .calls = CHAT_CALLS_HELD, .formed = i % 2,
                                  .one_call = i % 4 > 1 };
@@ -298,24 +295,24 @@ static void test_held(void)
             grammar *g;
             heard h;
             if (chat_grammar(&g, small[kind], &req, text, true, &err) < 0) {
-                CHECK_MSG(strstr(err.msg, "no finite text"), "%s: %s", kind_names[kind], err.msg);
+                CHECK_MSG(strstr(err.msg, "no finite text"), "%s: %s", kinds[kind].name, err.msg);
                 json_decref(tools);
                 continue;
             }
             const bool ended = answer(&h, kind, &req, g, (uint64_t)i);
-            check_calls(&h, tools, &req, false, kind_names[kind]);
+            check_calls(&h, tools, &req, false, kinds[kind].name);
             if (ended && req.formed)
                 CHECK_MSG(h.n_call ? h.answer.len == 0
                                    : str_is(textbuf_view(&h.answer), "\"yes\"") ||
                                      str_is(textbuf_view(&h.answer), "\"no\""), "%s: %.*s",
-                          kind_names[kind], (int)h.answer.len, h.answer.ptr);
+                          kinds[kind].name, (int)h.answer.len, h.answer.ptr);
             n_call += h.n_call;
             n_text += h.answer.len > 0;
             heard_free(&h);
             grammar_free(g);
             json_decref(tools);
         }
-        CHECK_MSG(n_call > 0 && n_text > 0, "%s: %d calls, %d texts", kind_names[kind], n_call,
+        CHECK_MSG(n_call > 0 && n_text > 0, "%s: %d calls, %d texts", kinds[kind].name, n_call,
                   n_text);
     }
     json_decref(text);

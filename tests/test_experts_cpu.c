@@ -3,7 +3,7 @@
  *
  * The vectors of every chosen expert must have the promised bits whatever the number of threads,
  * however the tokens are batched, however the experts are divided among shares and cut into pieces,
- * and wherever they come from; also if someone else takes some of the downs. */
+ * and wherever they come from; also if the caller takes some of the downs. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -334,7 +334,9 @@ static void check_heights(void)
         unsigned heights = 0;
         pieces g;
         pieces_open(&g, &spied, rows[i].n_ff, rows[i].down, PIECES_TOKENS);
-        for (size_t k = 0; k < ARRAY_LEN(teams); k++) check_team(&g, teams[k], &heights);
+        for (size_t k = test_is_long() ? 0 : i % 3; k < ARRAY_LEN(teams);
+             k += (size_t)test_rounds(1, 3))
+            check_team(&g, teams[k], &heights);
         pieces_close(&g);
         CHECK_MSG((heights & rows[i].heights) == rows[i].heights, "n_ff %d, %s: heights %u, not %u",
                   rows[i].n_ff, rows[i].why, heights, rows[i].heights);
@@ -345,7 +347,7 @@ static void check_heights(void)
 
 enum { MANY_TOKENS = 150, MANY_USED = 3 };
 
-/* Everybody chooses expert 0; one token more than are handed out at once choose expert 1; the
+/* Every token chooses expert 0; one token more than are handed out at once choose expert 1; the
  * others share the rest. */
 static void choose_unevenly(int32_t *ids)
 {
@@ -635,7 +637,8 @@ static void check_stores(void)
                 { .kind = STORE_CACHED, .cache_bytes = 3 * least, .layers = some },
                 { .kind = STORE_CACHED, .cache_bytes = 40 * least },
             };
-            for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+            for (size_t k = test_is_long() ? 0 : i % 2; k < ARRAY_LEN(kinds);
+                 k += (size_t)test_rounds(1, 2))
                 check_store(&g, rows[i].name, &kinds[k], (unsigned)k);
             if (rows[i].where != IN_MEMORY) check_faults(&g);
         }

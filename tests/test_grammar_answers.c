@@ -119,7 +119,7 @@ static int schemas_wanted(void)
 static void test_schemas(const fixture *r, const char *name)
 {
     const bool many = schemas_wanted() > 0;
-    const int n = many ? schemas_wanted() : test_rounds(12, 4), every = min_int(n, 5);
+    const int n = many ? schemas_wanted() : test_rounds(12, 2), every = min_int(n, 5);
     test_rng rng = { 11 };
     int n_done = 0;
     for (int i = 0; i < n;) {

@@ -1,12 +1,13 @@
 /* test_grammar_schema.c - JSON schemas as grammars: random schemas with values that a small
- * validator judges, and texts that the grammar itself leads to; each keyword by hand;
- * what is refused, by name. */
+ * validator judges, and texts that the grammar itself leads to; each keyword by hand, in
+ * tests/cases/schemas.txt; what is refused, by name. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/text/grammar/grammar.h"
+#include "tests/case_file.h"
 #include "tests/make_schema.h"
 
 static grammar_run *run_of(grammar **g, const json_t *schema, bool strict, err_ctx *err)
@@ -26,140 +27,51 @@ static bool accepts(grammar_run *r, const char *s)
 
 /* ---- by hand --------------------------------------------------------------------------------- */
 
-static const struct { const char *schema; bool strict; const char *text; bool ok; } rows[] = {
-    { "{}", 0, "{\"a\": [1, -2.5e3,null]}", 1 },
-    { "{}", 0, "{\"a\" :1}", 0 },
-    { "{}", 0, "[1,  2]", 0 },
-    { "{}", 0, "\"a\\n\\u00e9\\uD83D\\uDE00\xC3\xA9\"", 1 },
-    { "{}", 0, "\"\\uD83D\"", 0 },
-    { "{}", 0, "\"\\uDE00\\uD83D\"", 0 },
-    { "{}", 0, "\"\\u0000\"", 0 },
-    { "{}", 0, "\"a\nb\"", 0 },
-    { "{}", 0, "\"\xC3\"", 0 },
-    { "{}", 0, "01", 0 },
-    { "{}", 0, "123456789012345678", 1 },
-    { "{}", 0, "123456789012345678901", 0 },
-    { "{}", 0, "1.", 0 },
-    { "true", 0, "null", 1 },
-    { "{\"type\":\"object\"}", 0, "{\"x\":{}}", 1 },
-    { "{\"type\":\"object\"}", 1, "{\"x\":{}}", 1 },
-    { "{\"type\":\"object\"}", 0, "[]", 0 },
-    { "{\"properties\":{\"a\":{\"type\":\"null\"}}}", 1, "{\"b\":1}", 0 },
-    { "{\"properties\":{\"a\":{\"type\":\"null\"}}}", 0, "{\"b\":1}", 1 },
-    { "{\"properties\":{\"a\":{\"type\":\"null\"}}}", 0, "{\"a\":1}", 0 },
-    { "{\"properties\":{\"a\":{\"type\":\"null\"}}}", 0, "{\"\\u0061\":1}", 0 },
-    { "{\"properties\":{\"a\":{},\"ab\":{}},\"required\":[\"ab\"]}", 1, "{\"ab\":1}", 1 },
-    { "{\"properties\":{\"a\":{},\"ab\":{}},\"required\":[\"ab\"]}", 1, "{\"a\":1}", 0 },
-    { "{\"properties\":{\"a\":{},\"ab\":{}}}", 1, "{\"ab\":1,\"a\":1}", 0 },
-    { "{\"required\":[\"x\"]}", 0, "{\"x\":1,\"y\":2}", 1 },
-    { "{\"required\":[\"x\"]}", 0, "{\"y\":2}", 0 },
-    { "{\"type\":[\"integer\",\"null\"],\"minimum\":3,\"maximum\":12}", 0, "12", 1 },
-    { "{\"type\":[\"integer\",\"null\"],\"minimum\":3,\"maximum\":12}", 0, "13", 0 },
-    { "{\"type\":[\"integer\",\"null\"],\"minimum\":3,\"maximum\":12}", 0, "null", 1 },
-    { "{\"type\":\"integer\",\"exclusiveMinimum\":-5.5,\"exclusiveMaximum\":-3}", 0, "-5", 1 },
-    { "{\"type\":\"integer\",\"exclusiveMinimum\":-5.5,\"exclusiveMaximum\":-3}", 0, "-3", 0 },
-    { "{\"type\":\"integer\"}", 0, "-0", 0 },
-    { "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":1.5}", 0, "0.25", 1 },
-    { "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":1.5}", 0, "0.2499", 0 },
-    { "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":1.5}", 0, "1.50", 1 },
-    { "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":1.5}", 0, "1.501", 0 },
-    { "{\"type\":\"number\",\"minimum\":0.25,\"maximum\":1.5}", 0, "1", 1 },
-    { "{\"type\":\"number\",\"exclusiveMinimum\":-1e-5}", 0, "-0.00001", 0 },
-    { "{\"type\":\"number\",\"exclusiveMinimum\":-1e-5}", 0, "-0.000009", 1 },
-    { "{\"enum\":[\"a\\n\",1.5,{\"k\":[1,2]}]}", 0, "\"a\\n\"", 1 },
-    { "{\"enum\":[\"a\\n\",1.5,{\"k\":[1,2]}]}", 0, "{\"k\": [1,2]}", 1 },
-    { "{\"enum\":[1,\"x\"],\"type\":\"string\"}", 0, "1", 0 },
-    { "{\"const\":\"v\"}", 0, "\"v\"", 1 },
-    { "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", 0, "\"\xF0\x9F\x98\x80\\n\"", 1 },
-    { "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", 0, "\"\xF0\x9F\x98\x80\"", 0 },
-    { "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", 0, "\"\\ud83d\\ude00abc\"", 0 },
-    { "{\"type\":\"string\",\"format\":\"date\"}", 0, "\"2026-02-29\"", 1 },
-    { "{\"type\":\"string\",\"format\":\"date\"}", 0, "\"2026-04-31\"", 0 },
-    { "{\"type\":\"string\",\"format\":\"date-time\"}", 0, "\"2026-12-31T23:59:59.5Z\"", 1 },
-    { "{\"type\":\"string\",\"format\":\"time\"}", 0, "\"24:00:00Z\"", 0 },
-    { "{\"type\":\"string\",\"format\":\"uuid\"}", 0, "\"123e4567-e89b-12d3-a456-426614174000\"",
-      1 },
-    { "{\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],\"items\":false}", 0,
-      "[null,true]", 1 },
-    { "{\"prefixItems\":[{\"type\":\"null\"},{\"type\":\"boolean\"}],\"items\":false}", 0, "[]",
-     1 },
-    { "{\"prefixItems\":[{\"type\":\"null\"}],\"items\":false}", 0, "[null,null]", 0 },
-    { "{\"type\":\"array\",\"items\":false}", 0, "[]", 1 },
-    { "{\"type\":\"array\",\"items\":false}", 0, "[1]", 0 },
-    { "{\"type\":\"array\",\"minItems\":2,\"maxItems\":3}", 0, "[1, 2]", 1 },
-    { "{\"type\":\"array\",\"minItems\":2,\"maxItems\":3}", 0, "[1,2,3,4]", 0 },
-    { "{\"type\":\"array\",\"maxItems\":0}", 0, "[1]", 0 },
-    { "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"properties\":{\"n\":{\"$ref\":\"#/$defs/t\"}}}}"
-      "}", 1, "{\"n\":{\"n\":{}}}", 1 },
-    { "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"null\"}}}", 0, "null", 1 },
-    { "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]},"
-      "{\"properties\":{\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]}]}", 1,
-      "{\"a\":null,\"b\":null}", 1 },
-    { "{\"allOf\":[{\"type\":\"integer\",\"minimum\":2},{\"type\":\"number\",\"minimum\":4}]}", 0,
-      "3", 0 },
-    { "{\"allOf\":[{\"type\":\"integer\",\"minimum\":2},{\"type\":\"number\",\"minimum\":4}]}", 0,
-      "4", 1 },
-    { "{\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},"
-      "{\"required\":[\"b\"]}]}", 1, "{\"b\":1}", 1 },
-    { "{\"properties\":{\"a\":{},\"b\":{}},\"anyOf\":[{\"required\":[\"a\"]},"
-      "{\"required\":[\"b\"]}]}", 1, "{}", 0 },
-    { "{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"string\",\"maxLength\":1}]}", 0, "\"a\"", 1 },
-};
+/* Each line of texts begins with + or -. */
+static void check_texts(const char *schema, const json_t *s, bool strict, char *texts)
+{
+    err_ctx err = { 0 };
+    grammar *g = NULL;
+    grammar_run *r = run_of(&g, s, strict, &err);
+    CHECK_MSG(r, "%s: %s", schema, err.msg);
+    for (char *t = strtok(texts, "\n"); t && r; t = strtok(NULL, "\n"))
+        CHECK_MSG(accepts(r, t + 1) == (*t == '+'), "%s: %s should be %s", schema, t + 1,
+                  *t == '+' ? "accepted" : "refused");
+    grammar_run_free(r);
+    grammar_free(g);
+}
 
-static const struct { const char *schema, *says; } refused[] = {
-    { "3", "a schema is an object" },
-    { "{\"not\":{}}", "#: unsupported keyword \"not\"" },
-    { "{\"properties\":{\"x\":{\"multipleOf\":2}}}",
-     "#/properties/x: unsupported keyword \"multipleOf\"" },
-    { "{\"type\":\"string\",\"pattern\":\"a\"}", "\"pattern\"" },
-    { "{\"type\":\"string\",\"format\":\"email\"}", "\"email\"" },
-    { "{\"type\":\"text\"}", "there is no type \"text\"" },
-    { "{\"$ref\":\"#/$defs/x\"}", "\"#/$defs/x\"" },
-    { "{\"$ref\":\"other.json\"}", "\"other.json\"" },
-    { "{\"$ref\":\"#\"}", "calls itself" },
-    { "{\"allOf\":[{\"$ref\":\"#\"}]}", "calls itself" },
-    { "{\"allOf\":[{\"$ref\":\"#\"}],\"type\":\"null\"}", "64 schemas within each other" },
-    { "{\"enum\":3}", "\"enum\"" },
-    { "{\"enum\":[1],\"minimum\":0}", "\"minimum\"" },
-    { "{\"enum\":[]}", "no finite text" },
-    { "{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no finite text" },
-    { "{\"type\":\"integer\",\"minimum\":\"a\"}", "\"minimum\"" },
-    { "{\"type\":\"string\",\"minLength\":-1}", "\"minLength\"" },
-    { "{\"anyOf\":[]}", "\"anyOf\"" },
-    { "{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "no finite text" },
-    { "{\"required\":[\"a\"],\"additionalProperties\":false}", "not allowed: \"a\"" },
-    { "{\"allOf\":[{\"properties\":{\"a\":{}},\"additionalProperties\":false},"
-      "{\"properties\":{\"b\":{}}}]}", "\"additionalProperties\"" },
-    { "{\"items\":[{}]}", "\"items\"" },
-    { "{\"uniqueItems\":true}", "\"uniqueItems\"" },
-    { "{\"type\":\"number\",\"exclusiveMinimum\":0.16999999999999993}", "15 digits" },
-    { "{\"type\":\"number\",\"minimum\":1e30}", "18 digits" },
-};
+static void check_refused(const char *schema, const json_t *s, const char *words)
+{
+    err_ctx err = { 0 };
+    grammar *g = NULL;
+    const int rc = grammar_from_schema(&g, s, true, &err);
+    CHECK_MSG(rc < 0 && !g && strstr(err.msg, words), "%s: rc %d, '%s', not '%s'", schema, rc,
+              err.msg, words);
+    grammar_free(g);
+}
 
 static void test_rows(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        err_ctx err = { 0 };
-        grammar *g = NULL;
-        json_t *schema = json_loads(rows[i].schema, JSON_DECODE_ANY, NULL);
-        grammar_run *r = run_of(&g, schema, rows[i].strict, &err);
-        if (CHECK_MSG(r, "%s: %s", rows[i].schema, err.msg))
-            CHECK_MSG(accepts(r, rows[i].text) == rows[i].ok, "%s: %s should be %s", rows[i].schema,
-                      rows[i].text, rows[i].ok ? "accepted" : "refused");
-        grammar_run_free(r);
-        grammar_free(g);
+    static case_file file;
+    const bool ok = case_file_read(&file, "schemas.txt");
+    for (int i = 0; i < file.n && ok; i++) {
+        const test_case *c = &file.cases[i];
+        json_t *schema = json_loads(c->body, JSON_DECODE_ANY, NULL);
+        if (!CHECK_MSG(schema, "not JSON: %s", c->body)) continue;
+        if (strcmp(c->head, "refused") == 0) check_refused(c->body, schema, c->want);
+        else check_texts(c->body, schema, strcmp(c->head, "strict") == 0, c->want);
         json_decref(schema);
     }
-    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
-        err_ctx err = { 0 };
-        grammar *g = NULL;
-        json_t *schema = json_loads(refused[i].schema, JSON_DECODE_ANY, NULL);
-        const int rc = grammar_from_schema(&g, schema, true, &err);
-        CHECK_MSG(schema && rc < 0 && !g && strstr(err.msg, refused[i].says),
-                  "%s: rc %d, '%s', not '%s'", refused[i].schema, rc, err.msg, refused[i].says);
-        grammar_free(g);
-        json_decref(schema);
-    }
+    case_file_free(&file);
+    json_t *any = json_object();         /* what no text file can show */
+    err_ctx err = { 0 };
+    grammar *g = NULL;
+    grammar_run *r = run_of(&g, any, false, &err);
+    CHECK(r && !accepts(r, "\"a\nb\"") && !accepts(r, "\"\xC3\""));
+    grammar_run_free(r);
+    grammar_free(g);
+    json_decref(any);
 }
 
 static void test_memory(void)

@@ -124,10 +124,14 @@ int main(int argc, char **argv)
         if (!CHECK(pool_create(&team, threads[i], &err) == 0)) break;
         for (int s = 0; s < n_set; s++) {
             const ops o = { team, sets[s], loops_for(sets[s]->isa) };
-            for (size_t t = 0; t < ARRAY_LEN(tokens); t++)
+            for (size_t t = test_is_long() ? 0 : (i + (size_t)s) % 2; t < ARRAY_LEN(tokens);
+                 t += (size_t)test_rounds(1, 2))
                 test_list(&o, t % 2 ? 96 : 544, tokens[t], &rng);
-            test_list(&o, 3584, 65, &rng);       /* tokens that are packed in two chunks */
-            test_list(&o, 12800, 9, &rng);       /* ... that are too long to be kept packed */
+            const bool large = test_is_long() || (size_t)s % ARRAY_LEN(threads) == i;
+            if (large && (s < 2 || test_is_long())) {
+                test_list(&o, 3584, 65, &rng);   /* tokens that are packed in two chunks */
+                test_list(&o, 12800, 9, &rng);   /* ... that are too long to be kept packed */
+            }
             for (int n = 1; n < 300; n += 1 + n / 4) test_largest(&o, n, &rng);
         }
         pool_free(team);

@@ -16,7 +16,7 @@
 
 /* ---- tables ------------------------------------------------------------------------------ */
 
-/* Keys beside general.* and tokenizer.*, without prefix. Type: u u32, f f32, b bool, i array of
+/* Keys without those of general.* and tokenizer.*; without prefix. Type: u u32, f f32, b bool, i array of
  * i32, B array of bool; of arrays the first value, and the last one. */
 typedef struct key_row { const char *name; char type; double value, last; } key_row;
 
@@ -386,7 +386,7 @@ static void test_types(void)
         { QT_Q3_K, QT_Q4_0 }, { QT_IQ4_XS, QT_IQ4_NL }, { QT_IQ2_S, QT_IQ4_NL },
         { QT_Q8_0, QT_Q8_0 }, { QT_MXFP4, QT_MXFP4 },
     };
-    for (size_t i = 0; i < ARRAY_LEN(fits); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(fits); i += (size_t)test_rounds(1, 3)) {
         synth_options o = synth_options_of(synth_shape_find("gemma-4-26b-a4b"));
         o.experts = fits[i].experts;
         o.n_layer = 1;
