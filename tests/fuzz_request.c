@@ -62,10 +62,10 @@ static void try_prompts(const api_request *r)
         const struct format *f = &formats[i];
         id_list ids = { 0 };
         err_ctx err;
-        const int rc = r->raw && r->prompt
-                       ? encoder_encode(f->enc, &ids, (str_view){ r->prompt, r->n_prompt }, false,
-                                        &err)
-                       : chat_render(&ids, f->format, f->enc, &r->chat, &err);
+        const api_prompt *p = r->n_prompts > 0 && r->prompts[0].text ? r->prompts : NULL;
+        const int rc = p ? encoder_encode(f->enc, &ids, (str_view){ p->text, p->n_text }, false,
+                                          &err)
+                         : chat_render(&ids, f->format, f->enc, &r->chat, &err);
         for (size_t k = 0; rc == 0 && k < ids.n; k++)
             if (ids.ids[k] < 0 || ids.ids[k] >= tokenizer_n_token(f->tok)) abort();
         ids_free(&ids);

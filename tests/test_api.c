@@ -56,7 +56,8 @@ static void show_settings(textbuf *b, const api_request *r)
             textbuf_printf(b, "%s%d", t ? "," : " #", (int)p->ids[t]);
     }
     if (r->suffix) textbuf_printf(b, " suffix=%s", r->suffix);
-    if (r->has_effort) textbuf_printf(b, " effort=%s", chat_effort_name(r->chat.effort));
+    if (r->chat.effort != CHAT_EFFORT_MEDIUM)
+        textbuf_printf(b, " effort=%s", chat_effort_name(r->chat.effort));
     if (r->chat.thinking == CHAT_THINK_OFF) textbuf_str(b, " no-thinking");
     if (r->chat.thinking == CHAT_THINK_ON) textbuf_str(b, " thinking");
     if (!r->show_reasoning) textbuf_str(b, " hidden");
@@ -90,7 +91,6 @@ static void show_settings(textbuf *b, const api_request *r)
     if (r->form != FORM_TEXT) textbuf_str(b, r->form == FORM_JSON ? " json" : " schema");
     if (r->form == FORM_SCHEMA && !json_is_object(r->schema)) textbuf_str(b, " NO SCHEMA");
     if (r->strict) textbuf_str(b, " strict");
-    if (r->cache_key) textbuf_printf(b, " key=%s", r->cache_key);
     if (r->include_encrypted) textbuf_str(b, " encrypted");
     if (r->ignore_eos) textbuf_str(b, " no-eos");
 }

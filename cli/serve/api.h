@@ -69,17 +69,12 @@ typedef struct api_request {
                                           * api_writer_end */
     chat_request chat;                   /* messages (none with raw), tools, effort, thinking; the
                                           * caller sets date */
-    bool has_effort;                     /* the client set chat.effort */
     bool show_reasoning;                 /* false: the writer drops reasoning */
 
-    /* With raw there is no chat format. prompt is the first of prompts; choice i answers prompt i /
-     * n. With echo the caller sends each prompt as CHAT_ANSWER first. */
+    /* With raw there is no chat format; choice i answers prompt i / n. With echo the caller sends
+     * each prompt as CHAT_ANSWER first. */
     bool raw, echo;
-    const char *prompt;
-    size_t n_prompt;
-    const int32_t *prompt_ids;
-    int n_prompt_ids;
-    const api_prompt *prompts;
+    const api_prompt *prompts;           /* of raw; none with load_only */
     int n_prompts;
     const char *suffix;                  /* text after the gap, for fill-in-the-middle; NULL:
                                           * none */
@@ -109,7 +104,6 @@ typedef struct api_request {
     enum { FORM_TEXT, FORM_JSON, FORM_SCHEMA } form;
     const json_t *schema;                /* of FORM_SCHEMA: an object */
     bool strict;
-    const char *cache_key;               /* a hint for the prefix cache; NULL: none */
 
     const api_tool *tools;               /* [n_tool], Responses: names of chat.tools */
     int n_tool;
@@ -194,7 +188,7 @@ typedef struct api_model {
     const char *const *aliases;
     int n_alias;
     const char *path, *arch, *quant;     /* "qwen3next", "Q4_K_M" */
-    const char *template, *build;        /* may be NULL */
+    const char *build;                   /* may be NULL */
     int64_t created;                     /* time of the file, seconds since 1970 */
     int64_t expires;                     /* for /api/ps */
     int64_t n_params, size_bytes, vram_bytes;

@@ -206,6 +206,5 @@ int api_parse_chat(api_request *r, const json_t *root, api_error *error)
         api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", error) < 0) return -1;
     if (api_field(kwargs, "enable_thinking"))
         r->chat.thinking = thinks ? CHAT_THINK_ON : CHAT_THINK_OFF;
-    r->cache_key = json_string_value(json_object_get(root, "prompt_cache_key"));
     return 0;
 }

@@ -52,10 +52,6 @@ static int read_prompts(api_request *r, const json_t *v, api_error *error)
                         one ? "prompt" : api_path_of("prompt[%zu]", i).text, error) < 0) return -1;
     r->prompts = list;
     r->n_prompts = (int)n;
-    r->prompt = list[0].text;
-    r->n_prompt = list[0].n_text;
-    r->prompt_ids = list[0].ids;
-    r->n_prompt_ids = list[0].n_ids;
     return 0;
 }
 

@@ -357,7 +357,6 @@ int api_effort(api_request *r, const json_t *o, const char *key, const char *par
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i].name, text) != 0) continue;
         r->chat.effort = names[i].effort;
-        r->has_effort = true;
         r->chat.thinking = i == 0 ? CHAT_THINK_OFF : CHAT_THINK_ON;
         return 0;
     }

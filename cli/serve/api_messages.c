@@ -248,18 +248,16 @@ static void read_thinking(api_request *r, const json_t *root)
         r->show_reasoning = false;
         r->chat.thinking = CHAT_THINK_OFF;
         r->chat.effort = CHAT_EFFORT_LOW;
-        r->has_effort = true;
     } else if (strcmp(type, "enabled") == 0 && json_is_number(budget)) {
         const double n = json_number_value(budget);
         r->chat.effort = n <= 4096 ? CHAT_EFFORT_LOW : n < 16384 ? CHAT_EFFORT_MEDIUM
                        : CHAT_EFFORT_HIGH;
-        r->has_effort = true;
     }
 }
 
 int api_parse_messages(api_request *r, const json_t *root, bool count, api_error *error)
 {
-    const json_t *config, *metadata = api_field(root, "metadata");
+    const json_t *config;
 
     if (!count && !api_field(root, "max_tokens"))
         return api_refuse(error, "max_tokens", "it is missing");
@@ -273,6 +271,5 @@ int api_parse_messages(api_request *r, const json_t *root, bool count, api_error
         api_stops(r, root, "stop_sequences", "stop_sequences", error) < 0 ||
         api_sampling(r, root, "", error) < 0 ||
         api_bool(&r->stream, root, "stream", "stream", error) < 0) return -1;
-    r->cache_key = json_string_value(api_field(metadata, "user_id"));
     return 0;
 }

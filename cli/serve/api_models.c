@@ -128,10 +128,8 @@ char *api_ps_body(const api_model *m)
 char *api_show_body(const api_model *m)
 {
     textbuf b = { 0 };
-    textbuf_printf(&b, "{\"modelfile\":\"\",\"parameters\":\"num_ctx %d\\n\",\"template\":",
-                   m->n_ctx);
-    api_put_text(&b, m->template ? m->template : "");
-    textbuf_str(&b, ",\"modified_at\":");
+    textbuf_printf(&b, "{\"modelfile\":\"\",\"parameters\":\"num_ctx %d\\n\",\"template\":\"\","
+                   "\"modified_at\":", m->n_ctx);
     api_put_date(&b, m->created);
     textbuf_str(&b, ",\"details\":");
     put_details(&b, m);
@@ -159,8 +157,6 @@ char *api_props_body(const api_model *m)
     api_put_text(&b, m->path);
     textbuf_str(&b, ",\"build_info\":");
     api_put_text(&b, m->build ? m->build : "");
-    textbuf_str(&b, ",\"chat_template\":");
-    api_put_text(&b, m->template ? m->template : "");
-    textbuf_str(&b, ",\"modalities\":{\"vision\":false,\"audio\":false}}");
+    textbuf_str(&b, ",\"chat_template\":\"\",\"modalities\":{\"vision\":false,\"audio\":false}}");
     return api_take(&b);
 }

@@ -86,8 +86,8 @@ static int read_generate(api_request *r, const json_t *root, api_error *error)
     }
     if (r->raw) {
         if (!(one = api_alloc(r, 1, sizeof *one))) return api_no_memory(error);
-        one->text = r->prompt = json_string_value(prompt);
-        one->n_text = r->n_prompt = json_string_length(prompt);
+        one->text = json_string_value(prompt);
+        one->n_text = json_string_length(prompt);
         r->prompts = one;
         r->n_prompts = 1;
         return 0;

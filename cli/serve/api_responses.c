@@ -269,6 +269,5 @@ int api_parse_responses(api_request *r, const json_t *root, api_error *error)
         api_max_tokens(r, root, "max_output_tokens", "max_output_tokens", false, error) < 0 ||
         api_sampling(r, root, "", error) < 0 ||
         api_bool(&r->stream, root, "stream", "stream", error) < 0) return -1;
-    r->cache_key = json_string_value(json_object_get(root, "prompt_cache_key"));
     return read_include(r, root, error);
 }

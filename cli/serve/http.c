@@ -25,6 +25,7 @@ enum {
     CONNECTION_BYTES = 128 << 10,        /* headers and buffers of a connection */
     STREAM_BLOCK = 16 << 10,             /* of a stream, sent at once */
     REFUSED_REST = 1 << 20,              /* of a refused body: read and dropped */
+    TIMEOUT_S = 60,                      /* without progress of a request */
     ID_BYTES = 12
 };
 
@@ -518,6 +519,8 @@ void http_reply_json(http_exchange *x, int status, const char *json)
 
 void http_stream(http_exchange *x, int status, const char *type)
 {
+    http_add_header(x, "Cache-Control", "no-cache");
+    http_add_header(x, "X-Accel-Buffering", "no");
     pthread_mutex_lock(&x->lock);
     if (x->phase == UNANSWERED) {
         set_head(x, STREAMED, status, type);
@@ -609,7 +612,6 @@ static enum MHD_Result accept_client(void *ctx, const struct sockaddr *a, sockle
 static struct MHD_Daemon *start_daemon(http_server *s, int fd)
 {
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
-    const unsigned timeout_s = s->o.timeout_s > 0 ? (unsigned)s->o.timeout_s : 60;
     sigset_t before;
     thread_mask_begin(&before);          /* the library's thread inherits the mask */
     struct MHD_Daemon *d =
@@ -618,7 +620,7 @@ static struct MHD_Daemon *start_daemon(http_server *s, int fd)
                          MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                          MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.max_connections,
-                         MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_END);
+                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_END);
     thread_mask_end(&before);
     return d;
 }

@@ -36,7 +36,6 @@ typedef struct http_options {
     uint64_t max_body_bytes;             /* of one request; more: 413, and the connection closes */
     uint64_t max_bodies_bytes;           /* of all requests in memory; more: 503. 0: no limit */
     int max_connections;
-    int timeout_s;                       /* without progress of a request; 0: 60 */
     http_head *head;                     /* or NULL */
     http_handler *handler;
     http_done *done;                     /* or NULL */
@@ -76,7 +75,8 @@ void http_reply(http_exchange *x, int status, const char *type, const char *body
 /* The same for JSON text; NULL: status 500 without a body. */
 void http_reply_json(http_exchange *x, int status, const char *json);
 
-/* A response in pieces: the head is sent now, each write as soon as the client reads. */
+/* A response in pieces: the head is sent now, each write as soon as the client reads. Its headers
+ * ask caches and proxies not to hold it back. */
 void http_stream(http_exchange *x, int status, const char *type);
 int http_write(http_exchange *x, const char *bytes, size_t n);   /* < 0: the client is gone, or
                                                                   * memory is short */

@@ -111,16 +111,15 @@ static int encode_raw(id_list *out, encoder *enc, const api_prompt *p, err_ctx *
 static int make_prompts(job_request *r, encoder *enc, err_ctx *err)
 {
     const api_request *a = r->api;
-    const int n = a->raw && a->n_prompts > 1 ? a->n_prompts : 1;
-    const api_prompt one = { a->prompt, a->n_prompt, a->prompt_ids, a->n_prompt_ids };
+    const int n = a->n_prompts > 1 ? a->n_prompts : 1;
     int rc = 0;
     if (!(r->prompts = mem_array((size_t)n, sizeof *r->prompts)))
         return err_set(err, ERR_NOMEM, "%d prompts", n);
     memset(r->prompts, 0, (size_t)n * sizeof *r->prompts);
     r->n_prompt = n;
     if (!a->raw) rc = render(r, enc, err);
-    for (int i = 0; i < n && a->raw && rc == 0; i++)
-        rc = encode_raw(&r->prompts[i], enc, a->n_prompts > 0 ? &a->prompts[i] : &one, err);
+    for (int i = 0; i < a->n_prompts && rc == 0; i++)
+        rc = encode_raw(&r->prompts[i], enc, &a->prompts[i], err);
     for (int i = 0; i < n && a->raw && a->suffix && rc == 0; i++)
         rc = fim_wrap(&r->prompts[i], r->engine->model->tok, enc, str_from(a->suffix), err);
     for (int i = 0; i < n; i++) r->n_tokens += (int)r->prompts[i].n;
@@ -154,8 +153,6 @@ static int make_writer(job_request *r)
 static int begin_response(job_request *r)
 {
     if (r->api->stream) {
-        http_add_header(r->exchange, "Cache-Control", "no-cache");
-        http_add_header(r->exchange, "X-Accel-Buffering", "no");
         http_stream(r->exchange, 200, api_content_type(r->api));
     }
     return api_writer_begin(r->writer, &r->usage);

@@ -330,8 +330,6 @@ void live_events_watch(live_events *v, http_exchange *x)
     if (!closing && v->n_watcher < MAX_WATCHERS) {
         added = true;
         http_keep(x);
-        http_add_header(x, "Cache-Control", "no-cache");
-        http_add_header(x, "X-Accel-Buffering", "no");
         http_stream(x, 200, "text/event-stream");
         v->watchers[v->n_watcher++] = (watcher){ .exchange = x };
         pthread_cond_broadcast(&v->changed);

@@ -22,7 +22,6 @@ typedef struct server_context {
     bool quiet;                          /* no log line for each request */
     route_counts *counts;
     atomic_bool ready, stopping;
-    atomic_int loaded;                   /* 1/1000 of the weights */
     /* good once ready is true */
     request_queue *queue;
     live_events *events;
