@@ -313,7 +313,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # Without CUDA, these run once more with a GPU that is simulated: test_sim_vram_cache is test_vram_cache.c,
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
 # the simulation, test_sim_plan.c about what is taken of its memory, test_sim_taken.c about a token left in flight.
-SIM_OF   := vram_cache families measure measure_layers prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
+SIM_OF   := vram_cache families measure layer_overhead prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
             gpu_experts_with_host gpu_experts_partial gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
 SIM_ALONE := test_sim_checks test_sim_plan test_sim_taken
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
@@ -367,7 +367,7 @@ $(filter %.unpacked,$(UNPACKED)): $B/golden/%.unpacked: tests/golden/%.tar.xz
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
        $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
 
-GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_measure_layers test_vram_cache test_prompts test_cache_routing test_perf_counts \
+GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_layer_overhead test_vram_cache test_prompts test_cache_routing test_perf_counts \
                       test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
 # Scripts come first: they wait half of their time. Those that take longest begin the list; LONG_SH is
 # for LONG=1. (Thread sanitizer: four tokens a second.)

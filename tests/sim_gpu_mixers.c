@@ -56,7 +56,7 @@ static kv_view view_of(const gpu_attention *a)
 
 static void attend_all(const attend_args *a)
 {
-    const int n_block = attend_block_count(a);
+    const int n_block = a->n * attend_token_blocks(a);
     float *work = sim_room(attend_work_floats(a->head_dim), sizeof *work);
     for (int h = 0; h < a->n_head_kv; h++)
         for (int b = 0; b < n_block; b += ATTEND_BLOCKS)

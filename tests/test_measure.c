@@ -3,7 +3,7 @@
 #include "engine/plan/measure.h"
 
 #include "engine/engine_stats.h"
-#include "engine/plan/measure_layers.h"
+#include "engine/plan/layer_overhead.h"
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tiers/drive_access.h"
@@ -70,7 +70,7 @@ static void test_rows(const model *m)
                   (s.cpu_dense > 0) == r->cpu && (s.disk > 0) == r->disk &&
                   s.disk >= s.disk_straight && (s.disk_straight > 0) == r->disk,
                   "%d, CPU %g %g, drive %g: %s", rc, s.cpu, s.cpu_many, s.disk, r->why);
-        CHECK_MSG(r->cpu ? within(s.layer_cpu, LAYER_LEAST_S, LAYER_MOST_S) : s.layer_cpu == 0,
+        CHECK_MSG(r->cpu ? within(s.layer_cpu, LAYER_OVERHEAD_LEAST_S, LAYER_OVERHEAD_MOST_S) : s.layer_cpu == 0,
                   "%g s for a layer: %s", s.layer_cpu, r->why);
         CHECK_MSG(r->disk ? within(s.disk_wait, DRIVE_LEAST_WAIT_S, DRIVE_MOST_WAIT_S)
                           : s.disk_wait == 0, "%g s for the drive: %s", s.disk_wait, r->why);
@@ -93,9 +93,9 @@ static void test_gpu(const model *m)
     CHECK_MSG(rc == 0 && s.cpu > 0 && s.disk > 0 && s.vram_read > 0 && s.pcie_in > 0 &&
               s.gpu_macs > 0 && s.hop > 0 && s.pull_busy > 0 && s.cpu_busy > 0,
               "%d: VRAM %g, bus %g", rc, s.vram_read, s.pcie_in);
-    CHECK_MSG(within(s.layer_dense, LAYER_LEAST_S, LAYER_MOST_S) &&
-              within(s.layer_hot, LAYER_LEAST_S, LAYER_MOST_S) &&
-              within(s.layer_cpu, LAYER_LEAST_S, LAYER_MOST_S), "layers: %g, %g, %g s",
+    CHECK_MSG(within(s.layer_dense, LAYER_OVERHEAD_LEAST_S, LAYER_OVERHEAD_MOST_S) &&
+              within(s.layer_hot, LAYER_OVERHEAD_LEAST_S, LAYER_OVERHEAD_MOST_S) &&
+              within(s.layer_cpu, LAYER_OVERHEAD_LEAST_S, LAYER_OVERHEAD_MOST_S), "layers: %g, %g, %g s",
               s.layer_dense, s.layer_hot, s.layer_cpu);
     rc = measure_with(&s, m, g, ram_bytes, 1, NULL, NULL);    /* the GPU's turn comes after the CPU's */
     CHECK_MSG(rc == MEASURE_PARTIAL && s.cpu == 0 && s.layer_cpu == 0 && s.vram_read > 0 &&

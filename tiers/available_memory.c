@@ -1,8 +1,7 @@
-/* available_memory.c - asks the system how much memory is left for a model.
+/* available_memory.c - reads /proc and the files of control groups, of both versions.
  *
- * The page cache counts as room everywhere: a mapped model lives in it, and what else is in it can
- * be reclaimed. Control groups of both versions are understood; every group from ours up to the
- * root may set a limit, and the tightest one counts. */
+ * The page cache counts as available: it holds the mapped model, and the rest of it can be
+ * reclaimed. Each group from the process's own up to the root may set a limit; the lowest counts. */
 #include "tiers/available_memory.h"
 
 #include <inttypes.h>
@@ -47,8 +46,8 @@ static bool group_number(uint64_t *out, const char *root, const cgroup_files *v,
     return n > 0 && n < (int)sizeof path && read_number(out, path, key);
 }
 
-/* Lowers *room to what the group leaves. */
-static bool group_room(uint64_t *room, const char *root, const cgroup_files *v, const char *group)
+/* Lowers *bytes to what this group leaves. */
+static bool group_available(uint64_t *bytes, const char *root, const cgroup_files *v, const char *group)
 {
     uint64_t limit, used = 0, cache = 0;
     if (!group_number(&limit, root, v, group, v->limit, "")) return false;
@@ -57,19 +56,19 @@ static bool group_room(uint64_t *room, const char *root, const cgroup_files *v, 
     group_number(&cache, root, v, group, "memory.stat", v->cache);
     used -= cache < used ? cache : used;
     const uint64_t left = limit > used ? limit - used : 0;
-    if (left < *room) *room = left;
+    if (left < *bytes) *bytes = left;
     return true;
 }
 
-/* Our group and all above it. In a container the path may not exist as seen from inside; the root
- * of what is mounted there is then the container's own group. */
-static bool groups_room(uint64_t *room, const char *root, const cgroup_files *v, char *group)
+/* This process's group and all above it. In a container the path may not exist; the root of the
+ * mounted folder is then the container's own group. */
+static bool groups_available(uint64_t *bytes, const char *root, const cgroup_files *v, char *group)
 {
     bool any = false;
     for (;;) {
         char *cut = strrchr(group, '/');
         if (cut && cut[1] == '\0') *cut = '\0';          /* "/" is the root: "" */
-        any |= group_room(room, root, v, group);
+        any |= group_available(bytes, root, v, group);
         if (!(cut = strrchr(group, '/'))) return any;
         *cut = '\0';
     }
@@ -78,7 +77,7 @@ static bool groups_room(uint64_t *room, const char *root, const cgroup_files *v,
 bool available_memory_cgroup(uint64_t *bytes, const char *root)
 {
     char path[PATH_MAX], line[PATH_MAX];
-    uint64_t room = UINT64_MAX;
+    uint64_t lowest = UINT64_MAX;
     bool any = false;
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *f = fopen(path, "r");
@@ -87,11 +86,11 @@ bool available_memory_cgroup(uint64_t *bytes, const char *root)
         if (!group) continue;
         *group++ = '\0';
         group[strcspn(group, "\n")] = '\0';
-        if (!strcmp(kind, ":")) any |= groups_room(&room, root, &version2, group);
-        else if (strstr(kind, "memory")) any |= groups_room(&room, root, &version1, group);
+        if (!strcmp(kind, ":")) any |= groups_available(&lowest, root, &version2, group);
+        else if (strstr(kind, "memory")) any |= groups_available(&lowest, root, &version1, group);
     }
     if (f) fclose(f);
-    *bytes = room;
+    *bytes = lowest;
     return any;
 }
 
@@ -114,14 +113,8 @@ int available_memory(uint64_t *bytes, const char **whose, err_ctx *err)
 uint64_t resident_memory_bytes(void)
 {
     uint64_t kb;
-    return read_number(&kb, "/proc/self/status", "VmRSS:") ? kb * 1024 : 0;
-}
-
-uint64_t resident_memory_counted(void)
-{
-    uint64_t kb;
-    return read_number(&kb, "/proc/self/smaps_rollup", "Rss:") ? kb * 1024
-                                                               : resident_memory_bytes();
+    return read_number(&kb, "/proc/self/smaps_rollup", "Rss:") ||
+           read_number(&kb, "/proc/self/status", "VmRSS:") ? kb * 1024 : 0;
 }
 
 uint64_t peak_memory_bytes(void)

@@ -26,9 +26,7 @@ static const char *const names[FAULT_COUNT] = {
     [FAULT_VRAM] = "vram",             [FAULT_GPU_LOST] = "gpu-lost",
 };
 
-void fault_arm(fault_point p, int skip, int n) { fault_arm_every(p, skip, n, 0); }
-
-void fault_arm_every(fault_point p, int skip, int n, int every)
+static void arm_every(fault_point p, int skip, int n, int every)
 {
     fault_state *s = &points[p];
     atomic_fetch_and_explicit(&armed, ~(UINT32_C(1) << p), memory_order_relaxed);
@@ -40,6 +38,8 @@ void fault_arm_every(fault_point p, int skip, int n, int every)
     atomic_store_explicit(&s->asked, 0, memory_order_relaxed);
     atomic_fetch_or_explicit(&armed, UINT32_C(1) << p, memory_order_release);  /* fault_hits */
 }
+
+void fault_arm(fault_point p, int skip, int n) { arm_every(p, skip, n, 0); }
 
 void fault_disarm_all(void)
 {
@@ -95,6 +95,6 @@ bool fault_arm_text(const char *text)
     for (const char *at = text; *at;)
         if (!take_fault(&p, &skip, &n, &every, &at)) return false;
     for (const char *at = text; *at && take_fault(&p, &skip, &n, &every, &at);)
-        fault_arm_every(p, skip, n, every);
+        arm_every(p, skip, n, every);
     return true;
 }

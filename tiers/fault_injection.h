@@ -25,8 +25,6 @@ enum { FAULT_ALWAYS = INT32_MAX };
 /* The next skip questions about p get no, the n after them yes, all others no. Nobody may ask
  * about p meanwhile. */
 void fault_arm(fault_point p, int skip, int n);
-/* The same again, each time that every more were asked. */
-void fault_arm_every(fault_point p, int skip, int n, int every);
 void fault_disarm_all(void);
 
 bool fault_hits(fault_point p);          /* any thread */

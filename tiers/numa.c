@@ -9,7 +9,8 @@
 
 enum { MASK_BITS = 1024, WORD_BITS = 8 * sizeof(unsigned long) };
 
-bool numa_has_own_cpu(const char *cpus)
+/* Whether a list such as "0-15,32-47" names a CPU that this process may use. */
+static bool has_own_cpu(const char *cpus)
 {
     cpu_set_t these, own;
     topology_parse_list(&these, cpus);
@@ -25,7 +26,7 @@ int numa_spread(const topology *t)
 
     for (int i = 0; i < t->n_node; i++) {
         const topology_node *node = &t->nodes[i];
-        if (node->bytes == 0 || node->id >= MASK_BITS || !numa_has_own_cpu(node->cpus)) continue;
+        if (node->bytes == 0 || node->id >= MASK_BITS || !has_own_cpu(node->cpus)) continue;
         mask[node->id / WORD_BITS] |= 1ul << node->id % WORD_BITS;
         n++;
     }

@@ -12,7 +12,4 @@
  * number of nodes asked for, 0 if nothing was done. */
 int numa_spread(const topology *t);
 
-/* Whether a list such as "0-15,32-47" names a CPU that this process may use. */
-bool numa_has_own_cpu(const char *cpus);
-
 #endif

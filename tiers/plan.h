@@ -15,9 +15,9 @@
 #include "tiers/speeds.h"
 
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 7, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
-       PLAN_SPLIT_TOKENS = 2048, PLAN_SHARED_SLOTS = 64 };
+       PLAN_SPLIT_TOKENS = 2048, PLAN_FEW_TOKENS = 8, PLAN_SHARED_SLOTS = 64 };
 
-/* Who computes those experts of a prompt of more than GPU_FEW tokens that are not in VRAM. */
+/* Who computes those experts of a prompt of more than PLAN_FEW_TOKENS tokens that are not in VRAM. */
 typedef enum prompt_strategy {
     PROMPT_CORES,                        /* the CPU */
     PROMPT_SPLIT,                        /* the GPU those that many tokens chose, after they have

@@ -8,8 +8,6 @@
 #include <limits.h>
 #include <math.h>
 
-#include "cuda/gpu.h"
-
 /* ---- post-fetch ------------------------------------------------------------------------------ */
 
 typedef struct split { double cpu_bytes, pull_bytes; } split;
@@ -128,7 +126,7 @@ static double way_s(const plan *p, const planner *j, prompt_strategy way, double
  * not. */
 static int faster_from(const plan *p, const planner *j, prompt_strategy other, int most)
 {
-    int low = GPU_FEW + 1, high = most;
+    int low = PLAN_FEW_TOKENS + 1, high = most;
     while (low < high) {
         const int n = low + (high - low) / 2;
         if (way_s(p, j, other, n) > way_s(p, j, PROMPT_BUS, n)) high = n;
@@ -157,7 +155,7 @@ static int contract_to(const plan *p, const planner *j)
 /* As somebody wishes. */
 static void choose_wanted(plan *p, prompt_strategy way, bool can_split)
 {
-    const int low = GPU_FEW + 1;
+    const int low = PLAN_FEW_TOKENS + 1;
     if (way == PROMPT_BUS) p->stream_from = low;
     if (way == PROMPT_SPLIT && can_split) p->split_from = low;
     if (way == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
@@ -168,7 +166,7 @@ static void choose_wanted(plan *p, prompt_strategy way, bool can_split)
  * border all of them cross the bus. */
 void plan_choose_ways(plan *p, const planner *j)
 {
-    const int low = GPU_FEW + 1, above = plan_most_shared(j->what->n_used, j->what->n_expert) + 1;
+    const int low = PLAN_FEW_TOKENS + 1, above = plan_most_shared(j->what->n_used, j->what->n_expert) + 1;
     const bool can_split = p->stage_parts > 0 && !plan_uses_drive(p, j->what->n_layer);
     const plan_wish *w = j->w;
     p->stream_from = p->split_from = INT_MAX;

@@ -14,28 +14,7 @@ enum {
     MIN_TILES = 8                        /* of a context worth cutting: handing out costs, too */
 };
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
-
-/* Blocks of one token and one KV head. */
-static int blocks_of_token(const attend_args *a)
-{
-    return (a->n_head / a->n_head_kv + ATTEND_HEADS - 1) / ATTEND_HEADS;
-}
-
-int attend_block_count(const attend_args *a)
-{
-    return a->n * blocks_of_token(a);
-}
-
-attend_block attend_block_at(const attend_args *a, int head_kv, int i)
-{
-    const int group = a->n_head / a->n_head_kv, each = blocks_of_token(a);
-    const int t = i / each, from = i % each * ATTEND_HEADS, last = a->pos + t;
-    return (attend_block){
-        .t = t, .head = head_kv * group + from, .n_head = min_int(group - from, ATTEND_HEADS),
-        .first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0, .last = last,
-    };
-}
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 static int first_tile(const attend_block *b)
 {
@@ -141,7 +120,7 @@ void attend(const loops *f, pool *team, const attend_args *a, float *scratch, si
 {
     const int n_thread = pool_threads(team);
     attend_job j = {
-        .f = f, .a = a, .n_block = attend_block_count(a), .work = scratch,
+        .f = f, .a = a, .n_block = a->n * attend_token_blocks(a), .work = scratch,
         .work_floats = attend_work_floats(a->head_dim),
         .part_floats = attend_part_floats(a->head_dim),
     };

@@ -49,8 +49,21 @@ typedef struct attend_block {
     int first, last;                     /* positions of the keys that it sees */
 } attend_block;
 
-int attend_block_count(const attend_args *a);
-attend_block attend_block_at(const attend_args *a, int head_kv, int i);
+/* Blocks of one token and one KV head. */
+static inline int attend_token_blocks(const attend_args *a)
+{
+    return (a->n_head / a->n_head_kv + ATTEND_HEADS - 1) / ATTEND_HEADS;
+}
+
+static inline attend_block attend_block_at(const attend_args *a, int head_kv, int i)
+{
+    const int group = a->n_head / a->n_head_kv, each = attend_token_blocks(a);
+    const int t = i / each, from = i % each * ATTEND_HEADS, last = a->pos + t;
+    return (attend_block){
+        .t = t, .head = head_kv * group + from, .n_head = min_int(group - from, ATTEND_HEADS),
+        .first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0, .last = last,
+    };
+}
 
 /* Floats of a part, and of what one thread needs besides: of each block two parts, its queries and
  * scores, then decoded values and keys. */

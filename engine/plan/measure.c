@@ -12,7 +12,7 @@
 #include "cuda/gpu_measure.h"
 #include "engine/host/experts_cpu.h"
 #include "engine/plan/measure_gemm.h"
-#include "engine/plan/measure_layers.h"
+#include "engine/plan/layer_overhead.h"
 #include "tiers/drive_access.h"
 #include "tiers/page_advice.h"
 #include "tiers/topology.h"
@@ -252,7 +252,7 @@ static int time_layer(double *seconds, measurement *b, err_ctx *err)
 {
     double per_s;
     const int rc = speed_of(&per_s, empty_layer, LAYER_WINDOW_S, b, err);
-    if (rc == 0) *seconds = layer_cost_within(1 / per_s);
+    if (rc == 0) *seconds = layer_overhead_within(1 / per_s);
     return rc;
 }
 
@@ -275,7 +275,8 @@ static int measure_cpu(speeds *out, measurement *b, err_ctx *err)
     return speed_of(&out->cpu_many, prompt_experts, b->seconds / WINDOWS, b, err);
 }
 
-/* ---- a prompt's products on the GPU ----------------------------------------------------------- */
+/* ---- a prompt's products on the GPU
+ * ----------------------------------------------------------- */
 
 enum { GEMM_ROWS = 4096, EXPERT_TOKENS = 2048 };
 
@@ -327,7 +328,8 @@ static int measure_dense_gemm(speeds *out, measurement *b, err_ctx *err)
                         0, b->watch, b->ctx, err);
 }
 
-/* ---- links and layers ------------------------------------------------------------------------- */
+/* ---- links and layers
+ * ------------------------------------------------------------------------- */
 
 static int measure_links(speeds *out, measurement *b, err_ctx *err)
 {
@@ -346,9 +348,9 @@ static int measure_links(speeds *out, measurement *b, err_ctx *err)
 static int time_layers(speeds *out, measurement *b, err_ctx *err)
 {
     const measure_parts *p = b->parts;
-    layer_costs c;
+    layer_overhead c;
     if (out->vram_read <= 0) return 0;
-    const int rc = measure_layers(&c, b->g, p->m, p->w, p->rope, out->vram_read, err);
+    const int rc = measure_layer_overhead(&c, b->g, p->m, p->w, p->rope, out->vram_read, err);
     if (rc < 0) return rc;
     out->layer_dense = c.dense;
     out->layer_hot = c.hot;

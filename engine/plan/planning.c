@@ -48,7 +48,7 @@ void planning_forget(const model *m)
 
 uint64_t planning_program_bytes(void)
 {
-    return size_align(resident_memory_counted() + PROGRAM_LATER, PROGRAM_UNIT);
+    return size_align(resident_memory_bytes() + PROGRAM_LATER, PROGRAM_UNIT);
 }
 
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err)
@@ -94,6 +94,7 @@ int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
 /* ---- the model ------------------------------------------------------------------------------- */
 
 enum { VRAM_ALIGN = 256 };               /* of every tensor in VRAM */
+static_assert((int)PLAN_FEW_TOKENS == (int)GPU_FEW, "tokens that are computed as one");
 static_assert((int)MODEL_MOST_USED <= (int)PLAN_MOST_USED, "experts that a token may use");
 
 /* Everything of a layer but the experts' slabs: their biases and scales are with the dense

@@ -1,13 +1,12 @@
-/* measure_layers.c - three recordings of a token: without layers, with the part of each up to the
- * choice of experts, and with experts. The differences, less the bytes, are what is looked for;
- * what a token takes before and after its layers is in all three.
+/* layer_overhead.c - times three recordings of a token: without layers, with each layer up to the
+ * choice of experts, and with whole layers.
  *
- * Weights are zeros, so all experts are equally good and the first ones are chosen. All banks lie
- * in one piece of memory, each a token's experts further on than the one before, so that what is
- * chosen differs from layer to layer as in use; where whole banks are too large for it, there are
- * fewer experts to choose from. Layers are as many as fit, or all: caches hold no more of them than
- * in use. */
-#include "engine/plan/measure_layers.h"
+ * The differences, less the time of the weights' bytes, are the overhead. Weights are zeros, so
+ * the first experts are always chosen. All banks overlap in one allocation, each a token's
+ * experts behind the one before: layers read different bytes, as in use. Where whole banks are
+ * too large, there are fewer experts. As many layers as fit take part, so that caches hold no
+ * more of them than in use. */
+#include "engine/plan/layer_overhead.h"
 
 #include <math.h>
 
@@ -15,12 +14,12 @@
 
 enum {
     LAYERS_MOST = 32,
-    LEAST_PLAYS = 3, MOST_PLAYS = 20,    /* of a recording, after WARM_UP ones that do not count */
+    LEAST_PLAYS = 3, MOST_PLAYS = 20,    /* of a recording, after WARM_UP ones */
     WARM_UP = 2
 };
 #define DENSE_MOST ((uint64_t)512 << 20)
 #define BANKS_MOST ((uint64_t)512 << 20)
-static const double PLAYS_S = 0.02;      /* for those above LEAST_PLAYS */
+static const double PLAYS_S = 0.02;      /* for plays beyond LEAST_PLAYS */
 
 enum { NO_LAYERS, DENSE_LAYERS, WHOLE_LAYERS, CHAINS };
 
@@ -33,10 +32,10 @@ typedef struct layer_bench {
     mem_space *vram;
     state *st;
     gpu_steps *s;
-    gpu_session_recordings *seats[CHAINS];  /* each with a recording */
+    gpu_session_recordings *chains[CHAINS];  /* one recording in each */
 } layer_bench;
 
-/* ---- what is read ---------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static double matrix_bytes(const gpu_matrix *m)
 {
@@ -55,7 +54,7 @@ static double dense_bytes(const layer_weights_gpu *y)
     return sum;
 }
 
-/* Of the chosen experts, and of the network that all tokens go through. */
+/* Bytes of the chosen experts, and of the shared network. */
 static double hot_bytes(const layer_weights_gpu *y, int n_used)
 {
     const gpu_bank *const banks[] = { &y->gate, &y->up, &y->down };
@@ -75,13 +74,13 @@ static uint64_t bank_bytes(const layer_weights_gpu *y, int n_expert)
            size_align(n * y->down.slab_bytes, 256);
 }
 
-static void place_bank(layer_weights_gpu *y, uint8_t *at, int n_expert)
+static void place_bank(layer_weights_gpu *y, uint8_t *data, int n_expert)
 {
     gpu_bank *const banks[] = { &y->gate, &y->up, &y->down };
     y->router.rows = n_expert;
     for (size_t i = 0; i < ARRAY_LEN(banks); i++) {
-        banks[i]->data = at;
-        at += size_align((uint64_t)n_expert * banks[i]->slab_bytes, 256);
+        banks[i]->data = data;
+        data += size_align((uint64_t)n_expert * banks[i]->slab_bytes, 256);
     }
 }
 
@@ -90,7 +89,7 @@ static int make_banks(layer_bench *b, err_ctx *err)
 {
     model_hparams *hp = &b->m.hp;
     layer_weights_gpu *layers = b->w->layers;
-    uint64_t one = 0, largest = 0, at = 0;
+    uint64_t one = 0, largest = 0, offset = 0;
     for (int l = 0; l < b->n_layer; l++) {
         const uint64_t bytes = bank_bytes(&layers[l], 1);
         if (bytes > one) one = bytes;
@@ -106,8 +105,8 @@ static int make_banks(layer_bench *b, err_ctx *err)
     if (!b->banks) return ERR_NOMEM;
     for (int l = 0; l < b->n_layer; l++) {
         if (layers[l].gate.rows == 0) continue;
-        place_bank(&layers[l], b->banks + at, hp->n_expert);
-        at = (at + bank_bytes(&layers[l], hp->n_expert_used)) % (largest + 1) / 256 * 256;
+        place_bank(&layers[l], b->banks + offset, hp->n_expert);
+        offset = (offset + bank_bytes(&layers[l], hp->n_expert_used)) % (largest + 1) / 256 * 256;
     }
     return gpu_zero(b->g, b->banks, 2 * largest, err);
 }
@@ -118,10 +117,10 @@ static int record_chain(layer_bench *b, int chain, err_ctx *err)
 {
     const batch one = { .n = 1, .last = gpu_steps_reach(0) };
     const layer_steps *live = gpu_steps_live(b->s);
-    gpu_steps_select(b->s, b->seats[chain]);
+    gpu_steps_select(b->s, b->chains[chain]);
     const int rc = gpu_steps_record_begin(b->s, err);
     if (rc < 0) return rc;
-    (void)live->begin(live->self, &one, NULL);           /* as in the loop: nothing is waited for */
+    (void)live->begin(live->self, &one, NULL);           /* recording cannot fail before its end */
     for (int l = 0; l < b->n_layer && chain != NO_LAYERS; l++) {
         live->mix(live->self, l);
         live->route(live->self, l);
@@ -146,13 +145,13 @@ static int play_once(double *seconds, layer_bench *b, err_ctx *err)
     return rc;
 }
 
-/* The best: whatever disturbs makes it longer. */
+/* The fastest play: disturbances only make it slower. */
 static int time_chain(double *best, layer_bench *b, int chain, err_ctx *err)
 {
     uint64_t from = 0;
     double s = 0;
     int rc = 0;
-    gpu_steps_select(b->s, b->seats[chain]);
+    gpu_steps_select(b->s, b->chains[chain]);
     *best = INFINITY;
     for (int i = -WARM_UP; i < MOST_PLAYS && rc == 0; i++) {
         if (i == 0) from = clock_ns();
@@ -163,9 +162,9 @@ static int time_chain(double *best, layer_bench *b, int chain, err_ctx *err)
     return rc;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the measurement ------------------------------------------------------------------------- */
 
-/* Layers that fit, one at least. */
+/* As many layers as fit, at least one. */
 static weights_choice choose_layers(const model *m, const weights *w)
 {
     static const int none[LAYERS_MOST];
@@ -177,10 +176,10 @@ static weights_choice choose_layers(const model *m, const weights *w)
 
 static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope, err_ctx *err)
 {
-    const weights_choice what = choose_layers(&b->m, w);
+    const weights_choice choice = choose_layers(&b->m, w);
     int rc;
-    b->n_layer = what.n_layer;
-    if ((rc = weights_gpu_create(&b->w, b->g, &b->m, w, &what, NULL, NULL, NULL, err)) < 0 ||
+    b->n_layer = choice.n_layer;
+    if ((rc = weights_gpu_create(&b->w, b->g, &b->m, w, &choice, NULL, NULL, NULL, err)) < 0 ||
         (rc = make_banks(b, err)) < 0 || (rc = mem_space_vram_create(&b->vram, b->g, err)) < 0)
         return rc;
     const state_options so = { .ctx = gpu_steps_reach(0), .slack = 1, .kv = KV_F16,
@@ -191,7 +190,7 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
         (rc = gpu_steps_create(&b->s, &parts, 1, err)) < 0)
         return rc;
     for (int i = 0; i < CHAINS && rc == 0; i++) {
-        rc = gpu_seat_create(&b->seats[i], b->st, err);
+        rc = gpu_seat_create(&b->chains[i], b->st, err);
         if (rc == 0) rc = record_chain(b, i, err);
     }
     return rc;
@@ -199,7 +198,7 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
 
 static void free_bench(layer_bench *b)
 {
-    for (int i = 0; i < CHAINS; i++) gpu_seat_free(b->seats[i]);
+    for (int i = 0; i < CHAINS; i++) gpu_seat_free(b->chains[i]);
     gpu_steps_free(b->s);
     state_free(b->st);
     mem_space_vram_free(b->vram);
@@ -207,10 +206,13 @@ static void free_bench(layer_bench *b)
     weights_gpu_free(b->w);
 }
 
-double layer_cost_within(double s) { return fmin(fmax(s, LAYER_LEAST_S), LAYER_MOST_S); }
+double layer_overhead_within(double s)
+{
+    return fmin(fmax(s, LAYER_OVERHEAD_LEAST_S), LAYER_OVERHEAD_MOST_S);
+}
 
-int measure_layers(layer_costs *out, gpu *g, const model *m, const weights *w,
-                   const rope_tables *rope, double vram_read, err_ctx *err)
+int measure_layer_overhead(layer_overhead *out, gpu *g, const model *m, const weights *w,
+                           const rope_tables *rope, double vram_read, err_ctx *err)
 {
     layer_bench b = { .m = *m, .g = g };
     double seconds[CHAINS], dense = 0, experts = 0;
@@ -221,11 +223,11 @@ int measure_layers(layer_costs *out, gpu *g, const model *m, const weights *w,
         experts += hot_bytes(&b.w->layers[l], m->hp.n_expert_used) / vram_read;
     }
     if (rc == 0)
-        *out = (layer_costs){
-            .dense = layer_cost_within((seconds[DENSE_LAYERS] - seconds[NO_LAYERS] - dense) /
-                                       b.n_layer),
-            .hot = layer_cost_within((seconds[WHOLE_LAYERS] - seconds[DENSE_LAYERS] - experts) /
-                                     b.n_layer),
+        *out = (layer_overhead){
+            .dense = layer_overhead_within((seconds[DENSE_LAYERS] - seconds[NO_LAYERS] - dense) /
+                                           b.n_layer),
+            .hot = layer_overhead_within((seconds[WHOLE_LAYERS] - seconds[DENSE_LAYERS] - experts) /
+                                         b.n_layer),
         };
     free_bench(&b);
     return rc;

@@ -1,6 +1,6 @@
-/* test_measure_layers.c - layers of every family can be timed on the GPU with weights of zeros, and
+/* test_layer_overhead.c - layers of every family can be timed on the GPU with weights of zeros, and
  * nothing is left behind; how long they take does not matter. */
-#include "engine/plan/measure_layers.h"
+#include "engine/plan/layer_overhead.h"
 
 #include "engine/gpu/weights_gpu.h"
 #include "tests/model_fixture.h"
@@ -14,7 +14,7 @@ static const struct row { const char *name; bool family; } rows[] = {
     { "tiny-gemma4-shared-bf16", true },
 };
 
-static bool in_bounds(double s) { return s >= LAYER_LEAST_S && s <= LAYER_MOST_S; }
+static bool in_bounds(double s) { return s >= LAYER_OVERHEAD_LEAST_S && s <= LAYER_OVERHEAD_MOST_S; }
 
 static uint64_t vram_free(void)
 {
@@ -28,12 +28,12 @@ static uint64_t vram_free(void)
 static void test_no_memory(const char *name, gpu *g, const model *m, const weights *w,
                            const rope_tables *rope)
 {
-    layer_costs c;
+    layer_overhead c;
     int refused = 0, done = 0;
     for (long nth = 1; done == 0 && nth < 400; nth++) {
-        c = (layer_costs){ 7, 7 };
+        c = (layer_overhead){ 7, 7 };
         mem_fail_after(nth);
-        const int rc = measure_layers(&c, g, m, w, rope, 1e12, NULL);
+        const int rc = measure_layer_overhead(&c, g, m, w, rope, 1e12, NULL);
         mem_fail_after(0);
         refused += rc == ERR_NOMEM;
         done += rc == 0;
@@ -46,15 +46,15 @@ static void test_no_memory(const char *name, gpu *g, const model *m, const weigh
 static void test_model(const struct row *r, gpu *g, const model *m, const weights *w,
                        const rope_tables *rope)
 {
-    layer_costs c = { 0, 0 };
+    layer_overhead c = { 0, 0 };
     err_ctx err = { 0 };
     const uint64_t before = vram_free();
-    int rc = measure_layers(&c, g, m, w, rope, 1e12, &err);
+    int rc = measure_layer_overhead(&c, g, m, w, rope, 1e12, &err);
     CHECK_MSG(rc == 0 && in_bounds(c.dense) && in_bounds(c.hot), "%s: %d, %g and %g s: %s", r->name,
               rc, c.dense, c.hot, err.msg);
     /* bytes that take years: nothing is left */
-    rc = measure_layers(&c, g, m, w, rope, 1.0, &err);
-    CHECK_MSG(rc == 0 && c.dense == LAYER_LEAST_S && c.hot == LAYER_LEAST_S, "%s: %d, %g and %g s",
+    rc = measure_layer_overhead(&c, g, m, w, rope, 1.0, &err);
+    CHECK_MSG(rc == 0 && c.dense == LAYER_OVERHEAD_LEAST_S && c.hot == LAYER_OVERHEAD_LEAST_S, "%s: %d, %g and %g s",
               r->name, rc, c.dense, c.hot);
     if (!r->family) test_no_memory(r->name, g, m, w, rope);
     if (sim_gpu())                       /* others may use a real one */
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 {
     gpu *g = NULL;
     err_ctx err = { 0 };
-    test_begin("measure_layers", argc, argv);
+    test_begin("layer_overhead", argc, argv);
     if (gpu_count() == 0) {
         test_skip("no GPU");
         return test_end();
