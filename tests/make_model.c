@@ -198,6 +198,14 @@ static void put_keys(writer *o)
     put_tokens(o);
 }
 
+static quant_type type_of(const maker *mk, const char *name, int layer)
+{
+    if (mk->type_of) return mk->type_of(name, layer);
+    if (maker_is_small(name)) return mk->types.small;
+    if (strstr(name, "_exps.")) return mk->types.experts;
+    return mk->types.plain_head && strcmp(name, "output.weight") == 0 ? QT_F32 : mk->types.dense;
+}
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static void put_raw(writer *o, const char *name, quant_type type, const uint64_t ne[4])
@@ -225,7 +233,7 @@ static void put_matrix(writer *o, int layer, const char *stem, int a, int b, int
     else snprintf(base, sizeof base, "blk.%d.%s", layer, stem);
     snprintf(name, sizeof name, "%s.weight", stem);
     snprintf(full, sizeof full, "%.50s.weight", base);
-    put_raw(o, full, mk->type_of ? mk->type_of(name, layer) : QT_F32, ne);
+    put_raw(o, full, type_of(mk, name, layer), ne);
     if (mk->variants & MAKE_SCALES) {
         snprintf(name, sizeof name, "%s.scale", base);
         put_raw(o, name, QT_F32, ne_scale);
@@ -243,7 +251,7 @@ static void put_small(writer *o, int layer, const char *name, int a, int b)
     char full[64];
     if (layer < 0) snprintf(full, sizeof full, "%s", name);
     else snprintf(full, sizeof full, "blk.%d.%s", layer, name);
-    put_raw(o, full, o->mk->type_of ? o->mk->type_of(name, layer) : QT_F32, ne);
+    put_raw(o, full, type_of(o->mk, name, layer), ne);
 }
 
 static void put_experts(writer *o, int l)
@@ -447,6 +455,35 @@ int maker_open_sparse(maker_file *out, const maker *mk, err_ctx *err)
     }
     gguf_writer_free(w);
     return rc;
+}
+
+static void expect(maker_file *f, const char *want, const char *why)
+{
+    err_ctx err = { 0 };
+    model *m = NULL;
+    const int rc = model_bind(&m, f->g, &err);
+    CHECK_MSG((rc == 0) == !want && !m == (rc != 0) && (!want || strstr(err.msg, want)),
+              "%s: %s, '%s', expected %s", why, rc == 0 ? "bound" : "refused", err.msg,
+              want ? want : "no error");
+    model_free(m);
+    maker_close(f);
+}
+
+void maker_expect(const maker *mk, const char *want, const char *why)
+{
+    maker_file f;
+    err_ctx err = { 0 };
+    if (CHECK_MSG(maker_open(&f, mk, &err) == 0, "%s: container: %s", why, err.msg))
+        expect(&f, want, why);
+}
+
+void maker_expect_copy(const gguf *of, const maker_edit *edits, int n_edit, const char *want,
+                       const char *why)
+{
+    maker_file f;
+    err_ctx err = { 0 };
+    if (CHECK_MSG(maker_open_copy(&f, of, edits, n_edit, &err) == 0, "%s: %s", why, err.msg))
+        expect(&f, want, why);
 }
 
 void maker_close(maker_file *f)

@@ -15,7 +15,7 @@ enum {
     MAKE_PLAIN_DT = 1 << 1,              /* ssm_dt without .bias */
     MAKE_SHARED_RANK2 = 1 << 2,          /* ffn_gate_inp_shexp {n, 1} */
     MAKE_FUSED_EXPERTS = 1 << 3,         /* ffn_gate_up_exps */
-    MAKE_SCALES = 1 << 4,                /* .scale and .input_scale beside every matrix */
+    MAKE_SCALES = 1 << 4,                /* .scale and .input_scale of every matrix */
     MAKE_WEIGHT_SCALES = 1 << 5,         /* .weight.scale in their place */
     MAKE_KV_ARRAY = 1 << 6,              /* head_count_kv per block, 0 in recurrent layers */
     MAKE_RECURRENT_ARRAY = 1 << 7,       /* attention.recurrent_layers, and a misleading interval */
@@ -62,12 +62,19 @@ bool maker_is_small(const char *name);
 /* The type of a tensor: name is what follows "blk.N.", layer -1 for globals. */
 typedef quant_type maker_type_fn(const char *name, int layer);
 
+/* Types by kind of tensor; all 0: F32. */
+typedef struct maker_types {
+    quant_type small, dense, experts;
+    bool plain_head;                     /* output.weight is F32 */
+} maker_types;
+
 typedef struct maker {
     model_arch arch;
     int n_layer, n_mtp, n_vocab, n_embd, n_head, n_head_kv, head_dim, rope_dim;
     int n_expert, n_used, n_ff, n_ff_shared, window;
     int conv, ssm_dim, n_k_head, n_v_head;       /* qwen3next; layers 3, 7, .. have attention */
-    maker_type_fn *type_of;              /* NULL: all F32 */
+    maker_types types;
+    maker_type_fn *type_of;              /* instead of types; NULL: these */
     unsigned variants;
     const maker_edit *edits;
     int n_edit;
@@ -85,6 +92,11 @@ typedef struct maker_file {
 /* All return 0, or what gguf_open returned; on failure nothing is left behind. */
 int maker_open(maker_file *out, const maker *mk, err_ctx *err);
 int maker_open_sparse(maker_file *out, const maker *mk, err_ctx *err);
+
+/* Opens and binds it. want NULL: it must be bound; else it must be refused with these words. */
+void maker_expect(const maker *mk, const char *want, const char *why);
+void maker_expect_copy(const gguf *of, const maker_edit *edits, int n_edit, const char *want,
+                       const char *why);
 
 /* A copy of another file with edits, at most MAKER_MOST_EDITS; all weights are 0. */
 enum { MAKER_MOST_EDITS = 8 };

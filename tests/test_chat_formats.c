@@ -10,6 +10,7 @@
 #include "engine/text/textbuf_json.h"
 #include "tests/make_chat.h"
 #include "tests/test.h"
+#include "tests/tokenizer_checks.h"
 
 static const struct { const char *name; int vocab; const char *tmpl, *format; } families[] = {
     { "Qwen-Qwen3-0.6B", QWEN, t_qwen3, "chatml" },
@@ -198,20 +199,15 @@ static void check_family(size_t f, const json_t *lines)
 
 static void test_goldens(void)
 {
-    char path[512];
+    char path[512], what[600];
+    const char *at = NULL;
     size_t bytes;
+    int n = 0;
     test_path(path, sizeof path, "%s/chat/cases.jsonl", test_unpacked());
     char *text = test_read_file(path, &bytes);
-    json_t *lines = json_array();
-    for (size_t at = 0; text && at < bytes; ) {
-        const char *end = memchr(text + at, '\n', bytes - at);
-        const size_t n = end ? (size_t)(end - text) - at : bytes - at;
-        json_error_t why;
-        json_t *line = json_loadb(text + at, n, 0, &why);
-        CHECK_MSG(line != NULL, "line %zu: %s", json_array_size(lines) + 1, why.text);
-        if (line) json_array_append_new(lines, line);
-        at += n + 1;
-    }
+    json_t *lines = json_array(), *line;
+    while (text && (line = json_line(&at, &n, text, path, what)))
+        json_array_append_new(lines, line);
     for (size_t f = 0; f < ARRAY_LEN(families) && text; f++) check_family(f, lines);
     json_decref(lines);
     mem_free(text);
@@ -317,16 +313,16 @@ static void test_form(void)
         const char *format, *think, *think_end, *turn_end;
         bool inside;
     } rows[] = {
-        {QWEN35, "U x", NULL, "</think>", "<|im_end|>", true},
-        {QWEN35, "-^U x", NULL, NULL, NULL, false},
-        {GLM, "U x", "<think>", "</think>", "<|user|>", false},
-        {GLM_HARD, "U x", "<think>", "</think>", "<|observation|>", false},
-        {GLM, "-^U x", NULL, NULL, NULL, false},
-        {GLM47, "U x", NULL, "</think>", "<|user|>", true},
-        {GEMMA, "U x", NULL, NULL, NULL, false},
-        {GEMMA, "+^U x", "<|channel>", "<channel|>", "<turn|>", false},
-        {GEMMA, "+^U x", "<|channel>", "<channel|>", "<|tool_response>", false},
-        {MISTRAL, "U x", NULL, NULL, NULL, false},
+        { QWEN35, "U x", NULL, "</think>", "<|im_end|>", true },
+        { QWEN35, "-^U x", NULL, NULL, NULL, false },
+        { GLM, "U x", "<think>", "</think>", "<|user|>", false },
+        { GLM_HARD, "U x", "<think>", "</think>", "<|observation|>", false },
+        { GLM, "-^U x", NULL, NULL, NULL, false },
+        { GLM47, "U x", NULL, "</think>", "<|user|>", true },
+        { GEMMA, "U x", NULL, NULL, NULL, false },
+        { GEMMA, "+^U x", "<|channel>", "<channel|>", "<turn|>", false },
+        { GEMMA, "+^U x", "<|channel>", "<channel|>", "<|tool_response>", false },
+        { MISTRAL, "U x", NULL, NULL, NULL, false },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const tokenizer *t = vocab[kinds[rows[i].kind].vocab].t;

@@ -129,44 +129,12 @@ static void test_experts_used(void)
 
 /* ---- real sizes ------------------------------------------------------------------------------ */
 
-static bool is_expert(const char *name) { return strstr(name, "_exps.") != NULL; }
-
-#define ALL_OF(fn, type)                                \
-    static quant_type fn(const char *name, int layer)   \
-    {                                                   \
-        (void)layer;                                    \
-        return maker_is_small(name) ? QT_F32 : type;    \
-    }
-ALL_OF(all_bf16, QT_BF16)
-ALL_OF(all_q8_0, QT_Q8_0)
-ALL_OF(all_q6_k, QT_Q6_K)
-ALL_OF(all_q5_k, QT_Q5_K)
-ALL_OF(all_q4_k, QT_Q4_K)
-ALL_OF(all_iq4_xs, QT_IQ4_XS)
-ALL_OF(all_q3_k, QT_Q3_K)
-ALL_OF(all_iq3_xxs, QT_IQ3_XXS)
-ALL_OF(all_q2_k, QT_Q2_K)
-ALL_OF(all_iq2_xxs, QT_IQ2_XXS)
-ALL_OF(all_iq1_s, QT_IQ1_S)
-
-static quant_type mxfp4_q8_0(const char *name, int layer)
-{
-    if (maker_is_small(name)) return all_q8_0(name, layer);
-    return is_expert(name) ? QT_MXFP4 : QT_Q8_0;
-}
-
-static quant_type mxfp4_bf16(const char *name, int layer)
-{
-    if (maker_is_small(name)) return all_bf16(name, layer);
-    return is_expert(name) ? QT_MXFP4 : QT_BF16;
-}
-
 /* The recipe of a Q4_K_M: which layers get more bits for which matrices. */
 static quant_type q4_k_m(const char *name, int l)
 {
     const bool more = l <= 5 || l >= 42 || (l >= 8 && (l - 8) % 3 == 0);
     const bool more_v = l == 3 || l == 11 || l == 23 || l == 35 || l == 43 || l == 47;
-    const quant_type base = all_q4_k(name, l);
+    const quant_type base = maker_is_small(name) ? QT_F32 : QT_Q4_K;
     if (strcmp(name, "output.weight") == 0) return QT_Q6_K;
     if (l < 0) return base;
     if (more && strncmp(name, "ffn_down", 8) == 0) return QT_Q6_K;
@@ -249,19 +217,20 @@ static void test_qwen3next_files(void)
 {
     static const struct {
         const char *what;
+        quant_type type, experts_type;
         maker_type_fn *type_of;
         uint64_t experts, dense, token, embed, head, expert, token_experts;
     } rows[] = {
-        { "BF16", all_bf16, 154618822656, 4833602560, 7231171584, 622329856, 622329856, 6291456,
-          3019898880 },
-        { "Q8_0", all_q8_0, 82141249536, 2665016320, 3938724864, 330612736, 330612736, 3342336,
-          1604321280 },
-        { "Q6_K", all_q6_k, 63417876480, 2104798208, 3088176128, 255252480, 255252480, 2580480,
-          1238630400 },
-        { "Q4_K_M", q4_k_m, 46808432640, 1674626048, 2413822976, 175030272, 255252480,
-          589824 * 2 + 860160, 480 * 1179648 + 240 * (589824 + 860160) },
-        { "MXFP4_MOE", mxfp4_q8_0, 41070624768, 2665016320, 3136564224, 330612736, 330612736,
-          1671168, 802160640 },
+        { "BF16", QT_BF16, QT_BF16, NULL, 154618822656, 4833602560, 7231171584, 622329856,
+          622329856, 6291456, 3019898880 },
+        { "Q8_0", QT_Q8_0, QT_Q8_0, NULL, 82141249536, 2665016320, 3938724864, 330612736,
+          330612736, 3342336, 1604321280 },
+        { "Q6_K", QT_Q6_K, QT_Q6_K, NULL, 63417876480, 2104798208, 3088176128, 255252480,
+          255252480, 2580480, 1238630400 },
+        { "Q4_K_M", QT_F32, QT_F32, q4_k_m, 46808432640, 1674626048, 2413822976, 175030272,
+          255252480, 589824 * 2 + 860160, 480 * 1179648 + 240 * (589824 + 860160) },
+        { "MXFP4_MOE", QT_Q8_0, QT_MXFP4, NULL, 41070624768, 2665016320, 3136564224, 330612736,
+          330612736, 1671168, 802160640 },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         maker mk = maker_qwen3next_80b();
@@ -270,46 +239,40 @@ static void test_qwen3next_files(void)
             rows[i].expert, rows[i].expert * 512, rows[i].token_experts,
             rows[i].token - rows[i].token_experts, 0,
         };
+        mk.types = (maker_types){ QT_F32, rows[i].type, rows[i].experts_type, false };
         mk.type_of = rows[i].type_of;
         check_real(rows[i].what, &mk, 843, &want);
     }
 }
 
-/* Experts of one type throughout: bytes of one, of a layer, of all, and per token. */
+/* Bytes of one expert of each type; a layer has 512, of which a token takes 10, and 48 layers. */
 static void test_qwen3next_experts(void)
 {
-    static const struct { maker_type_fn *type_of; uint64_t one, layer, all, token; } rows[] = {
-        { all_bf16,    6291456, 3221225472, 154618822656, 3019898880 },
-        { all_q8_0,    3342336, 1711276032, 82141249536, 1604321280 },
-        { all_q6_k,    2580480, 1321205760, 63417876480, 1238630400 },
-        { all_q5_k,    2162688, 1107296256, 53150220288, 1038090240 },
-        { all_q4_k,    1769472, 905969664, 43486543872, 849346560 },
-        { all_iq4_xs,  1671168, 855638016, 41070624768, 802160640 },
-        { all_q3_k,    1351680, 692060160, 33218887680, 648806400 },
-        { all_iq3_xxs, 1204224, 616562688, 29595009024, 578027520 },
-        { all_q2_k,    1032192, 528482304, 25367150592, 495452160 },
-        { all_iq2_xxs, 811008, 415236096, 19931332608, 389283840 },
-        { all_iq1_s,   614400, 314572800, 15099494400, 294912000 },
+    static const struct { quant_type type; uint64_t one; } rows[] = {
+        { QT_BF16, 6291456 }, { QT_Q8_0, 3342336 }, { QT_Q6_K, 2580480 }, { QT_Q5_K, 2162688 },
+        { QT_Q4_K, 1769472 }, { QT_IQ4_XS, 1671168 }, { QT_Q3_K, 1351680 },
+        { QT_IQ3_XXS, 1204224 }, { QT_Q2_K, 1032192 }, { QT_IQ2_XXS, 811008 },
+        { QT_IQ1_S, 614400 },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *what = quant_name(rows[i].type);
+        const uint64_t one = rows[i].one;
         maker mk = maker_qwen3next_80b();
         maker_file f;
         err_ctx err = { 0 };
         model *m = NULL;
         model_bytes sum;
-        char what[16];
-        mk.type_of = rows[i].type_of;
+        mk.types = (maker_types){ QT_F32, rows[i].type, rows[i].type, false };
         mk.n_vocab = 10;
-        snprintf(what, sizeof what, "row %zu", i);
         const int rc = maker_open_sparse(&f, &mk, &err);
         if (rc < 0 && test_map_refused(&err)) continue;
         if (!CHECK_MSG(rc == 0, "%s: %s", what, err.msg)) continue;
         if (CHECK_MSG(model_bind(&m, f.g, &err) == 0, "%s: %s", what, err.msg)) {
             model_count_bytes(&sum, m);
-            check_number(what, "one expert", sum.expert_largest, rows[i].one);
-            check_number(what, "one bank", sum.bank_largest, rows[i].layer);
-            check_number(what, "all experts", sum.experts, rows[i].all);
-            check_number(what, "per token", sum.token_experts, rows[i].token);
+            check_number(what, "one expert", sum.expert_largest, one);
+            check_number(what, "one bank", sum.bank_largest, 512 * one);
+            check_number(what, "all experts", sum.experts, 48 * 512 * one);
+            check_number(what, "per token", sum.token_experts, 48 * 10 * one);
         }
         model_free(m);
         maker_close(&f);
@@ -331,7 +294,7 @@ static void test_qwen3next_generations(void)
             QWEN_PARAMS, 154618822656, 4833602560, 622329856, 622329856, 6291456, 3221225472,
             3019898880, 7231171584 - 3019898880, 0,
         };
-        mk.type_of = all_bf16;
+        mk.types = (maker_types){ QT_F32, QT_BF16, QT_BF16, false };
         mk.variants = rows[i].variants;
         mk.n_mtp = rows[i].n_mtp;
         /* An MTP block has 1,650,471,424 weights; router, shared gate and norms of it are F32. */
@@ -345,17 +308,17 @@ static void test_gptoss_real(void)
     static const struct {
         const char *what;
         bool large;
-        maker_type_fn *type_of;
+        quant_type dense_type;
         int n_tensor;
         uint64_t params, active, experts, dense, table, layers;
     } rows[] = {
-        { "20b Q8_0", false, mxfp4_q8_0, 459, 20914757184, 3608307264, 10178887680, 1917670656,
+        { "20b Q8_0", false, QT_Q8_0, 459, 20914757184, 3608307264, 10178887680, 1917670656,
           615329280, 687000576 },
-        { "20b BF16", false, mxfp4_bf16, 459, 20914757184, 3608307264, 10178887680, 3600742656,
+        { "20b BF16", false, QT_BF16, 459, 20914757184, 3608307264, 10178887680, 3600742656,
           1158266880, 1284197376 },
-        { "120b Q8_0", true, mxfp4_q8_0, 687, 116829156672, 5132849472, 61073326080, 2300997888,
+        { "120b Q8_0", true, QT_Q8_0, 687, 116829156672, 5132849472, 61073326080, 2300997888,
           615329280, 1070327808 },
-        { "120b BF16", true, mxfp4_bf16, 687, 116829156672, 5132849472, 61073326080, 4282668288,
+        { "120b BF16", true, QT_BF16, 687, 116829156672, 5132849472, 61073326080, 4282668288,
           1158266880, 1966123008 },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -365,41 +328,17 @@ static void test_gptoss_real(void)
             rows[i].table, 13253760, 13253760 * UINT64_C(32) * (rows[i].large ? 4 : 1),
             rows[i].large ? 1908541440 : 1272360960, rows[i].layers + rows[i].table + 11520, 0,
         };
-        mk.type_of = rows[i].type_of;
+        mk.types = (maker_types){ QT_F32, rows[i].dense_type, QT_MXFP4, false };
         check_real(rows[i].what, &mk, rows[i].n_tensor, &want);
     }
 }
 
 /* ---- variants -------------------------------------------------------------------------------- */
 
-static quant_type all_f16(const char *name, int layer)
-{
-    (void)name, (void)layer;
-    return QT_F16;
-}
-
-static quant_type small_bf16(const char *name, int layer)
-{
-    (void)layer;
-    return maker_is_small(name) ? QT_BF16 : QT_Q8_0;
-}
-
 static quant_type shared_gate_f16(const char *name, int layer)
 {
     (void)layer;
     return strstr(name, "inp_shexp") ? QT_F16 : QT_F32;
-}
-
-static quant_type nvfp4(const char *name, int layer)
-{
-    (void)layer;
-    return maker_is_small(name) || strcmp(name, "output.weight") == 0 ? QT_F32 : QT_NVFP4;
-}
-
-static quant_type nvfp4_head_too(const char *name, int layer)
-{
-    (void)layer;
-    return maker_is_small(name) ? QT_F32 : QT_NVFP4;
 }
 
 /* Binds the small model of mk and hands it to fn. */
@@ -419,49 +358,6 @@ static void with_bound(const maker *mk, const char *why, bound_fn *fn)
     }
     model_free(m);
     maker_close(&f);
-}
-
-static void test_variants(void)
-{
-    static const struct {
-        model_arch arch;
-        unsigned variants;
-        int n_mtp;
-        maker_type_fn *type_of;
-        const char *why;
-    } rows[] = {
-        { ARCH_QWEN3NEXT, 0, 0, NULL, "plain" },
-        { ARCH_QWEN3NEXT, MAKE_LEGACY_IN, 0, NULL, "legacy ssm_in" },
-        { ARCH_QWEN3NEXT, MAKE_PLAIN_DT, 0, NULL, "ssm_dt without suffix" },
-        { ARCH_QWEN3NEXT, MAKE_SHARED_RANK2, 0, NULL, "shared gate of rank 2" },
-        { ARCH_QWEN3NEXT, MAKE_SHARED_RANK2, 0, shared_gate_f16, "shared gate F16" },
-        { ARCH_QWEN3NEXT, MAKE_FUSED_EXPERTS, 0, NULL, "fused experts" },
-        { ARCH_QWEN3NEXT, MAKE_KV_ARRAY, 0, NULL, "head_count_kv per layer" },
-        { ARCH_QWEN3NEXT, MAKE_KV_ARRAY | MAKE_HEADS_ARRAY, 1, NULL, "both head counts per block" },
-        { ARCH_QWEN3NEXT, MAKE_RECURRENT_ARRAY, 1, NULL, "recurrent_layers beats the interval" },
-        { ARCH_QWEN3NEXT, MAKE_NO_INTERVAL, 0, NULL, "no interval" },
-        { ARCH_QWEN3NEXT, MAKE_TIED, 0, NULL, "tied head" },
-        { ARCH_QWEN3NEXT, 0, 1, NULL, "MTP block" },
-        { ARCH_QWEN3NEXT, MAKE_FULL_MTP, 2, NULL, "two MTP blocks with all they can have" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, 1, nvfp4, "NVFP4 with scales" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES | MAKE_FUSED_EXPERTS, 0, nvfp4, "NVFP4 fused" },
-        { ARCH_QWEN3NEXT, MAKE_WEIGHT_SCALES | MAKE_LEGACY_IN, 0, nvfp4, "NVFP4, .weight.scale" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES | MAKE_TIED, 0, nvfp4_head_too, "NVFP4, tied" },
-        { ARCH_QWEN3NEXT, 0, 0, all_f16, "everything F16" },
-        { ARCH_QWEN3NEXT, 0, 1, small_bf16, "small tensors BF16" },
-        { ARCH_GPTOSS, 0, 0, NULL, "gpt-oss" },
-        { ARCH_GPTOSS, 0, 0, mxfp4_q8_0, "gpt-oss, MXFP4 and Q8_0" },
-        { ARCH_GPTOSS, MAKE_FUSED_QKV, 0, NULL, "gpt-oss, fused q, k, v" },
-        { ARCH_GPTOSS, MAKE_KV_ARRAY | MAKE_HEADS_ARRAY, 0, NULL, "gpt-oss, heads per layer" },
-        { ARCH_GPTOSS, MAKE_SCALES | MAKE_FUSED_QKV, 0, nvfp4, "gpt-oss, NVFP4" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        maker mk = maker_small(rows[i].arch);
-        mk.variants = rows[i].variants;
-        mk.n_mtp = rows[i].n_mtp;
-        mk.type_of = rows[i].type_of;
-        with_bound(&mk, rows[i].why, NULL);
-    }
 }
 
 /* ---- where things went ----------------------------------------------------------------------- */
@@ -511,7 +407,7 @@ static void see_scales(const model *m, const char *why)
     SEE(is_named(y->experts->scale[SLAB_DOWN], "blk.3.ffn_down_exps.scale"));
     SEE(y->experts->scale[SLAB_DOWN]->elems == 7);
     SEE(is_named(m->layers[0].delta.ba.scale, "blk.0.ssm_ba.scale"));
-    CHECK_MSG(m->head.scale == NULL, "%s: output.scale counts beside NVFP4 only", why);
+    CHECK_MSG(m->head.scale == NULL, "%s: output.scale counts for an NVFP4 head only", why);
     SEE(!y->router.scale && !y->attn_norm.scale);
     /* 8192 weights in 36-byte blocks of 64, three slabs, a scale each */
     CHECK_MSG(expert_bytes(y->experts) == 3 * (8192 / 64 * 36 + 4), "%s: %" PRIu64, why,
@@ -576,34 +472,58 @@ static void see_fused_qkv(const model *m, const char *why)
     SEE(is_named(y->attn.qkv_bias.t, "blk.3.attn_qkv.bias") && !y->attn.q_bias.t);
 }
 
-static void test_vram_cache(void)
+static void test_variants(void)
 {
+#define ALL(type) { type, type, type, false }
+#define NVFP4 { QT_F32, QT_NVFP4, QT_NVFP4, true }
+#define NVFP4_HEAD { QT_F32, QT_NVFP4, QT_NVFP4, false }
     static const struct {
         model_arch arch;
         unsigned variants;
         int n_mtp;
-        maker_type_fn *type_of;
+        maker_types types;
         bound_fn *see;
         const char *why;
     } rows[] = {
-        { ARCH_QWEN3NEXT, 0, 0, NULL, see_split, "split projections" },
-        { ARCH_QWEN3NEXT, MAKE_LEGACY_IN | MAKE_PLAIN_DT, 0, NULL, see_legacy, "legacy names" },
-        { ARCH_QWEN3NEXT, MAKE_FULL_MTP, 2, NULL, see_mtp, "MTP blocks" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, 0, nvfp4, see_scales, ".scale" },
-        { ARCH_QWEN3NEXT, MAKE_WEIGHT_SCALES, 0, nvfp4_head_too, see_weight_scales, "other name" },
-        { ARCH_QWEN3NEXT, MAKE_TIED, 0, NULL, see_tied, "tied head" },
-        { ARCH_QWEN3NEXT, 0, 0, NULL, see_apart, "slabs in three tensors" },
-        { ARCH_QWEN3NEXT, MAKE_FUSED_EXPERTS, 0, NULL, see_fused, "gate and up in one tensor" },
-        { ARCH_GPTOSS, 0, 0, NULL, see_gptoss, "gpt-oss" },
-        { ARCH_GPTOSS, MAKE_FUSED_QKV, 0, NULL, see_fused_qkv, "gpt-oss, fused q, k, v" },
+        { ARCH_QWEN3NEXT, 0, 0, { 0 }, see_split, "plain, split projections" },
+        { ARCH_QWEN3NEXT, 0, 0, { 0 }, see_apart, "slabs in three tensors" },
+        { ARCH_QWEN3NEXT, MAKE_LEGACY_IN, 0, { 0 }, NULL, "legacy ssm_in" },
+        { ARCH_QWEN3NEXT, MAKE_PLAIN_DT, 0, { 0 }, NULL, "ssm_dt without suffix" },
+        { ARCH_QWEN3NEXT, MAKE_LEGACY_IN | MAKE_PLAIN_DT, 0, { 0 }, see_legacy, "legacy names" },
+        { ARCH_QWEN3NEXT, MAKE_SHARED_RANK2, 0, { 0 }, NULL, "shared gate of rank 2" },
+        { ARCH_QWEN3NEXT, MAKE_FUSED_EXPERTS, 0, { 0 }, see_fused, "gate and up in one tensor" },
+        { ARCH_QWEN3NEXT, MAKE_KV_ARRAY, 0, { 0 }, NULL, "head_count_kv per layer" },
+        { ARCH_QWEN3NEXT, MAKE_KV_ARRAY | MAKE_HEADS_ARRAY, 1, { 0 }, NULL, "both head counts" },
+        { ARCH_QWEN3NEXT, MAKE_RECURRENT_ARRAY, 1, { 0 }, NULL, "recurrent_layers, interval" },
+        { ARCH_QWEN3NEXT, MAKE_NO_INTERVAL, 0, { 0 }, NULL, "no interval" },
+        { ARCH_QWEN3NEXT, MAKE_TIED, 0, { 0 }, see_tied, "tied head" },
+        { ARCH_QWEN3NEXT, 0, 1, { 0 }, NULL, "MTP block" },
+        { ARCH_QWEN3NEXT, MAKE_FULL_MTP, 2, { 0 }, see_mtp, "two MTP blocks with all tensors" },
+        { ARCH_QWEN3NEXT, MAKE_SCALES, 0, NVFP4, see_scales, "NVFP4, .scale" },
+        { ARCH_QWEN3NEXT, MAKE_SCALES, 1, NVFP4, NULL, "NVFP4 with scales and MTP block" },
+        { ARCH_QWEN3NEXT, MAKE_SCALES | MAKE_FUSED_EXPERTS, 0, NVFP4, NULL, "NVFP4 fused" },
+        { ARCH_QWEN3NEXT, MAKE_WEIGHT_SCALES | MAKE_LEGACY_IN, 0, NVFP4, NULL, ".weight.scale" },
+        { ARCH_QWEN3NEXT, MAKE_WEIGHT_SCALES, 0, NVFP4_HEAD, see_weight_scales, "the head's" },
+        { ARCH_QWEN3NEXT, MAKE_SCALES | MAKE_TIED, 0, NVFP4_HEAD, NULL, "NVFP4, tied" },
+        { ARCH_QWEN3NEXT, 0, 0, ALL(QT_F16), NULL, "everything F16" },
+        { ARCH_QWEN3NEXT, 0, 1, { QT_BF16, QT_Q8_0, QT_Q8_0, false }, NULL, "small tensors BF16" },
+        { ARCH_GPTOSS, 0, 0, { 0 }, see_gptoss, "gpt-oss" },
+        { ARCH_GPTOSS, 0, 0, { QT_F32, QT_Q8_0, QT_MXFP4, false }, NULL, "gpt-oss, MXFP4, Q8_0" },
+        { ARCH_GPTOSS, MAKE_FUSED_QKV, 0, { 0 }, see_fused_qkv, "gpt-oss, fused q, k, v" },
+        { ARCH_GPTOSS, MAKE_KV_ARRAY | MAKE_HEADS_ARRAY, 0, { 0 }, NULL, "heads per layer" },
+        { ARCH_GPTOSS, MAKE_SCALES | MAKE_FUSED_QKV, 0, NVFP4, NULL, "gpt-oss, NVFP4" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         maker mk = maker_small(rows[i].arch);
         mk.variants = rows[i].variants;
         mk.n_mtp = rows[i].n_mtp;
-        mk.type_of = rows[i].type_of;
+        mk.types = rows[i].types;
         with_bound(&mk, rows[i].why, rows[i].see);
     }
+    maker mk = maker_small(ARCH_QWEN3NEXT);
+    mk.variants = MAKE_SHARED_RANK2;
+    mk.type_of = shared_gate_f16;
+    with_bound(&mk, "shared gate F16", NULL);
 }
 
 /* ---- defaults -------------------------------------------------------------------------------- */
@@ -720,7 +640,6 @@ int main(int argc, char **argv)
     test_qwen3next_generations();
     test_gptoss_real();
     test_variants();
-    test_vram_cache();
     test_defaults();
     test_out_of_memory();
     model_free(NULL);

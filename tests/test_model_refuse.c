@@ -12,33 +12,6 @@
 #define Q "qwen3next."
 #define G "gpt-oss."
 
-/* The model must open as a container and be refused by the binder, with `want` in the message. */
-static void refused(const maker *mk, const char *want, const char *why)
-{
-    maker_file f;
-    err_ctx err = { 0 };
-    model *m = NULL;
-
-    if (!CHECK_MSG(maker_open(&f, mk, &err) == 0, "%s: container: %s", why, err.msg)) return;
-    CHECK_MSG(model_bind(&m, f.g, &err) < 0 && !m, "%s: accepted", why);
-    CHECK_MSG(strstr(err.msg, want), "%s: message is '%s', want '%s'", why, err.msg, want);
-    model_free(m);
-    maker_close(&f);
-}
-
-/* The model must be bound. */
-static void accepted(const maker *mk, const char *why)
-{
-    maker_file f;
-    err_ctx err = { 0 };
-    model *m = NULL;
-
-    if (!CHECK_MSG(maker_open(&f, mk, &err) == 0, "%s: %s", why, err.msg)) return;
-    CHECK_MSG(model_bind(&m, f.g, &err) == 0 && m, "%s: %s", why, err.msg);
-    model_free(m);
-    maker_close(&f);
-}
-
 static char heard[256];
 
 static void hear(void *ctx, const char *line)
@@ -47,7 +20,7 @@ static void hear(void *ctx, const char *line)
     snprintf(heard, sizeof heard, "%s", line);
 }
 
-/* What is there for pictures and sound is ignored, and said. */
+/* Tensors for pictures and sound are ignored, and one line says so. */
 static void test_media(void)
 {
     static const maker_edit edits[] = {
@@ -114,24 +87,25 @@ static void test_keys(void)
 
             snprintf(want, sizeof want, "key %s missing", key);
             e.kind = EDIT_DROP;
-            if (rows[i].required) refused(&mk, want, "missing");
-            else if (strcmp(rows[i].name, "attention.head_count_kv") != 0) accepted(&mk, key);
+            if (rows[i].required) maker_expect(&mk, want, "missing");
+            else if (strcmp(rows[i].name, "attention.head_count_kv") != 0)
+                maker_expect(&mk, NULL, key);
 
             snprintf(want, sizeof want, "key %s is string, expected", key);
             e.kind = EDIT_TEXT;
             e.text = "many";
-            refused(&mk, want, "string in place of a number");
+            maker_expect(&mk, want, "string in place of a number");
 
             e.kind = EDIT_INT;
             e.number = (double)(rows[i].lo - 1);
             snprintf(want, sizeof want, "key %s = %" PRId64 " out of range %" PRId64 "..%" PRId64,
                      key, rows[i].lo - 1, rows[i].lo, rows[i].hi);
-            refused(&mk, want, "too small");
+            maker_expect(&mk, want, "too small");
             if (rows[i].hi == INT_MAX) continue;
             e.number = (double)(rows[i].hi + 1);
             snprintf(want, sizeof want, "key %s = %" PRId64 " out of range %" PRId64 "..%" PRId64,
                      key, rows[i].hi + 1, rows[i].lo, rows[i].hi);
-            refused(&mk, want, "too large");
+            maker_expect(&mk, want, "too large");
         }
     }
 }
@@ -162,7 +136,7 @@ static void test_contradictions(void)
           "the dense relative of qwen35moe", "so does the relative" },
         { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "clip") },
           "(mmproj); this program reads text: give it the file of the model itself",
-          "and the file for pictures that comes beside a model" },
+          "and a model's second file, for pictures" },
 
         { ARCH_QWEN3NEXT, 0, { DROP("tokenizer.ggml.tokens") }, "key tokenizer.ggml.tokens missing",
           "no vocabulary" },
@@ -261,7 +235,7 @@ static void test_contradictions(void)
         mk.variants = rows[i].variants;
         mk.edits = rows[i].e;
         mk.n_edit = rows[i].e[1].name ? 2 : 1;
-        refused(&mk, rows[i].want, rows[i].why);
+        maker_expect(&mk, rows[i].want, rows[i].why);
     }
 }
 
@@ -272,12 +246,6 @@ static bool is_optional(const char *name, model_arch arch)
 {
     if (strcmp(name, "output.weight") == 0) return arch == ARCH_QWEN3NEXT;
     return strstr(name, "scale") || strstr(name, "shared_head") || strstr(name, "embed_tokens");
-}
-
-static quant_type nvfp4(const char *name, int layer)
-{
-    (void)layer;
-    return maker_is_small(name) ? QT_F32 : QT_NVFP4;
 }
 
 /* Drops, bends and retypes every tensor of a small model, one at a time. */
@@ -297,8 +265,8 @@ static void spoil_tensors(const maker *good)
         mk.n_edit = 1;
         if (strstr(name, "input_scale")) continue;       /* never looked at */
 
-        if (is_optional(name, good->arch)) accepted(&mk, name);
-        else refused(&mk, name, "missing");
+        if (is_optional(name, good->arch)) maker_expect(&mk, NULL, name);
+        else maker_expect(&mk, name, "missing");
 
         e.kind = EDIT_TENSOR;
         for (int dim = 0; dim < 3; dim++) {              /* one more in each dimension */
@@ -307,17 +275,18 @@ static void spoil_tensors(const maker *good)
             e.ne[2] = t->n_dims > 2 ? t->slabs : 0;
             if (dim > 0) e.ne[dim] = e.ne[dim] ? e.ne[dim] + 1 : 2;
             if (dim == 2 && e.ne[1] == 0) e.ne[1] = 1;
-            refused(&mk, name, "shape");
+            maker_expect(&mk, name, "shape");
         }
         memset(e.ne, 0, sizeof e.ne);
         e.type = QT_I32;
         snprintf(want, sizeof want, "tensor %s: type I32 not supported for this tensor", name);
-        refused(&mk, want, "integers");
+        maker_expect(&mk, want, "integers");
         e.type = QT_Q8_0;
-        if (maker_is_small(name) && t->cols % 32 == 0) refused(&mk, name, "small tensor quantised");
+        if (maker_is_small(name) && t->cols % 32 == 0)
+            maker_expect(&mk, name, "small tensor quantised");
         e.type = QT_F16;
-        if (maker_is_small(name) && good->arch == ARCH_GPTOSS) refused(&mk, name, "not F32");
-        else if (!strstr(name, "scale")) accepted(&mk, name);
+        if (maker_is_small(name) && good->arch == ARCH_GPTOSS) maker_expect(&mk, name, "not F32");
+        else if (!strstr(name, "scale")) maker_expect(&mk, NULL, name);
     }
     maker_close(&f);
 }
@@ -331,7 +300,7 @@ static void test_tensors(void)
     mk = maker_small(ARCH_QWEN3NEXT);
     mk.n_layer = 1;
     mk.variants = MAKE_LEGACY_IN | MAKE_FUSED_EXPERTS | MAKE_SCALES;
-    mk.type_of = nvfp4;
+    mk.types = (maker_types){ QT_F32, QT_NVFP4, QT_NVFP4, false };
     spoil_tensors(&mk);
     mk = maker_small(ARCH_GPTOSS);
     mk.n_layer = 2;
@@ -350,7 +319,7 @@ static void test_draft_only(void)
     };
     mk.edits = e;
     mk.n_edit = 2;
-    refused(&mk, "missing tensor blk.4.attn_norm.weight", "trunk blocks absent");
+    maker_expect(&mk, "missing tensor blk.4.attn_norm.weight", "trunk blocks absent");
 }
 
 /* Three layers, none with attention: a count per layer then says nothing, a plain one is fine. */
@@ -358,9 +327,9 @@ static void test_no_attention(void)
 {
     maker mk = maker_small(ARCH_QWEN3NEXT);
     mk.n_layer = 3;
-    accepted(&mk, "DeltaNet only");
+    maker_expect(&mk, NULL, "DeltaNet only");
     mk.variants = MAKE_KV_ARRAY;
-    refused(&mk, "head_count_kv is an array, but no layer has attention", "DeltaNet only");
+    maker_expect(&mk, "head_count_kv is an array, but no layer has attention", "DeltaNet only");
 }
 
 /* Four dimensions are refused, even if the bytes would do. */
@@ -376,10 +345,10 @@ static void test_four_dimensions(void)
     e.ne[1] = ff;
     e.ne[2] = 2;
     e.ne[3] = 3;
-    refused(&mk, "tensor blk.0.ffn_gate_exps.weight has shape [", "experts in two dimensions");
+    maker_expect(&mk, "tensor blk.0.ffn_gate_exps.weight has shape [", "experts in two dimensions");
     e.ne[2] = 6;
     e.ne[3] = 1;
-    accepted(&mk, "a fourth dimension of 1");
+    maker_expect(&mk, NULL, "a fourth dimension of 1");
 }
 
 /* A file that announces a next-token block and holds no tensor of it is bound without it. */

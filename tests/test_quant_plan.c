@@ -3,6 +3,7 @@
  *
  * The models are the tiny golden ones, in memory, so that any byte of them can be damaged; plans
  * are judged by the file they would write, opened again. */
+#include "tests/model_fixture.h"
 #include "tests/numbers.h"
 
 #include <stdio.h>
@@ -15,34 +16,30 @@
 /* ---- a model in memory ---------------------------------------------------------------------- */
 
 typedef struct subject {
+    model_fixture f;
     uint8_t *bytes;
-    size_t n_byte;
-    gguf *file;
-    model *m;
 } subject;
 
 static bool subject_open(subject *s, const char *name)
 {
     char path[512];
-    err_ctx err;
+    size_t n;
     *s = (subject){ 0 };
-    s->bytes = test_read_file(test_path(path, sizeof path, "%s/models/%s", test_unpacked(), name),
-                              &s->n_byte);
-    return s->bytes && CHECK_MSG(gguf_open_memory(&s->file, s->bytes, s->n_byte, &err) == 0 &&
-                                 model_bind(&s->m, s->file, &err) == 0, "%s: %s", name, err.msg);
+    s->bytes =
+        test_read_file(test_path(path, sizeof path, "%s/models/%s", test_unpacked(), name), &n);
+    return s->bytes && model_fixture_open_memory(&s->f, s->bytes, n, name);
 }
 
 static void subject_close(subject *s)
 {
-    model_free(s->m);
-    gguf_close(s->file);
+    model_fixture_close(&s->f);
     mem_free(s->bytes);
 }
 
 /* Element i of a tensor that is F32. */
 static void poke(const subject *s, const char *name, size_t i, float v)
 {
-    const tensor *t = gguf_tensor(s->file, name);
+    const tensor *t = gguf_tensor(s->f.g, name);
     memcpy(s->bytes + t->offset + 4 * i, &v, 4);
 }
 
@@ -69,14 +66,14 @@ static void pad(output *o, const quant_plan *p, int next)
 }
 
 /* The new file's bytes, as quant_file.c puts them together. */
-static int make(output *o, quant_error *error, const subject *s, const quant_wish *wish,
+static int make(output *o, quant_error *error, const model *m, const quant_wish *wish,
                 const quant_importance *importance, int n_thread, err_ctx *err)
 {
     quant_convert *c = NULL;
     quant_plan p;
     pool *team = NULL;
     float scales[64];
-    int next = 0, rc = quant_plan_make(&p, s->m, wish, err);
+    int next = 0, rc = quant_plan_make(&p, m, wish, err);
     *o = (output){ .old_bytes = 0 };
     if (rc < 0) return rc;
     rc = pool_create(&team, n_thread, err);
@@ -142,37 +139,35 @@ static void test_file(const char *name, quant_type type, int file_type)
     subject s;
     output o = { .old_bytes = 0 };
     quant_error error = { { 0 }, { 0 } };
-    gguf *made = NULL;
-    model *m = NULL;
+    model_fixture made = { 0 };
     int64_t said = -1;
     err_ctx err;
     if (!subject_open(&s, name)) return;
-    if (!CHECK_MSG(make(&o, &error, &s, &wish, NULL, test_n_thread(2), &err) == 0 &&
-                   gguf_open_memory(&made, o.bytes.ptr, o.bytes.len, &err) == 0 &&
-                   model_bind(&m, made, &err) == 0, "%s to %s: %s", name,
-                   quant_name((uint32_t)type), err.msg)) goto end;
-    check_keys(s.file, made);
-    gguf_need_int(&said, made, "general.file_type", 0, 99, &err);
+    if (!CHECK_MSG(make(&o, &error, s.f.m, &wish, NULL, test_n_thread(2), &err) == 0,
+                   "%s to %s: %s", name, quant_name((uint32_t)type), err.msg) ||
+        !model_fixture_open_memory(&made, o.bytes.ptr, o.bytes.len, name))
+        goto end;
+    check_keys(s.f.g, made.g);
+    gguf_need_int(&said, made.g, "general.file_type", 0, 99, &err);
     CHECK_MSG(said == file_type, "general.file_type is %d, expected %d", (int)said, file_type);
-    for (int i = 0; i < gguf_n_tensor(s.file); i++) {
-        const tensor *t = gguf_tensor_at(s.file, i);
+    for (int i = 0; i < gguf_n_tensor(s.f.g); i++) {
+        const tensor *t = gguf_tensor_at(s.f.g, i);
         char shown[128];
-        const tensor *u = gguf_tensor(made, ESC(shown, t->name));
+        const tensor *u = gguf_tensor(made.g, ESC(shown, t->name));
         if (!CHECK_MSG(u && u->rows == t->rows && u->cols == t->cols && u->slabs == t->slabs,
                        "%s is gone or has another shape", shown)) continue;
         if (changes(t, type)) CHECK_MSG(u->type == type, "%s is %s", shown, quant_name(u->type));
         else CHECK_MSG(u->type == t->type && memcmp(u->data, t->data, (size_t)t->bytes) == 0,
                        "%s changed", shown);
         char scale[QUANT_NAME_CAP];
-        const tensor *v = gguf_tensor(made, quant_scale_name(scale, t));
+        const tensor *v = gguf_tensor(made.g, quant_scale_name(scale, t));
         CHECK_MSG((v != NULL) == (changes(t, type) && type == QT_NVFP4), "companion of %s", shown);
         if (v) CHECK_MSG(v->type == QT_F32 && v->elems == t->slabs, "%s: its shape", scale);
     }
     CHECK_MSG(quant_error_relative(&error, false) < 0.13, "%s to %s: error %g", name,
               quant_name((uint32_t)type), quant_error_relative(&error, false));
 end:
-    model_free(m);
-    gguf_close(made);
+    model_fixture_close(&made);
     textbuf_free(&o.bytes);
     subject_close(&s);
 }
@@ -184,42 +179,37 @@ static void test_threads_and_back(void)
     const quant_wish wish = { .experts = &nvfp4, .dense = &nvfp4 }, there = { .experts = &mxfp4 };
     quant_error error = { { 0 }, { 0 } }, first = error, back = error;
     output a = { .old_bytes = 0 }, b = a, c = a, d = a;
-    subject s, t = { 0 };
+    subject s;
+    model_fixture t;
     err_ctx err;
     if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
-    CHECK(make(&a, &error, &s, &wish, NULL, 1, &err) == 0);
-    CHECK(make(&b, &first, &s, &wish, NULL, 3, &err) == 0);
+    CHECK(make(&a, &error, s.f.m, &wish, NULL, 1, &err) == 0);
+    CHECK(make(&b, &first, s.f.m, &wish, NULL, 3, &err) == 0);
     CHECK_MSG(a.bytes.len == b.bytes.len && memcmp(a.bytes.ptr, b.bytes.ptr, a.bytes.len) == 0,
               "1 and 3 threads write different files");
     CHECK_MSG(memcmp(&error, &first, sizeof error) == 0, "... and find different errors");
 
     /* MXFP4, then NVFP4: nothing is lost; and its companions go when it becomes MXFP4 again */
     memset(&error, 0, sizeof error);
-    CHECK(make(&c, &error, &s, &there, NULL, 2, &err) == 0);
-    t.bytes = (uint8_t *)c.bytes.ptr;
+    CHECK(make(&c, &error, s.f.m, &there, NULL, 2, &err) == 0);
     memset(&error, 0, sizeof error);
-    if (CHECK(gguf_open_memory(&t.file, c.bytes.ptr, c.bytes.len, &err) == 0 &&
-              model_bind(&t.m, t.file, &err) == 0)) {
+    if (model_fixture_open_memory(&t, c.bytes.ptr, c.bytes.len, "MXFP4")) {
         const quant_wish experts = { .experts = &nvfp4 };
-        CHECK(make(&d, &error, &t, &experts, NULL, 2, &err) == 0);
+        CHECK(make(&d, &error, t.m, &experts, NULL, 2, &err) == 0);
         CHECK_MSG(error.diff[0] == 0 && error.norm[0] > 0, "MXFP4 to NVFP4 costs %g",
                   error.diff[0]);
     }
-    model_free(t.m);
-    gguf_close(t.file);
-    t = (subject){ .bytes = (uint8_t *)d.bytes.ptr };
-    if (CHECK(gguf_open_memory(&t.file, d.bytes.ptr, d.bytes.len, &err) == 0 &&
-              model_bind(&t.m, t.file, &err) == 0)) {
+    model_fixture_close(&t);
+    if (model_fixture_open_memory(&t, d.bytes.ptr, d.bytes.len, "NVFP4")) {
         output e = { .old_bytes = 0 };
-        CHECK(make(&e, &back, &t, &there, NULL, 2, &err) == 0);
+        CHECK(make(&e, &back, t.m, &there, NULL, 2, &err) == 0);
         CHECK_MSG(back.diff[0] == 0 && back.norm[0] == error.norm[0], "NVFP4 to MXFP4 costs %g",
                   back.diff[0]);
         CHECK_MSG(e.bytes.len == c.bytes.len && memcmp(e.bytes.ptr, c.bytes.ptr, c.bytes.len) == 0,
                   "MXFP4, NVFP4, MXFP4: another file");
         textbuf_free(&e.bytes);
     }
-    model_free(t.m);
-    gguf_close(t.file);
+    model_fixture_close(&t);
     textbuf_free(&a.bytes);
     textbuf_free(&b.bytes);
     textbuf_free(&c.bytes);
@@ -227,7 +217,7 @@ static void test_threads_and_back(void)
     subject_close(&s);
 }
 
-/* A factor for each expert that is the model's own stays beside weights of another type. */
+/* The model's own factor for each expert stays when its weights get another type. */
 static void test_own_scale(void)
 {
     static const char down[] = "blk.0.ffn_down_exps.weight", scale[] = "blk.0.ffn_down_exps.scale";
@@ -235,14 +225,14 @@ static void test_own_scale(void)
     const quant_wish wish = { .experts = &q8_0 };
     quant_error error = { { 0 }, { 0 } };
     output o = { .old_bytes = 0 };
-    subject s, t = { 0 };
+    subject s;
+    model_fixture t = { 0 };
     err_ctx err = { 0 };
     if (!subject_open(&s, "../families/tiny-gemma4-bf16.gguf")) return;
-    if (CHECK_MSG(make(&o, &error, &s, &wish, NULL, 2, &err) == 0 &&
-                  gguf_open_memory(&t.file, o.bytes.ptr, o.bytes.len, &err) == 0 &&
-                  model_bind(&t.m, t.file, &err) == 0, "%s", err.msg)) {
-        const tensor *was = gguf_tensor(s.file, scale), *is = gguf_tensor(t.file, scale);
-        const tensor *w = gguf_tensor(s.file, down), *q = gguf_tensor(t.file, down);
+    if (CHECK_MSG(make(&o, &error, s.f.m, &wish, NULL, 2, &err) == 0, "%s", err.msg) &&
+        model_fixture_open_memory(&t, o.bytes.ptr, o.bytes.len, "Q8_0")) {
+        const tensor *was = gguf_tensor(s.f.g, scale), *is = gguf_tensor(t.g, scale);
+        const tensor *w = gguf_tensor(s.f.g, down), *q = gguf_tensor(t.g, down);
         float a[32], b[32], most = 0;
         CHECK(was && is && is->bytes == was->bytes && memcmp(is->data, was->data, was->bytes) == 0);
         CHECK(w && q && q->type == QT_Q8_0);
@@ -252,10 +242,9 @@ static void test_own_scale(void)
         for (int i = 0; i < 32; i++) most = fmaxf(most, fabsf(a[i]));
         for (int i = 0; i < 32; i++)
             CHECK_MSG(fabsf(a[i] - b[i]) <= most / 250, "value %d: %g, was %g", i, b[i], a[i]);
-        CHECK(gguf_n_tensor(t.file) == gguf_n_tensor(s.file));
+        CHECK(gguf_n_tensor(t.g) == gguf_n_tensor(s.f.g));
     }
-    model_free(t.m);
-    gguf_close(t.file);
+    model_fixture_close(&t);
     textbuf_free(&o.bytes);
     subject_close(&s);
 }
@@ -271,12 +260,12 @@ static void test_kept(void)
     subject s;
     err_ctx err;
     if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
-    CHECK(quant_plan_make(&p, s.m, &columns, &err) == 0);
+    CHECK(quant_plan_make(&p, s.f.m, &columns, &err) == 0);
     CHECK(p.n_rewrite == 0 && p.n_out == p.n_item);
     CHECK(p.kept[USE_EXPERT_GATE][KEPT_COLUMNS].n == 4);
     CHECK(p.kept[USE_EXPERT_DOWN][KEPT_COLUMNS].n == 4);
     quant_plan_release(&p);
-    CHECK(quant_plan_make(&p, s.m, &embed, &err) == 0);
+    CHECK(quant_plan_make(&p, s.f.m, &embed, &err) == 0);
     CHECK(p.kept[USE_EMBED][KEPT_EMBEDDING].n == 1);
     for (int i = 0; i < p.n_item; i++)
         if (p.items[i].fate == QUANT_REWRITE)
@@ -284,7 +273,7 @@ static void test_kept(void)
                       "%.*s would be rewritten", (int)p.items[i].from->name.len,
                       p.items[i].from->name.ptr);
     quant_plan_release(&p);
-    CHECK(quant_plan_make(&p, s.m, &head, &err) == 0);
+    CHECK(quant_plan_make(&p, s.f.m, &head, &err) == 0);
     CHECK_MSG(p.n_rewrite == 1, "--head alone rewrites %d", p.n_rewrite);
     quant_plan_release(&p);
     subject_close(&s);
@@ -310,10 +299,10 @@ static void test_bad_values(void)
         subject s;
         err_ctx err = { 0 };
         if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
-        const tensor *t = gguf_tensor(s.file, "blk.1.ffn_down_exps.weight");
+        const tensor *t = gguf_tensor(s.f.g, "blk.1.ffn_down_exps.weight");
         poke(&s, "blk.1.ffn_down_exps.weight", (size_t)t->cols + 4, rows[i].v);
         poke(&s, "blk.1.ffn_down_exps.weight", 3 * (size_t)t->cols + 1, rows[i].v);
-        const int rc = make(&o, &error, &s, &wish, NULL, test_n_thread(2), &err);
+        const int rc = make(&o, &error, s.f.m, &wish, NULL, test_n_thread(2), &err);
         CHECK_MSG(rc == rows[i].code && strstr(err.msg, rows[i].says), "%s of %g: %d, %s",
                   quant_name((uint32_t)rows[i].type), (double)rows[i].v, rc, err.msg);
         textbuf_free(&o.bytes);
@@ -332,10 +321,10 @@ static void test_empty_expert(void)
     err_ctx err = { 0 };
     gguf *made;
     if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
-    const tensor *t = gguf_tensor(s.file, "blk.0.ffn_down_exps.weight");
+    const tensor *t = gguf_tensor(s.f.g, "blk.0.ffn_down_exps.weight");
     for (size_t i = 0; i < 2 * t->rows * t->cols; i++)
         poke(&s, "blk.0.ffn_down_exps.weight", i, i < t->rows * t->cols ? 0.0f : 1e-42f);
-    CHECK(make(&o, &error, &s, &wish, NULL, 1, &err) == 0);
+    CHECK(make(&o, &error, s.f.m, &wish, NULL, 1, &err) == 0);
     if (CHECK(gguf_open_memory(&made, o.bytes.ptr, o.bytes.len, &err) == 0)) {
         const tensor *scale = gguf_tensor(made, "blk.0.ffn_down_exps.scale");
         CHECK(load_f32(scale->data) == 1.0f);
@@ -361,7 +350,7 @@ static void test_no_memory(void)
         err_ctx err = { 0 };
         if (!CHECK(pool_create(&team, 1, &err) == 0)) break;
         mem_fail_after(++n);
-        rc = quant_plan_make(&p, s.m, &wish, &err);
+        rc = quant_plan_make(&p, s.f.m, &wish, &err);
         if (rc == 0) rc = quant_convert_create(&c, &p, NULL, team, &err);
         mem_fail_after(0);
         CHECK_MSG(rc == 0 || (rc == ERR_NOMEM && err.msg[0] && !c), "allocation %d: %d, %s", n, rc,
@@ -435,7 +424,7 @@ static void test_importance(void)
     if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
     if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return;
     snprintf(path, sizeof path, "%s/i.gguf", folder);
-    const tensor *t = gguf_tensor(s.file, NAME);
+    const tensor *t = gguf_tensor(s.f.g, NAME);
     CHECK(t->cols == COLS && t->slabs == EXPERTS);
     for (size_t i = 0; i < ARRAY_LEN(damages); i++) {
         const damage *d = &damages[i];
@@ -454,16 +443,16 @@ static void test_importance(void)
             CHECK_MSG(fabs(sum / COLS - 1) < 1e-5 && fabsf(w[4] / w[0] - 5) < 1e-5f, "mean %g",
                       sum / COLS);
             CHECK(!quant_importance_row(w, q, t, EXPERTS - 1));
-            CHECK(!quant_importance_row(w, q, gguf_tensor(s.file, "output.weight"), 0));
-            CHECK(quant_importance_knows(q, gguf_tensor(s.file, "output.weight"), &err) == 0);
+            CHECK(!quant_importance_row(w, q, gguf_tensor(s.f.g, "output.weight"), 0));
+            CHECK(quant_importance_knows(q, gguf_tensor(s.f.g, "output.weight"), &err) == 0);
 
             /* what it is for: less weighted error, more of the other */
             const quant_type type = QT_Q8_0;
             const quant_wish wish = { .experts = &type };
             quant_error plain = { { 0 }, { 0 } }, with = plain;
             output a, b;
-            CHECK(make(&a, &plain, &s, &wish, NULL, 2, &err) == 0);
-            CHECK(make(&b, &with, &s, &wish, q, 2, &err) == 0);
+            CHECK(make(&a, &plain, s.f.m, &wish, NULL, 2, &err) == 0);
+            CHECK(make(&b, &with, s.f.m, &wish, q, 2, &err) == 0);
             CHECK_MSG(with.diff[0] > plain.diff[0] && with.diff[1] != with.diff[0] &&
                       a.bytes.len == b.bytes.len, "importance changes nothing");
             textbuf_free(&a.bytes);

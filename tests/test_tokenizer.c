@@ -28,11 +28,6 @@ static id_list encode(encoder *e, str_view s, bool parse)
     return ids;
 }
 
-static bool same_ids(const id_list *a, const id_list *b)
-{
-    return a->n == b->n && (a->n == 0 || memcmp(a->ids, b->ids, a->n * sizeof *a->ids) == 0);
-}
-
 /* "1,2,3" of the first ids, for messages */
 static const char *show_ids(char *dst, size_t cap, const id_list *l)
 {
@@ -83,7 +78,7 @@ static void check_case(encoder *e, const tokenizer *t, const json_t *row, const 
     for (size_t i = 0; i < json_array_size(want); i++)
         ids_push(&expected, (int32_t)json_integer_value(json_array_get(want, i)), NULL);
     id_list got = encode(e, raw, json_is_true(json_object_get(row, "special")));
-    CHECK_MSG(same_ids(&got, &expected), "%s: ids %s, expected %s", what,
+    CHECK_MSG(ids_same(&got, &expected), "%s: ids %s, expected %s", what,
               show_ids(a, sizeof a, &got), show_ids(b, sizeof b, &expected));
     for (size_t i = 0; i < got.n; i++)   /* nothing is left out where a text begins */
         CHECK_MSG(str_eq(tokenizer_bytes(t, got.ids[i], true), tokenizer_bytes_at(t, got.ids, i)),
@@ -103,21 +98,16 @@ static void check_case(encoder *e, const tokenizer *t, const json_t *row, const 
 static void test_golden_file(const tokenizer *t, const char *dir, const char *name, int n_expected)
 {
     char path[512], what[600];
+    const char *line = NULL;
     size_t bytes;
     int n = 0;
+    json_t *row;
     char *data = test_read_file(test_path(path, sizeof path, "%s/tokenizer/%s", dir, name), &bytes);
     encoder *e = new_encoder(t);
     if (!data || !e) return;
-    for (char *line = data; *line;) {
-        char *end = strchr(line, '\n');
-        json_error_t err;
-        if (!end) end = line + strlen(line);
-        json_t *row = json_loadb(line, (size_t)(end - line), JSON_ALLOW_NUL, &err);
-        n++;
-        snprintf(what, sizeof what, "%s:%d %.80s", name, n, line);
-        if (CHECK_MSG(row != NULL, "%s: %s", what, err.text)) check_case(e, t, row, what);
+    while ((row = json_line(&line, &n, data, name, what))) {
+        check_case(e, t, row, what);
         json_decref(row);
-        line = *end ? end + 1 : end;
     }
     CHECK_MSG(n == n_expected, "%s: %d cases, expected %d", name, n, n_expected);
     encoder_free(e);
@@ -249,7 +239,7 @@ static size_t random_text(test_rng *rng, char *dst, size_t n_part)
     return used;
 }
 
-/* Text, special, text, special ...: the ids are those of the parts, whatever is beside them. */
+/* Text, special, text, special ...: the ids are those of the parts, whatever is around them. */
 static void test_specials_between(const tokenizer *t, const char *const *specials, int n_special)
 {
     encoder *e = new_encoder(t);
@@ -271,45 +261,11 @@ static void test_specials_between(const tokenizer *t, const char *const *special
             ids_push(&want, tokenizer_special(t, s), NULL);
         }
         id_list got = encode(e, (str_view){ all, used }, true);
-        bad += !same_ids(&got, &want);
+        bad += !ids_same(&got, &want);
         ids_free(&got);
         ids_free(&want);
     }
     CHECK_MSG(bad == 0, "%s: %d of 300 texts differ from their parts", tokenizer_pre_name(t), bad);
-    encoder_free(e);
-}
-
-/* Any bytes: as if each byte outside a valid sequence were U+FFFD. */
-static void test_random_bytes(const tokenizer *t)
-{
-    encoder *e = new_encoder(t);
-    test_rng rng = { 13 };
-    int bad = 0;
-    for (int round = 0; round < 2000; round++) {
-        char raw[128], fixed[3 * sizeof raw];
-        const size_t n = test_below(&rng, sizeof raw);
-        size_t used = 0;
-        for (size_t i = 0; i < n; i++) {
-            static const char frequent[] =
-                "\xC2\xE0\xED\xF0\xF4\xF5\x80\x8F\x9F\xA0\xBF\xC0 a<\xFF";
-            raw[i] = round % 2 ? frequent[test_below(&rng, sizeof frequent)]
-                               : (char)test_below(&rng, 256);
-        }
-        for (size_t i = 0; i < n;) {
-            uint32_t cp;
-            const int len = utf8_decode(&cp, (uint8_t *)raw + i, n - i);
-            memcpy(fixed + used, len ? raw + i : "\uFFFD", len ? (size_t)len : 3);
-            used += len ? (size_t)len : 3;
-            i += len ? (size_t)len : 1;
-        }
-        id_list a = encode(e, (str_view){ raw, n }, true);
-        id_list b = encode(e, (str_view){ fixed, used }, true);
-        bad += !same_ids(&a, &b);
-        ids_free(&a);
-        ids_free(&b);
-    }
-    CHECK_MSG(bad == 0, "%s: %d of 2000 byte strings encode otherwise than repaired",
-              tokenizer_pre_name(t), bad);
     encoder_free(e);
 }
 
@@ -357,7 +313,7 @@ static void *encode_all(void *arg)
         const int k = (i + job->first) % N_TEXT;
         id_list got = { 0 };
         job->bad += encoder_encode(e, &got, job->texts[k], true, NULL) != 0;
-        job->bad += !same_ids(&got, &job->want[k]);
+        job->bad += !ids_same(&got, &job->want[k]);
         ids_free(&got);
     }
     encoder_free(e);
@@ -540,15 +496,8 @@ static void check_small(const recipe *r, const char *s, bool parse, const char *
 {
     tokenizer *t;
     err_ctx err = { 0 };
-    char got[200];
-    if (!CHECK_MSG(small_tokenizer(&t, r, &err) == 0, "%s: %s", why, err.msg)) return;
-    encoder *e = new_encoder(t);
-    id_list ids = encode(e, view(s), parse);
-    CHECK_MSG(strcmp(show_ids(got, sizeof got, &ids), want) == 0, "'%s' gives %s, expected %s: %s",
-              s, got, want, why);
-    ids_free(&ids);
-    encoder_free(e);
-    tokenizer_free(t);
+    if (CHECK_MSG(small_tokenizer(&t, r, &err) == 0, "%s: %s", why, err.msg))
+        tokenizer_check_ids(t, s, parse, want, why);
 }
 
 /* In the small vocabularies the id of a byte is the byte. */
@@ -618,50 +567,16 @@ static void test_small(void)
     tokenizer_free(t);
 }
 
-/* Fails the first allocation, then the second, ... until everything works; ASan sees the leaks. */
 static void test_no_memory(void)
 {
     static const recipe r = { .extra = { { "bc", 1 }, { "ab", 1 }, { "<x>", 3 } },
                               .merges = { "a b", "b c" } };
     gguf_writer *w = gguf_writer_create();
-    char text[400];
-    const uint8_t *head;
-    size_t bytes, used = 0;
-    gguf *g = NULL;
-    int n = 1, failures = 0;
+    char text[307];
     memset(text, 'a', sizeof text);                      /* one long piece */
-    used = 300;
-    memcpy(text + used, "<x>e\u0301\xFF", 7);            /* special, NFC, repair */
-    used += 7;
+    memcpy(text + 300, "<x>e\u0301\xFF", 7);            /* special, NFC, repair */
     write_recipe(w, &r);
-    CHECK(gguf_write_head(w, &head, &bytes, NULL) == 0 && gguf_open_memory(&g, head, bytes,
-                                                                           NULL) == 0);
-    for (; g && n < 1000; n++) {
-        tokenizer *t = NULL;
-        encoder *e = NULL;
-        id_list ids = { 0 };
-        err_ctx err = { 0 };
-        mem_fail_after(n);
-        int rc = tokenizer_create(&t, g, &err);
-        if (rc == 0) rc = encoder_create(&e, t, &err);
-        if (rc == 0) rc = encoder_encode(e, &ids, (str_view){ text, used }, true, &err);
-        mem_fail_after(0);
-        failures += rc == ERR_NOMEM && err.code == ERR_NOMEM;
-        CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "allocation %d fails with %d", n, rc);
-        if (rc == ERR_NOMEM && e) {      /* the encoder still works */
-            ids.n = 0;
-            CHECK_MSG(encoder_encode(e, &ids, (str_view){ text, used }, true, &err) == 0,
-                      "after failure %d: %s", n, err.msg);
-            CHECK_MSG(ids.n == 306 && ids.ids[300] == 258, "after failure %d: %zu ids", n, ids.n);
-        }
-        ids_free(&ids);
-        encoder_free(e);
-        tokenizer_free(t);
-        if (rc == 0) break;
-    }
-    CHECK_MSG(failures == n - 1 && failures >= 15, "%d failures in %d rounds", failures, n);
-    gguf_close(g);
-    gguf_writer_free(w);
+    tokenizer_check_no_memory(w, (str_view){ text, sizeof text }, "gpt2");
 }
 
 /* ---- other files ----------------------------------------------------------------------------- */
@@ -729,7 +644,7 @@ static void test_vocabulary(const char *vocab, const char *cases, int n_case, co
     test_merge_loops(t, "aeinst hou<>01", 2000);
     test_merge_work(t);
     test_specials_between(t, specials, n_special);
-    test_random_bytes(t);
+    tokenizer_check_bytes(t, 2000);
     test_cache(t);
     test_threads(t);
     tokenizer_free(t);

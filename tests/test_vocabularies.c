@@ -104,21 +104,14 @@ static void check_case(fixture *r, const json_t *row, const json_t *want, const 
 static void test_cases(fixture *r, const vocabulary *v, const char *data)
 {
     char what[600];
-    int n = 0, line_number = 0;
-    for (const char *line = data; *line;) {
-        const char *end = strchr(line, '\n');
-        json_error_t err;
-        if (!end) end = line + strlen(line);
-        json_t *row = json_loadb(line, (size_t)(end - line), JSON_ALLOW_NUL, &err);
+    const char *line = NULL;
+    int n = 0, n_line = 0;
+    json_t *row;
+    while ((row = json_line(&line, &n_line, data, v->name, what))) {
         const json_t *const want = json_object_get(json_object_get(row, "ids"), v->name);
-        snprintf(what, sizeof what, "%s:%d %.80s", v->name, ++line_number, line);
-        CHECK_MSG(row != NULL, "%s: %s", what, err.text);
-        if (want) {
-            check_case(r, row, want, what);
-            n++;
-        }
+        if (want) check_case(r, row, want, what);
+        n += want != NULL;
         json_decref(row);
-        line = *end ? end + 1 : end;
     }
     CHECK_MSG(n == v->n_case, "%s: %d cases, expected %d", v->name, n, v->n_case);
 }
@@ -304,7 +297,7 @@ static void test_word_cuts(fixture *r, const char *name)
         r->t->pre = r->t->model->by_score ? PRE_WHOLE : PRE_LINES;
         CHECK(encoder_create(&e, r->t, NULL) == 0 && encoder_encode(e, &b, s, false, NULL) == 0);
         r->t->pre = own;
-        bad += a.n != b.n || memcmp(a.ids, b.ids, a.n * sizeof *a.ids) != 0;
+        bad += !ids_same(&a, &b);
         encoder_free(e);
         ids_free(&a);
         ids_free(&b);
@@ -337,28 +330,6 @@ static void test_work(const fixture *r, const char *name)
     mem_free(out);
 }
 
-/* Any bytes: as if each byte outside a valid sequence were U+FFFD. */
-static void test_random_bytes(fixture *r, const char *name)
-{
-    test_rng rng = { 13 };
-    int bad = 0;
-    for (int round = 0; round < 500; round++) {
-        char raw[128];
-        const size_t n = test_below(&rng, sizeof raw);
-        byte_buf fixed = { 0 };
-        id_list a = { 0 }, b = { 0 };
-        for (size_t i = 0; i < n; i++) raw[i] = (char)test_below(&rng, 256);
-        CHECK(utf8_repair(&fixed, (uint8_t *)raw, n, NULL) == 0);
-        CHECK(encoder_encode(r->e, &a, (str_view){ raw, n }, true, NULL) == 0);
-        CHECK(encoder_encode(r->e, &b, (str_view){ (char *)fixed.ptr, fixed.n }, true, NULL) == 0);
-        bad += a.n != b.n || (a.n && memcmp(a.ids, b.ids, a.n * sizeof *a.ids) != 0);
-        byte_buf_free(&fixed);
-        ids_free(&a);
-        ids_free(&b);
-    }
-    CHECK_MSG(bad == 0, "%s: %d of 500 byte strings encode otherwise than repaired", name, bad);
-}
-
 /* Structured output walks the tokens as a tree: single bytes belong to it. */
 static void test_trie(const fixture *r, const char *name)
 {
@@ -381,7 +352,7 @@ static void test_vocabulary(const vocabulary *v, const char *cases)
         test_cases(&r, v, cases);
         test_keys(&r, v);
         test_whole(&r, v);
-        test_random_bytes(&r, v->name);
+        tokenizer_check_bytes(r.t, 500);
         if (r.t->model->by_char) {
             test_merging(&r, v->name);
             test_work(&r, v->name);
@@ -504,20 +475,9 @@ static void check_small(const recipe *r, const char *text, bool parse, const cha
                         const char *why)
 {
     tokenizer *t;
-    encoder *e = NULL;
-    id_list ids = { 0 };
     err_ctx err = { 0 };
-    char got[200] = "";
-    size_t used = 0;
-    if (!CHECK_MSG(small_tokenizer(&t, r, &err) == 0, "%s: %s", why, err.msg)) return;
-    CHECK(encoder_create(&e, t, NULL) == 0 &&
-          encoder_encode(e, &ids, view(text), parse, NULL) == 0);
-    for (size_t i = 0; i < ids.n && used + 8 < sizeof got; i++)
-        used += (size_t)snprintf(got + used, sizeof got - used, i ? ",%d" : "%d", (int)ids.ids[i]);
-    CHECK_MSG(strcmp(got, want) == 0, "'%s' gives %s, expected %s: %s", text, got, want, why);
-    ids_free(&ids);
-    encoder_free(e);
-    tokenizer_free(t);
+    if (CHECK_MSG(small_tokenizer(&t, r, &err) == 0, "%s: %s", why, err.msg))
+        tokenizer_check_ids(t, text, parse, want, why);
 }
 
 static void test_small(void)
@@ -586,43 +546,16 @@ static void test_small(void)
     }
 }
 
-/* Fails the first allocation, then the second, ... until everything works; ASan sees the leaks. */
 static void test_no_memory(const char *model)
 {
     const recipe r = { .model = model, .extra = { LETTERS, { "ab", 1, -1 }, { "bc", 1, -2 } },
                        .merges = { "b c", "a b" } };
     gguf_writer *w = gguf_writer_create();
-    char text[400];
-    const uint8_t *head;
-    size_t bytes;
-    gguf *g = NULL;
-    int n = 1, failures = 0;
+    char text[307];
     memset(text, 'a', sizeof text);
     memcpy(text + 300, "<s>\u2581\xFF", 7);      /* special, space, repair */
     write_recipe(w, &r);
-    CHECK(gguf_write_head(w, &head, &bytes, NULL) == 0 &&
-          gguf_open_memory(&g, head, bytes, NULL) == 0);
-    for (; g && n < 1000; n++) {
-        tokenizer *t = NULL;
-        encoder *e = NULL;
-        id_list ids = { 0 };
-        err_ctx err = { 0 };
-        mem_fail_after(n);
-        int rc = tokenizer_create(&t, g, &err);
-        if (rc == 0) rc = encoder_create(&e, t, &err);
-        if (rc == 0) rc = encoder_encode_whole(e, &ids, (str_view){ text, 307 }, true, true, &err);
-        mem_fail_after(0);
-        failures += rc == ERR_NOMEM && err.code == ERR_NOMEM;
-        CHECK_MSG(rc == 0 || rc == ERR_NOMEM, "%s: allocation %d fails with %d", model, n, rc);
-        ids_free(&ids);
-        encoder_free(e);
-        tokenizer_free(t);
-        if (rc == 0) break;
-    }
-    CHECK_MSG(failures == n - 1 && failures >= 15, "%s: %d failures in %d rounds", model, failures,
-              n);
-    gguf_close(g);
-    gguf_writer_free(w);
+    tokenizer_check_no_memory(w, (str_view){ text, sizeof text }, model);
 }
 
 int main(int argc, char **argv)
