@@ -21,9 +21,9 @@ typedef struct settings {
 
 static const arg_option options[] = {
     { "output", 'o', ARG_TEXT, offsetof(settings, output), "FILE", NULL, 0, 0,
-      "File to write; made as FILE.part, then renamed" },
+      "File to write; it must not exist. Written as FILE.part, then renamed" },
     { "layers", 0, ARG_INT, offsetof(settings, layers), "N", NULL, 1, 1024,
-      "Only the first N layers. Default: all" },
+      "Write the first N layers only. Default: all" },
     { "experts", 0, ARG_TEXT, offsetof(settings, experts), "TYPE", NULL, 0, 0,
       "Type of the experts, e.g. Q4_K. Default: MXFP4 for gpt-oss, Q4_K for the others" },
     { "dense", 0, ARG_TEXT, offsetof(settings, dense), "TYPE", NULL, 0, 0,
@@ -31,13 +31,13 @@ static const arg_option options[] = {
     { "head", 0, ARG_TEXT, offsetof(settings, head), "TYPE", NULL, 0, 0,
       "Type of the output matrix. Default: Q8_0, Q6_K" },
     { "skew", 0, ARG_FLOAT, offsetof(settings, skew), "S", NULL, 0, 4,
-      "Popularity of experts falls like 1 / rank^S. Default: 0, all alike" },
+      "Popularity of experts falls as 1 / rank^S, 0 to 4. Default: 0: all alike" },
     { "seed", 's', ARG_INT, offsetof(settings, seed), "N", NULL, 0, 9e15,
-      "Other weights for another number. Default: 1" },
+      "Seed of the weights, 0 or more. Default: 1" },
     { "threads", 't', ARG_THREADS, offsetof(settings, threads), "N", NULL, 0, 0,
       "Threads; the file does not depend on them. Default: all cores" },
     { "json", 0, ARG_FLAG, offsetof(settings, json), NULL, NULL, 0, 0,
-      "Report as a JSON object on stdout" },
+      "Print the report as JSON" },
 };
 
 static const arg_spec spec = {
@@ -62,8 +62,8 @@ static int parse(settings *s, const char **name, int argc, char **argv)
     char shapes[512], about[768];
     arg_spec whole = spec;
     snprintf(about, sizeof about,
-             "Writes a GGUF with the shapes of a real model and random weights: loads and runs\n"
-             "like the real one, answers nonsense. SHAPE:\n%s.",
+             "Writes a GGUF file with the shapes of a real model and random weights: it loads and\n"
+             "runs like the real one, and its answers are nonsense. SHAPE is one of\n%s.",
              list_shapes(shapes, sizeof shapes, 5));
     whole.about = about;
     return args_parse(&whole, s, name, NULL, argc, argv);
@@ -114,7 +114,7 @@ static int run(const settings *s, const synth_options *o)
     progress_end(&bar);
     if (rc == 0) return print_report(s->output, &report, s->json);
     if (interrupted()) {
-        console_error("%s: interrupted, nothing was kept", s->output);
+        console_error("%s: interrupted, no file is left", s->output);
         return interrupt_exit_code();
     }
     console_fail(s->output, &err);
@@ -145,8 +145,8 @@ int cmd_bench_synth(int argc, char **argv)
         !read_type(&o.head, "head", s.head)) return 2;
     if (s.layers) o.n_layer = (int)s.layers;
     if (o.n_layer < shape->interval)
-        console_note("fewer than %d layers hold no full attention: other programs may refuse the "
-                     "file", shape->interval);
+        console_note("fewer than %d layers include no full attention: other programs may refuse "
+                     "the file", shape->interval);
     o.skew = s.skew;
     o.seed = (uint64_t)s.seed;
     return run(&s, &o);

@@ -1,23 +1,19 @@
-/* synth.c - puts a synthetic model file on a disk.
+/* synth.c - writes a synthetic model file.
  *
- * The file is cut into windows of 4 MiB. Threads take windows in order from a counter, compute them
- * in a buffer of their own and write them in place: large aligned writes past the page cache where
- * the file system allows that (measured on a virtual disk: 3.0 GB/s against 0.9 through the cache).
- * Nothing is shared but the counters and the first error; what orders memory between threads is
- * written out here and does not rest on what an OpenMP library does at the ends of a region. */
+ * The file is cut into windows of 4 MiB. Threads claim windows in order from a counter, compute them
+ * in their own buffers and write them in place, with O_DIRECT where the file system allows it (on a
+ * virtual disk 3.0 GB/s, 0.9 through the page cache). Threads share the counters and the first
+ * error; the atomics here order memory, so nothing depends on the OpenMP library's barriers. */
 #include "cli/synth/synth.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "cli/output_file.h"
 
 enum { WINDOW = 4 << 20, ALIGN = 4096, THREADS_MAX = 32 };
 
@@ -25,13 +21,13 @@ typedef struct job {
     const synth_plan *plan;
     int fd;
     uint64_t bytes;
-    atomic_ullong next;                  /* bytes taken; its store in write_windows opens the job */
-    atomic_int finished;                 /* threads that are through; write_windows waits for all */
-    atomic_int rc;                       /* first failure; 0 while all is well */
-    err_ctx *err;                        /* written by whoever sets rc */
+    atomic_ullong next;                  /* bytes claimed; its store in write_windows publishes the job */
+    atomic_int finished;                 /* threads that have ended; write_windows waits for all */
+    atomic_int rc;                       /* first failure, or 0 */
+    err_ctx *err;                        /* written by the thread that sets rc */
     pthread_mutex_t lock;
     uint64_t done;                       /* guarded by lock */
-    progress_fn *fn;               /* called under lock */
+    progress_fn *fn;                     /* called under lock */
     void *ctx;
 } job;
 
@@ -43,7 +39,7 @@ static void fail(job *j, int rc, const err_ctx *e)
     if (atomic_compare_exchange_strong(&j->rc, &none, rc) && j->err) *j->err = *e;
 }
 
-/* Some file systems accept the flag O_DIRECT and then refuse the writes: go on without it. */
+/* Some file systems accept O_DIRECT and then refuse the writes. */
 static bool leave_direct(int fd)
 {
     const int flags = fcntl(fd, F_GETFL);
@@ -82,8 +78,8 @@ static void report_progress(job *j, uint64_t n)
     if (!go_on) fail(j, ERR_IO, &e);
 }
 
-/* Takes and writes windows until none is left. The last one is written up to the next multiple of
- * ALIGN; the file is cut to its size afterwards. */
+/* Writes windows until none is left. The last one ends at a multiple of ALIGN; the file is cut to
+ * its size afterwards. */
 static void write_some(job *j, uint8_t *window)
 {
     for (;;) {
@@ -106,8 +102,8 @@ static void work(job *j, uint8_t *window)
     atomic_fetch_add(&j->finished, 1);               /* pairs with the wait in write_windows */
 }
 
-/* OpenMP hands the region its variables without telling the thread sanitizer; hence the attribute,
- * which covers this function alone. Everything they point to is ordered by next and finished. */
+/* The thread sanitizer does not see how OpenMP passes variables to the region, hence the attribute.
+ * next and finished order everything that they point to. */
 __attribute__((no_sanitize("thread")))
 static int run_threads(job *j, uint8_t *windows, int n_thread)
 {
@@ -142,65 +138,25 @@ static int write_windows(job *j, int n_thread, err_ctx *err)
 
 /* ---- the file ---------------------------------------------------------------------------- */
 
-/* The folder a path is in, for statvfs. */
-static void folder_of(char *dst, size_t cap, const char *path)
+static int set_size(const job *j, uint64_t bytes, err_ctx *err)
 {
-    const char *slash = strrchr(path, '/');
-    if (!slash) snprintf(dst, cap, ".");
-    else if (slash == path) snprintf(dst, cap, "/");
-    else snprintf(dst, cap, "%.*s", (int)(slash - path), path);
+    if (ftruncate(j->fd, (off_t)bytes) == 0) return 0;
+    return err_sys(err, "setting the size to %llu bytes", (unsigned long long)bytes);
 }
 
-static int check_target(const char *path, uint64_t bytes, err_ctx *err)
+static int write_file(job *j, const char *path, int n_thread, err_ctx *err)
 {
-    char folder[PATH_MAX];
-    struct statvfs fs;
-    struct stat st;
-
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return err_set(err, ERR_IO, "exists and is not a regular file");
-    folder_of(folder, sizeof folder, path);
-    if (statvfs(folder, &fs) < 0) return err_sys(err, "folder %s", folder);
-    const uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
-    if (room < bytes)
-        return err_set(err, ERR_IO, "needs %llu bytes (%.1f GB), the disk of %s has %llu left "
-                       "(%.1f GB)", (unsigned long long)bytes, (double)bytes * 1e-9, folder,
-                       (unsigned long long)room, (double)room * 1e-9);
-    return 0;
-}
-
-static int open_part(int *fd, const char *path, err_ctx *err)
-{
-    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
-    struct stat st;
-    *fd = open(path, flags | O_DIRECT, 0666);
-    if (*fd < 0 && errno == EINVAL) *fd = open(path, flags, 0666);
-    if (*fd < 0) return err_sys(err, "open %s", path);
-    if (fstat(*fd, &st) < 0) return err_sys(err, "stat %s", path);
-    if (!S_ISREG(st.st_mode)) return err_set(err, ERR_IO, "%s is not a regular file", path);
-    return 0;
-}
-
-/* Reserves the space at once, where the file system can; a full disk shows here. */
-static int reserve(int fd, uint64_t bytes, err_ctx *err)
-{
-    if (fallocate(fd, 0, 0, (off_t)bytes) == 0) return 0;
-    if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return 0;
-    return err_sys(err, "reserving %llu bytes", (unsigned long long)bytes);
-}
-
-static int write_part(job *j, const char *part, const char *path, int n_thread, err_ctx *err)
-{
-    bool made = false;
-    int rc = open_part(&j->fd, part, err);
-    if (rc == 0) made = true;
-    if (rc == 0) rc = reserve(j->fd, j->bytes, err);
+    output_file out = { 0 };
+    int rc = output_file_open_new(&out, path, j->bytes, err);
+    if (rc == 0) {
+        j->fd = out.fd;
+        (void)fcntl(j->fd, F_SETFL, fcntl(j->fd, F_GETFL) | O_DIRECT);   /* where that exists */
+        rc = set_size(j, size_align(j->bytes, ALIGN), err);      /* no write extends the file */
+    }
     if (rc == 0) rc = write_windows(j, n_thread, err);
-    if (rc == 0 && ftruncate(j->fd, (off_t)j->bytes) < 0)
-        rc = err_sys(err, "setting the size to %llu bytes", (unsigned long long)j->bytes);
-    if (j->fd >= 0 && close(j->fd) < 0 && rc == 0) rc = err_sys(err, "close %s", part);
-    if (rc == 0 && rename(part, path) < 0) rc = err_sys(err, "rename %s", part);
-    if (rc < 0 && made) unlink(part);
+    if (rc == 0) rc = set_size(j, j->bytes, err);
+    if (rc == 0) rc = output_file_finish(&out, err);
+    output_file_drop(&out);
     return rc;
 }
 
@@ -208,18 +164,14 @@ int synth_write(synth_report *out, const char *path, const synth_options *o, int
                 progress_fn *fn, void *ctx, err_ctx *err)
 {
     const uint64_t start = clock_ns();
-    char part[PATH_MAX];
     synth_plan *plan;
-    int rc;
+    int rc = synth_plan_create(&plan, o, err);
 
-    if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part)
-        return err_set(err, ERR_RANGE, "path of %zu bytes is too long", strlen(path));
-    if ((rc = synth_plan_create(&plan, o, err)) < 0) return rc;
+    if (rc < 0) return rc;
     job j = { .plan = plan, .fd = -1, .bytes = synth_plan_bytes(plan), .fn = fn, .ctx = ctx,
               .err = err };
     pthread_mutex_init(&j.lock, NULL);
-    rc = check_target(path, j.bytes, err);
-    if (rc == 0) rc = write_part(&j, part, path, n_thread, err);
+    rc = write_file(&j, path, n_thread, err);
     *out = (synth_report){ j.bytes, clock_ns() - start, synth_plan_n_tensor(plan) };
     pthread_mutex_destroy(&j.lock);
     synth_plan_free(plan);

@@ -1,7 +1,6 @@
-/* synth.h - writes a synthetic model file: real shapes, random weights, any size, fast.
- *
- * What is in the file is synth_plan.h's business; this puts it on a disk. Written to PATH.part and
- * renamed at the end, so PATH is either whole or as it was; on any failure PATH.part is removed. */
+/* synth.h - writes a synthetic model file: real shapes, random weights. synth_plan.h defines its
+ * contents. The file is written as PATH.part and renamed when it is complete; a failure removes
+ * PATH.part. */
 #ifndef CLI_SYNTH_SYNTH_H
 #define CLI_SYNTH_SYNTH_H
 
@@ -12,9 +11,9 @@ typedef struct synth_report {
     int n_tensor;
 } synth_report;
 
-/* n_thread 0: as many as OpenMP would take; the file does not depend on it. fn, or NULL, is called
- * by one thread at a time. Refuses a PATH that exists and is not a regular file, and a disk without
- * room, before writing anything. Messages do not name PATH. */
+/* n_thread 0: OpenMP's default; the bytes do not depend on it. One thread at a time calls fn, which
+ * may be NULL. Refuses a PATH that exists, and a disk with too little space, before it writes.
+ * Messages do not name PATH. */
 int synth_write(synth_report *out, const char *path, const synth_options *o, int n_thread,
                 progress_fn *fn, void *ctx, err_ctx *err);
 
