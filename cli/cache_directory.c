@@ -1,6 +1,5 @@
-/* cache_directory.c - folders below a home that exists, and marks for what was already said.
- *
- * Nothing here fails loudly: whatever cannot be kept is not kept. */
+/* cache_directory.c - folders below an existing home, and marks of printed notes. Failures are
+ * silent. */
 #include "cli/cache_directory.h"
 
 #include <fcntl.h>
@@ -21,8 +20,7 @@ bool cache_directory_allows(const char *path)
     return stat(home, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Those above a folder that was there are not ours to remove again, even if "made/../there" names
- * one of them. */
+/* Counts from the last folder that existed, also in a path such as "made/../old". */
 size_t cache_directory_make(const char *path)
 {
     char dst[PATH_MAX];
@@ -32,7 +30,7 @@ size_t cache_directory_make(const char *path)
     for (char *p = strchr(dst + 1, '/'); p; p = strchr(p + 1, '/')) {
         if (p[-1] == '/') continue;
         *p = '\0';
-        /* there already, or the file will not open either */
+        /* it exists, or opening the file fails too */
         if (mkdir(dst, 0700) != 0) made = 0;
         else if (made == 0) made = (size_t)(p - dst);
         *p = '/';
@@ -50,7 +48,7 @@ void cache_directory_unmake(const char *path, size_t made)
     }
 }
 
-/* Where the mark for name is. False: nothing can be remembered. */
+/* The path of the mark for name. False: nothing can be stored. */
 static bool mark_path(char *path, size_t cap, const char *name)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");

@@ -34,7 +34,7 @@ static int print_help(const char *program, const char *about, const char *exampl
     printf("Usage: %s %s [options]\n%s\n", program,
            find_verb(table, n_command, "run") ? "[VERB]" : "VERB", about);
     for (int i = 0; i < n_command; i++) printf("  %-11s %s\n", table[i].name, table[i].about);
-    printf("\n%s VERB --help tells more about each; -V, --version about this build.\n%s", program,
+    printf("\n%s VERB --help describes a verb; -V, --version prints version and machine.\n%s", program,
            examples);
     return console_finish();
 }
@@ -72,8 +72,8 @@ static void on_lost_file(const char *path)
     console_lost_file(path);
 }
 
-/* Streams that whoever started us has closed: the next file that is opened must not become one of
- * them. To read or to write still fails, as if it were closed. */
+/* Opens closed standard streams, because the next file would take their numbers. Reading and writing
+ * still fail. */
 static void fill_closed_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -87,7 +87,7 @@ int commands_begin(const char *program)
     console_init(program);
     log_set_sink(print_log, NULL);
     sigbus_guard_install(on_lost_file);
-    signal(SIGXFSZ, SIG_IGN);            /* a file that grows too long is an error of write() */
+    signal(SIGXFSZ, SIG_IGN);            /* write() reports a file that grows too long */
     if (!getenv("MOE_FAULT") || fault_arm_text(getenv("MOE_FAULT"))) return 0;    /* for tests */
     console_error("MOE_FAULT: unknown fault");
     return 2;
@@ -123,7 +123,7 @@ int commands_main(const char *program, const char *about, const char *examples,
         return 2;
     }
     const bool help = !strcmp(argv[1], "help");
-    if (help && argc > 2) {              /* "help inspect" is "inspect --help" */
+    if (help && argc > 2) {              /* "help inspect": "inspect --help" */
         argv[1] = argv[2];
         argv[2] = help_flag;
     } else if (help || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {

@@ -155,7 +155,7 @@ static void learn(const engine *e, const char *path, const model *m)
     if ((rc = profile_file_load(&all, path, &key, &err)) == 0 && all)
         usage_profile_merge(all, seen, fade);
     if (rc == 0) rc = profile_file_save(all ? all : seen, path, &key, &err);
-    if (rc < 0) console_note("%s; nothing was learnt", err.msg);
+    if (rc < 0) console_note("%s; the profile is unchanged", err.msg);
     usage_profile_free(all);
 }
 

@@ -1,8 +1,8 @@
 /* generate.c - moe-run run, the verb that may be left out: one prompt in, one answer out.
  *
- * stdout carries the answer and nothing else, flushed token by token. Whatever ends the answer (the
- * model, a limit, Ctrl-C, a reader who left), what was written stays and the program ends in order.
- * What is said about the run goes to stderr. The loop is engine/session/answer.h's. */
+ * stdout carries only the answer, flushed after each token; notes go to stderr. Whatever ends the
+ * answer (the model, a limit, Ctrl-C, a closed pipe), its text stays and the program releases
+ * everything. engine/session/answer.h has the loop. */
 #include "cli/commands.h"
 
 #include <limits.h>
@@ -32,7 +32,7 @@ typedef struct run_options {
     bool raw, json, quiet;
     answer_args a;
     form_args form;
-    grammar *grammar;                    /* what form says; NULL: any answer */
+    grammar *grammar;                    /* of form; NULL: any answer */
 } run_options;
 
 #define FIELD(f) offsetof(run_options, f)
@@ -65,15 +65,15 @@ static const arg_spec spec = {
              "  git diff | moe-run -m model.gguf -p \"Explain this change.\" -",
     .min_operands = 0, .max_operands = 1, .operands = "-",
     .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "Exit code: 0 answered, 1 failed or the reader went away, 2 bad usage, 130 "
-                "Ctrl-C (once: the\nanswer ends in order; twice: at once). MOE_RAM_AVAILABLE=SIZE "
-                "plans for a machine with that\nmuch memory left.",
+    .epilogue = "Exit code: 0 answered, 1 failed or the output was closed, 2 bad usage, 130 "
+                "Ctrl-C (the first ends\nthe answer, the second the program). "
+                "MOE_RAM_AVAILABLE=SIZE plans for a machine with that much\nfree memory.",
 };
 
 /* ---- the prompt ---------------------------------------------------------------------------- */
 
-/* -p, then the file: as they are if raw, else with an empty line between them and without the
- * newline that ends a text file. */
+/* -p, then the file: joined if raw, else with an empty line in between and without the newline at the
+ * end of the file. */
 static int read_prompt(textbuf *out, const run_options *o, const char *path, err_ctx *err)
 {
     char *text = NULL;
@@ -89,7 +89,7 @@ static int read_prompt(textbuf *out, const run_options *o, const char *path, err
     }
     if (out->failed) return err_set(err, ERR_NOMEM, "out of memory for a prompt of %zu bytes", len);
     if (out->len > 0) return text_check_utf8(textbuf_view(out), err);
-    return err_set(err, ERR_RANGE, "the prompt is empty: there is no text in what was read");
+    return err_set(err, ERR_RANGE, "the prompt is empty");
 }
 
 static void fill_request(chat_request *req, chat_message messages[2], const run_options *o,
@@ -103,7 +103,7 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
                             .effort = o->a.effort, .thinking = o->a.thinking };
 }
 
-/* Room for prompt and answer where --ctx does not say. */
+/* Without --ctx: room for prompt and answer. */
 static int choose_ctx(const run_options *o, size_t n_prompt, int most)
 {
     const uint64_t want = n_prompt + (uint64_t)(o->a.most_tokens >= 0 ? o->a.most_tokens + 1 : 4096);
@@ -127,15 +127,14 @@ static int check_length(size_t n_prompt, int ctx, int most, err_ctx *err)
 typedef struct view {
     const run_options *o;
     answer_view shown;
-    textbuf text, reasoning;             /* for --json, whose only line is then shown */
-    progress bar;                        /* while the prompt is taken in */
+    textbuf text, reasoning;             /* for --json */
+    progress bar;                        /* of the prompt */
     plan_watch speed;                    /* of the first tokens */
-    bool answered, reasoning_last;       /* some of the answer came; the latest text was
-                                          * reasoning */
+    bool answered, reasoning_last;       /* the answer has text; the latest text was reasoning */
     int n_token;
 } view;
 
-/* No tools are offered, so no calls come. */
+/* The request has no tools, so there are no calls. */
 static int on_text(void *ctx, const chat_event *ev)
 {
     view *v = ctx;
@@ -180,20 +179,20 @@ static bool on_prompt(void *ctx, double done_tokens, double n_tokens)
     return !interrupted();
 }
 
-/* ---- what is said about it ----------------------------------------------------------------- */
+/* ---- notes about the run ----------------------------------------------------------------- */
 
 typedef struct report {
     const model_handle *l;
     const session *s;
-    experts_cost cost;                   /* own 0: the model is as its file says */
-    cache_cost by_cache;                 /* n_row 0: nothing was measured */
+    experts_cost cost;                   /* own 0: not measured */
+    cache_cost by_cache;                 /* n_row 0: not measured */
     const session_options *so;
     const sampler_options *sampling;
     answer_stats stats;
     uint64_t load_ns;
 } report;
 
-/* The plan, if there is one worth a line; else what the CPU alone takes. */
+/* The plan if it has tiers, else the memory of the CPU. */
 static void say_plan(const model_handle *l, const session_options *so, const model_handle_bytes *b)
 {
     char ctx[32], total[32], held[32], state[32], kernels[KERNELS_TEXT_CAP], copy[64];
@@ -230,8 +229,7 @@ static double answer_rate(const report *r)
     return text_rate((uint64_t)r->stats.n_answer, r->stats.answer_ns);
 }
 
-/* What should be known about an answer that a limit ended: a model that reasons first may not have
- * begun it. */
+/* Advice about an answer that a limit ended: a model that reasons first may not have begun it. */
 static const char *unfinished(char *dst, size_t cap, const view *v, const report *r)
 {
     const answer_stats *s = &r->stats;
@@ -240,8 +238,8 @@ static const char *unfinished(char *dst, size_t cap, const view *v, const report
                          (!v->answered && chat_format_of(r->l->format) == CHAT_HARMONY);
     dst[0] = '\0';
     if (!limited || v->o->raw || s->n_answer == 0 || !(reasons || !v->answered)) return dst;
-    snprintf(dst, cap, "%s%s: use a larger %s%s", reasons ? ", while still reasoning" : "",
-             v->answered ? "" : "; nothing of the answer yet", full ? "--ctx" : "-n",
+    snprintf(dst, cap, "%s%s: use a larger %s%s", reasons ? " while reasoning" : "",
+             v->answered ? "" : ", before the answer began", full ? "--ctx" : "-n",
              reasons && !v->o->a.show_reasoning ? ", or --show-reasoning" : "");
     return dst;
 }
@@ -285,7 +283,7 @@ static json_t *settings_json(const report *r, const run_options *o, json_error_t
                      r->by_cache.n_row > 0 ? json_real(r->by_cache.kl) : json_null());
 }
 
-/* Bytes of each tier, and the speed if it comes from a measurement of this machine. */
+/* Bytes of each tier, and the expected speed if it is measured. */
 static json_t *plan_json(const model_handle *l)
 {
     const plan *p = &l->where->p;
@@ -295,7 +293,7 @@ static json_t *plan_json(const model_handle *l)
                      l->where->measured ? json_real(p->decode_tok_s) : json_null());
 }
 
-/* With what was counted, unless nothing is. NULL without memory. */
+/* Adds counts unless they are off. NULL without memory. */
 static json_t *with_counts(json_t *root, const report *r, const run_options *o)
 {
     if (!root || o->a.level == PERF_OFF) return root;
@@ -304,7 +302,7 @@ static json_t *with_counts(json_t *root, const report *r, const run_options *o)
     return NULL;
 }
 
-/* Paths may be any bytes: those that JSON cannot hold are escaped. NULL: *why says why. */
+/* Bytes of a path that JSON cannot hold are escaped. NULL: *why has the reason. */
 static json_t *answer_json(const view *v, const report *r, json_error_t *why)
 {
     const answer_stats *s = &r->stats;
@@ -327,7 +325,7 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
         "plan", plan_json(r->l), "settings", settings);
 }
 
-/* One line. 0, or 1 after an error line; a write that fails is the view's to report. */
+/* One line. 0, or 1 after an error line; the view reports failed writes. */
 static int print_json(view *v, const report *r)
 {
     json_error_t why = { .text = "out of memory" };
@@ -348,7 +346,7 @@ static int print_json(view *v, const report *r)
 
 /* ---- the verb ------------------------------------------------------------------------------ */
 
-/* Ends the output; the exit code. */
+/* Ends the output. Returns the exit code. */
 static int finish(view *v, const report *r)
 {
     int code;
@@ -365,9 +363,9 @@ static int finish(view *v, const report *r)
     return r->stats.end == ANSWER_INTERRUPTED ? interrupt_exit_code() : 0;
 }
 
-enum { WORTH_IT = 64 };                  /* tokens at the end of a long prompt */
+enum { LEAST_NEW_TOKENS = 64 };          /* at the end of a prompt, for another file */
 
-/* Where the next prompt may well differ from this one. */
+/* Positions where the next prompt may differ from this one. */
 static prompt_parts parts_of(const id_list *ids, const model_handle *l, const run_options *o,
                              const chat_request *req)
 {
@@ -417,7 +415,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     if (o->a.engine.experts_used) {
         rc = experts_cost_measure(&r.cost, l, (int)o->a.engine.experts_used, so, &err);
         if (rc < 0) goto model_refused;
-        experts_cost_say(&r.cost);       /* even if quiet: nothing else shows it */
+        experts_cost_say(&r.cost);       /* with --quiet too */
     }
     if (so->skip_missing) {
         if ((rc = cache_cost_measure(&r.by_cache, l, so, &err)) < 0) goto model_refused;
@@ -448,7 +446,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     else code = finish(&v, &r);
     if (o->a.perf.out && *o->a.perf.out && perf_view_save(o->a.perf.out, s, o->a.level) != 0 && code == 0)
         code = 1;
-    if (rc == 0 && r.stats.n_taken >= r.stats.n_prompt) prompt_cache_end(&kept, s, WORTH_IT);
+    if (rc == 0 && r.stats.n_taken >= r.stats.n_prompt) prompt_cache_end(&kept, s, LEAST_NEW_TOKENS);
     goto done;
 model_refused:
     code = model_handle_fail(l->path, &err);
@@ -470,16 +468,16 @@ static int check_options(const run_options *o, const char *operand)
 {
     err_ctx err;
     if (operand && o->file) {
-        console_error("- and -f %s do not go together", o->file);
+        console_error("- and -f %s exclude each other", o->file);
         return 2;
     }
     if (!o->prompt && !o->file && !operand) {
-        console_error("no prompt: -p TEXT gives one, -f FILE reads it from a file, - from standard "
-                      "input; moe-run chat is for a conversation");
+        console_error("no prompt: use -p TEXT, -f FILE or - for standard input; moe-run chat holds a "
+                      "conversation");
         return 2;
     }
     if (o->prompt && !*o->prompt && !o->file && !operand) {
-        console_error("the prompt is empty: give -p some text");
+        console_error("the prompt is empty");
         return 2;
     }
     if (o->prompt && text_check_utf8(str_from(o->prompt), &err) < 0) {
@@ -487,8 +485,8 @@ static int check_options(const run_options *o, const char *operand)
         return 2;
     }
     if (o->raw && (o->a.system || o->a.reasoning)) {
-        console_error("%s belongs to the chat format, which --raw leaves out: write it into the "
-                      "prompt", o->a.system ? "--system" : "--reasoning");
+        console_error("%s needs the chat format, which --raw leaves out",
+                      o->a.system ? "--system" : "--reasoning");
         return 2;
     }
     return 0;

@@ -1,8 +1,7 @@
-/* interrupt.c - the signal handler behind interrupt.h.
+/* interrupt.c - the signal handler and its flags.
  *
- * The handler stores and counts, and ends the program when it has seen enough; everything else
- * happens outside of it. What a handler shares with the program can only be global: all of it is
- * here. A signal that was ignored at the start is never taken. */
+ * The handler stores, counts, and ends the program above the limit. Its state must be global and is
+ * all here. Signals that were ignored at the start get no handler. */
 #include "cli/interrupt.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@ static volatile sig_atomic_t wait_limit = 1;
 static volatile sig_atomic_t stop_asked, resized;
 static volatile sig_atomic_t terminal = -1;      /* whose mode is kept; -1: none */
 static struct termios kept_mode;         /* set before terminal is */
-static int wake[2] = { -1, -1 };         /* a pipe: the handler writes, who waits reads */
+static int wake[2] = { -1, -1 };         /* a pipe: the handler writes, interrupt_wait reads */
 
 static void on_signal(int number)
 {
@@ -32,12 +31,12 @@ static void on_signal(int number)
     } else if (n_caught < wait_limit) {
         caught = number;
         n_caught = n_caught + 1;
-    } else {                             /* it must work even if nobody looks at the flag */
+    } else {                             /* even if no code reads the flag */
         interrupt_restore_terminal();
         signal(number, SIG_DFL);
         raise(number);                   /* takes effect when this handler returns */
     }
-    n = write(wake[1], "", 1);           /* a full pipe is as good */
+    n = write(wake[1], "", 1);           /* a full pipe wakes the reader, too */
     (void)n;
     errno = before;
 }
@@ -54,7 +53,7 @@ void interrupt_install(void)
 {
     signal(SIGPIPE, SIG_IGN);
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) < 0) wake[0] = wake[1] = -1;
-    take(SIGINT, 0);                     /* no SA_RESTART: a read that waits must return */
+    take(SIGINT, 0);                     /* no SA_RESTART: a blocked read must return */
     take(SIGTERM, 0);
 }
 
@@ -145,8 +144,7 @@ void interrupt_release_terminal(void)
     terminal = -1;
 }
 
-/* A signal between a look at its flag and a read that waits would not end the read: the pipe
- * remembers it. */
+/* The pipe holds a signal that comes between a test of its flag and a blocking read. */
 bool interrupt_wait(int fd)
 {
     struct pollfd of[2] = { { .fd = fd, .events = POLLIN }, { .fd = wake[0], .events = POLLIN } };

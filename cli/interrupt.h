@@ -1,9 +1,9 @@
-/* interrupt.h - signals, turned into something a program can look at.
+/* interrupt.h - signals as flags.
  *
- * The first SIGINT or SIGTERM only sets a flag: the code that computes looks at it and ends
- * cleanly. The second one ends the program at once, unless interrupt_set_limit says otherwise. A
- * signal that was ignored when we started stays ignored. SIGPIPE is ignored, so a write to a closed
- * pipe fails with EPIPE. Blocking calls return with EINTR after SIGINT and SIGTERM. */
+ * The first SIGINT or SIGTERM sets a flag, at which computations end. The second ends the program
+ * at once, unless interrupt_set_limit raised the limit. Signals that were ignored at the start stay
+ * ignored. SIGPIPE is ignored, so a write to a closed pipe fails with EPIPE. Blocking calls return
+ * EINTR after SIGINT and SIGTERM. */
 #ifndef CLI_INTERRUPT_H
 #define CLI_INTERRUPT_H
 
@@ -11,14 +11,13 @@
 
 void interrupt_install(void);            /* once, before anything below */
 bool interrupted(void);                  /* since the last interrupt_clear; from any thread */
-bool interrupt_watch(void *ctx);         /* !interrupted(), for code that asks whether to go on */
+bool interrupt_watch(void *ctx);         /* !interrupted(), as a progress callback */
 
-/* That many signals only set the flag; the next one ends the program, unless interrupt_clear was
- * called before it. 1 unless this was called. For a program in which a person has something to
- * lose. */
+/* The first n signals since interrupt_clear set the flag, the next one ends the program. Default: 1.
+ * A chat allows more. */
 void interrupt_set_limit(int n);
 
-/* The signal was dealt with: forgets it, and the next one is a first one again. */
+/* Clears flag and count. */
 void interrupt_clear(void);
 
 /* 130 after SIGINT, 143 after SIGTERM, 0 if there was none. */
@@ -26,27 +25,26 @@ int interrupt_exit_code(void);
 
 /* ---- Ctrl-Z ---- */
 
-/* While held, SIGTSTP only sets a flag, which interrupt_stop_asked returns. A GPU must not wait for
- * a process that is stopped, so the process stops between tokens. */
+/* While held, SIGTSTP sets a flag, which interrupt_stop_asked returns. The process stops between
+ * tokens, because a GPU must not wait for a stopped process. */
 void interrupt_hold_stop(bool hold);
 bool interrupt_stop_asked(void);
 
-/* Stops the process as SIGTSTP does. The shell finds the terminal in its own mode; after SIGCONT
- * the terminal has the mode from before this call. */
+/* Stops the process as SIGTSTP does. The shell gets the terminal's original mode; after SIGCONT the
+ * terminal has the mode from before this call. */
 void interrupt_stop(void);
 
 /* ---- the terminal ---- */
 
-/* Remembers fd's mode, which the caller is about to change: a signal that ends or stops the process
- * sets it again. interrupt_restore_terminal does so, too, and may be called from a signal handler.
- * No input is ever discarded. */
+/* Saves fd's mode before the caller changes it. A signal that ends or stops the process restores it.
+ * interrupt_restore_terminal does, too, and is async-signal-safe. No input is discarded. */
 void interrupt_keep_terminal(int fd);
-void interrupt_release_terminal(void);   /* restores it, and forgets it */
+void interrupt_release_terminal(void);   /* restores it for the last time */
 void interrupt_restore_terminal(void);
 
-/* Waits until fd can be read: true. False: a signal came first, to whichever thread, and however
- * little before the call: interrupted(), interrupt_stop_asked() and interrupt_resized() tell.
- * fd -1: waits for a signal alone. */
+/* Waits until fd can be read: true. False: a signal came first, to any thread, or since the last
+ * call; see interrupted(), interrupt_stop_asked() and interrupt_resized(). fd -1: waits for a signal
+ * alone. */
 bool interrupt_wait(int fd);
 bool interrupt_resized(void);            /* the window, since the last call; after keep_terminal */
 

@@ -1,8 +1,7 @@
-/* model_handle.c - opens a model for the verbs that compute, and reads its weights ahead of time.
+/* model_handle.c - opens a model for the verbs that compute, and reads its weights ahead.
  *
- * Reading ahead changes no result: it turns thousands of page faults in the first tokens into one
- * sequential read that can be shown and interrupted. A file that is in the page cache already costs
- * one look at the page table of the mapping. */
+ * Reading ahead replaces thousands of page faults in the first tokens by one sequential read with a
+ * progress bar. A file in the page cache costs one mincore() of the mapping. */
 #include "cli/model_handle.h"
 
 #include <stdlib.h>
@@ -25,12 +24,12 @@
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-/* More threads than cores only get in each other's way, which not everybody knows. */
+/* More threads than cores are slower. */
 static void note_threads(const model_handle *l)
 {
     const int n_core = engine_args_cores(), n = engine_threads(l->e);
     if (n > n_core)
-        console_note("%d threads on %d core%s will be slow; without --threads it is one each", n,
+        console_note("%d threads on %d core%s are slow; the default is one per core", n,
                      n_core, n_core == 1 ? "" : "s");
 }
 
@@ -38,7 +37,7 @@ void model_handle_say_gpu(const model_handle *l)
 {
     const placement *p = l->where;
     if (!p) return;
-    /* whoever wants the CPU does not wait for the driver */
+    /* gpu_count() starts the driver, so it comes second */
     if (p->note[0] && (gpu_count() > 0 || cache_directory_first_time("no-gpu")))
         console_note("%s", p->note);
     if (p->p.gpu) cache_directory_forget("no-gpu");
@@ -54,8 +53,8 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     if (!formatted) return;
     if (chat_note(l->format)) console_note("%s", chat_note(l->format));
     if (effort_given && chat_format_of(l->format) != CHAT_HARMONY && !chat_has_switch(l->format))
-        console_note("--reasoning is ignored: this model has no levels of it, and no switch for "
-                     "it");
+        console_note("--reasoning is ignored: this model has neither levels nor a switch of "
+                     "reasoning");
 }
 
 const char *model_handle_kernels_text(char *text, size_t cap, const model_handle *l)
@@ -99,14 +98,14 @@ int model_handle_fail(const char *what, const err_ctx *err)
     return 1;
 }
 
-/* Adds to a message what could be done about it. */
+/* Adds advice to a message. */
 static int advise(int rc, const char *what, err_ctx *err)
 {
     err_ctx said = *err;
     return err_set(err, rc, "%s; %s", said.msg, what);
 }
 
-/* Moves come one after the other (to VRAM, to RAM), and each begins to count at 0. */
+/* Each move (to VRAM, to RAM) counts from 0. */
 typedef struct move_bar {
     progress bar;
     uint64_t before, last;
@@ -166,18 +165,18 @@ void model_handle_close(model_handle *l)
 
 /* ---- reading ahead ------------------------------------------------------------------------- */
 
-enum { WARM_BYTES = 16 << 20 };          /* looked at together: 4096 pages of 4 KiB */
+enum { WARM_BYTES = 16 << 20 };          /* per mincore(): 4096 pages of 4 KiB */
 
 typedef struct warming {
-    int n_layer;                         /* what follows (MTP blocks) is not used yet */
-    bool dense_only;                     /* experts are read when they are wanted */
-    bool embed_by_row;                   /* the table need not stay: the page cache has it */
+    int n_layer;                         /* MTP blocks after these are not used */
+    bool dense_only;                     /* experts are read on demand */
+    bool embed_by_row;                   /* the table may leave memory: rows are read on demand */
     size_t page;
     uint64_t missing;                    /* bytes not in memory: counted by the first walk */
     uint64_t done;
     bool touch;                          /* the second walk: read them */
     progress bar;
-    unsigned sum;                        /* of bytes touched, so that reading them is not idle */
+    unsigned sum;                        /* of bytes read, so that no read is optimised away */
     bool stopped;
 } warming;
 
@@ -188,7 +187,7 @@ static void warm_piece(warming *w, const uint8_t *at, size_t bytes)
     const size_t n_page = (bytes + w->page - 1) / w->page;
     size_t missing = 0;
 
-    if (mincore((void *)at, bytes, resident) < 0) return;        /* cannot be known: leave it */
+    if (mincore((void *)at, bytes, resident) < 0) return;
     for (size_t i = 0; i < n_page; i++) missing += !(resident[i] & 1);
     if (!w->touch) {
         w->missing += missing * w->page;
@@ -248,14 +247,14 @@ static uint64_t bytes_to_move(const placement *p)
     return p->p.vram_dense + p->p.vram_experts + (on_drive(p) ? 0 : p->p.ram_experts);
 }
 
-/* *begun: bytes were moved. All VRAM for weights is taken before the first of them, so a later lack
- * of memory is one of RAM. */
+/* *begun: bytes were moved. All VRAM for weights is allocated before the first move, so a later lack
+ * of memory is of RAM. */
 static int move(model_handle *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };
     int n_expert, n_pin, rc;
     if (!l->where->p.gpu && !on_drive(l->where))
-        return warm(l->m, false, err);   /* the mapped file serves */
+        return warm(l->m, false, err);   /* weights stay in the mapped file */
     int *experts = expert_cache_files_recall(&n_expert, &n_pin, l->where, &l->asked, l->m);
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
                                   .postfetch = &l->asked.post, .gemm = &l->where->gemm,
@@ -272,14 +271,14 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     return rc == 0 && (!l->where->p.gpu || l->where->p.head_in_ram) ? warm(l->m, true, err) : rc;
 }
 
-/* Asks for less of what was lacking. */
+/* Lowers the limit of the memory that was lacking. */
 static void ask_for_less(placement_options *o, const plan *p, bool of_ram)
 {
     if (of_ram) o->wish.ram = plan_ram(p) / 8 * 7;
     else o->wish.vram = plan_vram(p) / 8 * 7;
 }
 
-/* A chunk that the plan has room for. */
+/* Takes the plan's chunk if the wished one does not fit. */
 static void settle_chunk(session_options *so, int planned)
 {
     const int wished = min_int(so->chunk, so->ctx);
@@ -301,9 +300,9 @@ int model_handle_place(model_handle *l, session_options *so, err_ctx *err)
     for (int i = 0;; i++) {
         bool begun = false;
         rc = placement_make(l->where, l->m, l->e, &o, so, err);
-        if (rc == ERR_NOMEM && i > 0) *err = lacking;    /* less than that cannot be planned for */
+        if (rc == ERR_NOMEM && i > 0) *err = lacking;
         if (rc < 0 || (rc = move(l, &begun, err)) != ERR_NOMEM || i == PLACE_TRIES) break;
-        console_note("%s; planning again with less", err->msg);
+        console_note("%s; planning again with less memory", err->msg);
         lacking = *err;
         ask_for_less(&o, &l->where->p, begun || !l->where->p.gpu);
         if (i + 1 == PLACE_TRIES && o.device == DEVICE_AUTO) o.device = DEVICE_CPU;
@@ -322,15 +321,11 @@ int model_handle_place(model_handle *l, session_options *so, err_ctx *err)
 int model_handle_plan(model_handle_bytes *out, const model_handle *l, const session_options *o,
                       err_ctx *err)
 {
-    const int most = l->m->hp.ctx_train;
     model_bytes weights;
     uint64_t ses, vram;
-    int rc;
+    const int rc = session_plan(&ses, &vram, l->e, o, err);
 
-    if (o->ctx < 1 || o->ctx > most)
-        return err_set(err, ERR_RANGE, "a context of %d tokens: the model's is %d; use --ctx %d or "
-                       "less", o->ctx, most, most);
-    if ((rc = session_plan(&ses, &vram, l->e, o, err)) < 0) return rc;
+    if (rc < 0) return rc;
     model_count_bytes(&weights, l->m);
     *out = (model_handle_bytes){ .weights = weights.dense + weights.experts,
                                   .session = engine_on_gpu(l->e) ? vram : ses };
@@ -348,8 +343,7 @@ int model_handle_session(session **out, model_handle *l, session_options *o, err
     if (rc == 0) rc = session_create(out, l->e, o, err);
     if (rc == ERR_NOMEM && engine_on_gpu(l->e))
         return advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device cpu", err);
-    if (rc == 0 && l->where->p.ram_copy > 0)     /* if it fails, decoding is slower, nothing
-                                                  * worse */
-        (void)engine_repack_head(l->e, &ignored);
+    if (rc == 0 && l->where->p.ram_copy > 0)
+        (void)engine_repack_head(l->e, &ignored);        /* a failure only makes decoding slower */
     return rc;
 }

@@ -9,28 +9,28 @@
 static const char welcome[] =
     "moe-run runs Mixture-of-Experts language models from GGUF files.\n"
     "\n"
-    "Try it now, with the small model that is built in:\n"
+    "Try the small built-in model:\n"
     "  moe-run -p \"Tell me a story.\" -n 200\n"
     "\n"
     "With a model of your own:\n"
     "  moe-run -m model.gguf -p \"Why is the sky blue?\"\n"
-    "  moe-run chat -m model.gguf     talk back and forth\n"
-    "  moe-run inspect model.gguf     what is in the file, and how much memory it takes\n"
-    "  moe-run plan -m model.gguf     what would go where, and how fast it should be\n"
-    "  moe-run models                 public model files, and where to get them\n"
+    "  moe-run chat -m model.gguf     hold a conversation\n"
+    "  moe-run inspect model.gguf     print contents and sizes of the file\n"
+    "  moe-run plan -m model.gguf     print the placement in memory and the expected speed\n"
+    "  moe-run models                 list public model files\n"
     "  moe-run pull gpt-oss-20b       download one of them; then -m gpt-oss-20b\n"
     "\n"
-    "moe-run --help lists the verbs, moe-run run --help every option of an answer.\n";
+    "moe-run --help lists the verbs, moe-run run --help the options of an answer.\n";
 
 static const command ops_table[] = {
     { "run", "Answers a prompt; the verb may be left out", cmd_run },
-    { "chat", "A conversation: line editing, commands, chats that can be saved", cmd_chat },
-    { "serve", "A server for clients of OpenAI, Anthropic and Ollama: moe-serve", cmd_serve },
-    { "inspect", "What a GGUF file holds: architecture, sizes, types, tokenizer", cmd_inspect },
-    { "plan", "What would go into VRAM and RAM, and the speed to expect", cmd_plan },
-    { "tokenize", "Text to token ids and back", cmd_tokenize },
-    { "render", "Chat messages to the exact prompt, and an answer back to its parts", cmd_render },
-    { "models", "Public model files: addresses, sizes, checksums", cmd_models },
+    { "chat", "Holds a conversation with line editing, commands and saved chats", cmd_chat },
+    { "serve", "Serves clients of OpenAI, Anthropic and Ollama, as moe-serve does", cmd_serve },
+    { "inspect", "Prints the architecture, sizes, types and tokenizer of a GGUF file", cmd_inspect },
+    { "plan", "Prints what goes into VRAM, RAM and drive, and the expected speed", cmd_plan },
+    { "tokenize", "Converts text to token ids and back", cmd_tokenize },
+    { "render", "Converts a chat request to its prompt, and an answer to its parts", cmd_render },
+    { "models", "Lists public model files: addresses, sizes, checksums", cmd_models },
     { "pull", "Downloads one of them", cmd_pull },
 };
 

@@ -1,8 +1,8 @@
-/* output.c - the one loop around write().
+/* output.c - the loop around write().
  *
- * Invariant: a signal never goes unseen while a write waits. Whether there is room is asked first,
- * with a time limit, because a signal that comes just before a write that blocks would not end it;
- * and no more is written at once than a pipe with room takes without blocking. */
+ * Invariant: no signal is missed while a write waits. poll() with a limit comes first, because a
+ * signal just before a blocking write would not end it. Each write is at most PIPE_BUF bytes, which a
+ * pipe with room takes without blocking. */
 #include "cli/output.h"
 
 #include <errno.h>
@@ -13,9 +13,9 @@
 
 #include "cli/interrupt.h"
 
-enum { LOOK_MS = 100 };                  /* how late a signal that came in between may be seen */
+enum { LOOK_MS = 100 };                  /* until a signal before poll() is noticed */
 
-/* 0 when there is room, or when write() will say better what is wrong. */
+/* 0 if there is room, or if write() will report an error. */
 static int wait_for_room(int fd)
 {
     struct pollfd p = { .fd = fd, .events = POLLOUT };

@@ -1,7 +1,5 @@
-/* output_file.c - output that is complete or absent.
- *
- * Whatever fails between open and finish, output_file_drop leaves only what was there before.
- * The caller decides what is written, and in which byte order. */
+/* output_file.c - output that is complete or absent: after a failure between open and finish,
+ * output_file_drop leaves the older file. */
 #include "cli/output_file.h"
 
 #include <errno.h>
@@ -16,8 +14,7 @@
 #include "cli/console.h"
 #include "cli/output.h"
 
-static const char
-    *volatile unfinished; /* the part of the sink that is open; for output_file_abandon */
+static const char *volatile unfinished;  /* .part of the open file; for output_file_abandon */
 
 void output_file_abandon(void)
 {
@@ -67,12 +64,12 @@ int output_file_open(output_file *s, const char *path, err_ctx *err)
         s->is_open = true;
         return 0;
     }
-    if (stat(path, &st) != 0) {          /* a new file, or something that open() will explain */
+    if (stat(path, &st) != 0) {          /* a new file, or an error that open() reports */
         if ((size_t)snprintf(s->final, sizeof s->final, "%s", path) >= sizeof s->final)
             return err_set(err, ERR_RANGE, "a path of %zu bytes is too long", strlen(path));
     } else if (!S_ISREG(st.st_mode)) {
         return open_path(s, path, "cannot write", "", err);
-    } else if (!realpath(path, s->final)) {      /* through a link, so that the link stays */
+    } else if (!realpath(path, s->final)) {      /* a link stays; its target is replaced */
         return err_sys(err, "cannot resolve");
     }
     snprintf(s->part, sizeof s->part, "%s.part", s->final);
@@ -82,7 +79,7 @@ int output_file_open(output_file *s, const char *path, err_ctx *err)
     return 0;
 }
 
-/* ---- a file where nothing is yet ------------------------------------------------------------ */
+/* ---- new files ------------------------------------------------------------------------------- */
 
 static int check_room(const char *path, uint64_t bytes, err_ctx *err)
 {
@@ -98,7 +95,7 @@ static int check_room(const char *path, uint64_t bytes, err_ctx *err)
                    text_bytes(room, sizeof room, left));
 }
 
-/* Reserves the space at once, where the file system can; a full disk shows here. */
+/* Reserves the space, if the file system can, so that a full disk fails early. */
 static int reserve(int fd, uint64_t bytes, err_ctx *err)
 {
     if (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0) return 0;
@@ -136,7 +133,7 @@ int output_file_open_new(output_file *s, const char *path, uint64_t bytes, err_c
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* To a regular file: nobody has to be waited for, so pieces may be large. */
+/* A regular file has no reader to wait for, so writes may be large. */
 static int write_file(int fd, const void *data, size_t n)
 {
     const char *p = data;

@@ -1,7 +1,7 @@
-/* placement.c - asks the machine, the file of measured speeds and the planner.
+/* placement.c - probes the machine, loads or measures speeds, and makes the plan.
  *
- * Speeds are measured only where a plan hangs on them: with experts that are not in
- * VRAM, or on the drive. */
+ * Speeds are measured only if the plan depends on them: with experts outside VRAM, or on the
+ * drive. */
 #include "cli/placement.h"
 
 #include <limits.h>
@@ -26,7 +26,7 @@ static int open_gpu(gpu **out, placement *p, const model *m, device_choice devic
     int rc;
     *out = NULL;
     if (device == DEVICE_CPU || (device == DEVICE_AUTO && none_built))
-        return 0;                        /* a build that has no business with GPUs says nothing */
+        return 0;                        /* a CPU build prints no note */
     if (none_built)
         return err_set(err, ERR_UNSUPPORTED, "cuda: this program is built for the CPU alone (make "
                        "CUDA=1); use --device cpu");
@@ -44,8 +44,8 @@ static int open_gpu(gpu **out, placement *p, const model *m, device_choice devic
     return 0;
 }
 
-/* The program's own memory, asked once and before a GPU is: its driver takes a hundred megabytes,
- * more or less, which are nobody's to plan. */
+/* The program's own memory, measured once, before the GPU's driver takes about 100 MB, which no plan
+ * counts. */
 static uint64_t program_bytes(const model *m)
 {
     static uint64_t bytes;               /* set once */
@@ -54,7 +54,7 @@ static uint64_t program_bytes(const model *m)
     return bytes;
 }
 
-/* What there is, or what the variable says there is: to try out a smaller machine. */
+/* Free memory, or MOE_RAM_AVAILABLE, which simulates a smaller machine. */
 static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t aside,
                         err_ctx *err)
 {
@@ -78,7 +78,7 @@ static bool depends_on_speed(const placement *p, const model *m)
     return false;
 }
 
-/* Measures, and remembers where that is possible; what lacks a figure is for this plan alone. */
+/* Measures, and stores the speeds if none is missing; else they are for this plan alone. */
 static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool asked, err_ctx *err)
 {
     const uint64_t have = p->in.machine.ram_available, own = p->in.machine.ram_program;
@@ -94,7 +94,7 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool aske
     p->measured = rc != MEASURE_PARTIAL;
     if (!p->measured) return 0;
     if (p->kept[0]) cache_directory_make(p->kept);
-    else err_set(&unsaved, ERR_IO, "there is no folder for that (HOME, XDG_CACHE_HOME)");
+    else err_set(&unsaved, ERR_IO, "no folder for them (HOME, XDG_CACHE_HOME)");
     if (p->kept[0] &&
         speeds_save(&p->in.machine.rate, p->date, p->kept, &p->key, &unsaved) == 0)
         return 0;
@@ -102,8 +102,8 @@ static int measure(placement *p, engine *e, gpu *g, uint64_t most_ram, bool aske
     return 0;
 }
 
-/* The library's scratch is at most this part of the VRAM that may be used, and of the model: in
- * little VRAM experts are worth more, and a small model is fast without it. */
+/* The library's scratch is at most 1/32 of the usable VRAM and of the model: in little VRAM experts
+ * gain more, and a small model is fast without the library. */
 enum { LIBRARY_PART = 32 };
 
 static bool library_has_room(const placement *p, const model *m, const gpu *g, uint64_t most)
@@ -115,7 +115,7 @@ static bool library_has_room(const placement *p, const model *m, const gpu *g, u
     return gpu_gemm_scratch(g, INT_MAX) <= room / LIBRARY_PART;
 }
 
-/* Products of prompts, by the speeds that are known so far: the library takes VRAM. */
+/* Chooses how products of prompts are computed, by speeds and VRAM. */
 static void choose_gemm(placement *p, const model *m, gpu *g, const placement_options *o)
 {
     const speeds *rate = &p->in.machine.rate;
@@ -162,7 +162,7 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
     return rc < 0 ? rc : make(p, m, g, o, so, err);
 }
 
-/* Which memory kept the plan off the GPU: with RAM without end there would be one, or not. */
+/* Whether a lack of RAM keeps the plan off the GPU: with unlimited RAM it would use it. */
 static bool ram_is_short(const placement *p, const model *m, gpu *g, const placement_options *o,
                          const session_options *so)
 {
@@ -189,7 +189,7 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
     gpu_close(g);
     if (rc < 0) return rc;
     if (no_ram && o->device == DEVICE_CUDA)
-        return err_set(err, ERR_NOMEM, "%s: RAM is too small for what a GPU needs beside it; use a "
+        return err_set(err, ERR_NOMEM, "%s: RAM is too small for a GPU's host buffers; use a "
                        "larger --ram, a smaller --ctx, or --device cpu", out->info.name);
     if (has_gpu && !out->p.gpu && o->device == DEVICE_CUDA)
         return err_set(err, ERR_NOMEM, "%s: its VRAM (%.1f GB free) is too small for what every "
@@ -197,7 +197,7 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
                        out->info.name, (double)out->in.machine.vram_free * 1e-9);
     if (has_gpu && !out->p.gpu)
         snprintf(out->note, sizeof out->note, "%s: %s: CPU only", out->info.name, no_ram ?
-                 "RAM is too small for what a GPU needs beside it" :
+                 "RAM is too small for a GPU's host buffers" :
                  "VRAM is too small for what every token needs");
     return 0;
 }

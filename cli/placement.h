@@ -1,9 +1,7 @@
-/* placement.h - where a model will live on this machine: what there is, how fast it was measured to
- * be, and the plan made of it.
+/* placement.h - the plan of a model on this machine, from its sizes and speeds.
  *
- * The one place where speeds come from: the file that remembers them, or a measurement of a second
- * or two where the plan depends on it; else figures are assumed. Only
- * --measure replaces figures that the file has. */
+ * Speeds come from the file of measured speeds, else from a measurement of one to two seconds if the
+ * plan depends on them, else they are assumed. Only --measure replaces speeds in the file. */
 #ifndef CLI_PLACEMENT_H
 #define CLI_PLACEMENT_H
 
@@ -19,32 +17,31 @@ typedef enum device_choice { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO } device_choic
 
 typedef struct placement_options {
     engine_options engine;
-    device_choice device;                /* AUTO: the GPU if there is one that can */
+    device_choice device;                /* AUTO: the GPU if it can compute the model */
     plan_wish wish;
     postfetch_options post;
     cache_policy cache;
-    const char *profile, *learn;         /* files of what runs saw of the experts, to begin with and
-                                          * to add to; or NULL */
-    weighting_options weighting;         /* what a profile's figures are worth */
-    int cache_update;                    /* experts that may come in after an answer */
+    const char *profile, *learn;         /* files of expert counts, to start from and to add to; or
+                                          * NULL */
+    weighting_options weighting;         /* of a profile's counts */
+    int cache_update;                    /* experts that may move to VRAM after an answer */
     int prefill_m;                       /* tokens from which products are GEMMs; 0: as usual */
-    bool remember;                       /* the experts of the last run are those of the next */
-    bool measure;                        /* in any case, even if the plan does not depend on it */
-    uint64_t ram_aside;                  /* for something else of this program, which a bound of
-                                          * RAM counts, too */
+    bool remember;                       /* the next run starts with this run's experts */
+    bool measure;                        /* even if the plan does not depend on speeds */
+    uint64_t ram_aside;                  /* for other data of the program, within the RAM limit */
 } placement_options;
 
 typedef struct placement {
     planning in;
     plan p;
-    bool measured;                       /* by this machine, now or earlier, every figure */
+    bool measured;                       /* all speeds, on this machine, now or earlier */
     int64_t date;                        /* of the measurement, if measured; seconds since 1970 */
-    char kept[PATH_MAX];                 /* the file of speeds; "": there is none */
+    char kept[PATH_MAX];                 /* the file of speeds; "": none */
     speeds_key key;                      /* its entry */
     gpu_info info;                       /* name "" without a GPU */
-    gpu_gemm gemm;                       /* how it computes products of prompts, */
-    char gemm_name[32];                  /* and what that means here: "own"; "" without one */
-    char note[800];                      /* why it is the CPU after all; "": nothing to say */
+    gpu_gemm gemm;                       /* how the GPU computes products of prompts */
+    char gemm_name[32];                  /* "own" or the library's name; "" without a GPU */
+    char note[800];                      /* why the CPU is used; "": no reason to print */
 } placement;
 
 /* The plan for a session on m. e measures; NULL: nothing is measured. */

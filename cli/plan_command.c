@@ -1,7 +1,6 @@
-/* plan_command.c - moe-run plan: what would go where, and how fast it should be.
+/* plan_command.c - moe-run plan: prints the placement in memory and the expected speed.
  *
- * No weight is loaded: sizes come from the file's header, speeds from cli/placement.h. Whether they
- * are this machine's or assumed is said with the result. */
+ * Loads no weight: sizes come from the file's header, speeds from cli/placement.h. */
 #include "cli/commands.h"
 
 #include <limits.h>
@@ -40,26 +39,26 @@ static const arg_group groups[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run plan [[-m] FILE] [options]",
-    .about = "Shows what would be put into VRAM and RAM and what stays on the drive, the speed to\n"
-             "expect, and what bounds it. Loads no weights.",
+    .about = "Prints what goes into VRAM and RAM and what stays on the drive, the expected speed\n"
+             "and what limits it. Loads no weights.",
     .options = options, .n_option = ARRAY_LEN(options),
     .operands = "", .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "MOE_RAM_AVAILABLE=SIZE plans for a machine with that much memory left.",
+    .epilogue = "MOE_RAM_AVAILABLE=SIZE plans for a machine with that much free memory.",
 };
 
-enum { USUAL_CTX = 8192 };               /* where --ctx was not given */
+enum { USUAL_CTX = 8192 };               /* without --ctx */
 
 typedef struct plan_job {
     const char *path;                    /* for messages */
-    int experts_used;                    /* 0: as the model says */
+    int experts_used;                    /* 0: the model's number */
     load_options load;
     model_handle l;
     session_options so;
     placement where;
 } plan_job;
 
-/* With all that the program holds while it runs: that is part of the plan. A file whose text cannot
- * be read may still be planned for. */
+/* With the tokenizer, whose memory is part of the plan. A file with a tokenizer that cannot be read
+ * gets a plan without it. */
 static int open_model(plan_job *j, err_ctx *err)
 {
     j->load.with_text = true;
@@ -98,8 +97,8 @@ static int report_text(const plan_job *j)
     plan_view_print(&view);
     if (j->where.note[0]) console_note("%s", j->where.note);
     if (j->experts_used)
-        console_note("--experts-used %d (the model's own: %d): other answers; moe-run measures how "
-                     "far off they are when it runs the model", j->experts_used,
+        console_note("--experts-used %d (the model's number: %d) changes answers; moe-run measures by "
+                     "how much when it runs the model", j->experts_used,
                      j->l.m->own_experts_used);
     if (j->so.skip_missing) {
         const cache_cost cost = cache_cost_planned(&j->where.p);

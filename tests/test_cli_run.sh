@@ -70,8 +70,8 @@ same a b "variables"
 # flags of other programs that change no answer are left out, with their values
 like "flags that mean nothing here" $base -p "$once" -ngl 99 -ncmoe 4 -ot 'exps=CPU' -fa -ub 512 -fa on --jinja \
     --n-gpu-layers=99 -ngl -1 --no-mmap -no-cnv -b 64
-equal "notes about flags that mean nothing here" 12 "$(grep -c ': not needed here; ' "$tmp/err")"
-said "moe-run: -ngl 99: not needed here; the plan decides" "-ngl 99"
+equal "notes about flags that mean nothing here" 12 "$(grep -c ': ignored' "$tmp/err")"
+said "moe-run: -ngl 99: ignored: the plan places weights" "-ngl 99"
 printf 'a time' | $run $base -p "Once upon" - >"$tmp/b" 2>"$tmp/err"
 say c $base -p "Once upon
 
@@ -220,7 +220,7 @@ if [ -L "$tmp/link" ]; then ok; else bad "--learn: a link became a file"; fi
 cp "$learnt" "$tmp/before"
 printf '{' >"$tmp/half.json"
 for file in "$learnt" "$tmp/half.json" /nonexistent/learnt.json; do
-    expect 0 "nothing was learnt" $run -q -m $qwen --raw -p Hello -n 2 --learn "$file"
+    expect 0 "the profile is unchanged" $run -q -m $qwen --raw -p Hello -n 2 --learn "$file"
 done
 same learnt.json before "--learn: another model's file"
 

@@ -171,7 +171,7 @@ static const struct { int code; const char *says, *words;
     {2, "--grammar: line 1, column", "run -m tiny.gguf -p x --grammar 'root ::= (\"a\"'"},
     {0, "true", "run -m qwen.gguf -p x --raw -q --json-schema '{\"const\": true}'"},
     {0, "yes", "run -m qwen.gguf -p x --raw -q --grammar 'root ::= \"yes\"'"},
-    {2, "do not go together", "run -m tiny.gguf -p x --grammar yes.gbnf --json-schema not.json"},
+    {2, "exclude each other", "run -m tiny.gguf -p x --grammar yes.gbnf --json-schema not.json"},
     /* help and usage */
     {0, "Usage: moe-run [run]", "run run --help"},
     {0, "Usage: moe-run [run]", "run -p x --help"},
@@ -184,10 +184,10 @@ static const struct { int code; const char *says, *words;
     {2, "'warm' is not a number", "run -p x --temp warm"},
     {2, "-p \"x story ...\"", "run -m tiny.gguf -p x story"},
     {2, "no prompt", "run -m tiny.gguf"},
-    {2, "do not go together", "run -m tiny.gguf -f x -"},
+    {2, "exclude each other", "run -m tiny.gguf -f x -"},
     {2, "none of f32, f16 and q8_0", "run -m tiny.gguf -p x --kv q4_0"},
     {2, "none of low, medium, high, on and off", "run -m tiny.gguf -p x --reasoning a-lot"},
-    {2, "--system belongs to the chat format", "run -m tiny.gguf -p x --raw --system y"},
+    {2, "--system needs the chat format", "run -m tiny.gguf -p x --raw --system y"},
     {2, "is not ID=VALUE", "run -m tiny.gguf -p x --logit-bias 5"},
     {2, "is not ID=VALUE", "run -m tiny.gguf -p x --logit-bias 5=1,6"},
     {2, "none of cpu, cuda and auto", "run -m tiny.gguf -p x --device gpu"},
@@ -253,7 +253,7 @@ static const struct { int code; const char *says, *words;
     {0, "stopped: stop", "run -m tiny.gguf -p x --logit-bias 511=1000"},
     {0, "using the built-in demo model", "run -p Hello -n 1"},
     /* reasoning */
-    {0, "while still reasoning", "run -m gptoss.gguf -p Hello -n 9 --seed 2 --temp 0.6 --date ''"},
+    {0, "stopped: length while reasoning", "run -m gptoss.gguf -p Hello -n 9 --seed 2 --temp 0.6 --date ''"},
     /* profiles */
     {2, "MOE_WEIGHTING: 'most' is none of flat", "MOE_WEIGHTING=most run -m tiny.gguf -p x"},
     {2, "MOE_LAYER_CURVE", "MOE_LAYER_CURVE=1.5 run -m tiny.gguf -p x"},
@@ -276,7 +276,7 @@ static const struct { int code; const char *says, *words;
     {0, "<|im_start|>user", "run render qwen.gguf req.json"},
     {1, "none.gguf: cannot open", "run none.gguf -p x"},
     {2, "two models", "run tiny.gguf -p x -m qwen.gguf"},
-    {2, "no prompt: -p TEXT", "run tiny.gguf"},
+    {2, "no prompt: use -p TEXT", "run tiny.gguf"},
     {2, "moe-bench decode tiny.gguf", "bench tiny.gguf"},
     /* what has no meaning here */
     {2, "error: -mg: ", "run tiny.gguf -p x -mg 99"},
@@ -287,7 +287,7 @@ static const struct { int code; const char *says, *words;
     {2, "error: --chat-template: ", "run tiny.gguf -p x --chat-template 99"},
     {2, "error: --lora=x: ", "run tiny.gguf -p x --lora=x 99"},
     {2, "error: -sys: use --system", "bench decode tiny.gguf -sys x"},
-    {0, "-ngl 99: not needed here", "bench decode tiny.gguf -p 2 -n 1 -r 1 -t 1 -ngl 99"},
+    {0, "-ngl 99: ignored", "bench decode tiny.gguf -p 2 -n 1 -r 1 -t 1 -ngl 99"},
     {0, "", "run tiny.gguf -p x -n 1 -q -cmoe"},
     {2, "unknown option --sys", "run tiny.gguf -p x --sys y"},
     {2, "-p \"hi extra ...\"", "run tiny.gguf -p hi extra words"},
@@ -319,9 +319,9 @@ static const struct { int code; const char *says, *words;
     {1, "not UTF-8: byte 0xE9 at offset 3", "run tiny.gguf -f latin.txt"},
     {1, "not UTF-8: byte 0xE9 at offset 3", "run tiny.gguf --raw -f latin.txt"},
     /* why nothing came */
-    {0, "stopped: length, while still reasoning; nothing of the answer yet: use a larger -n",
+    {0, "stopped: length while reasoning, before the answer began: use a larger -n",
      "run gptoss.gguf -p Hello -n 2 -s 2"},
-    {0, "stopped: length, while still reasoning; nothing of the answer yet: use a larger -n",
+    {0, "stopped: length while reasoning, before the answer began: use a larger -n",
      "run gptoss.gguf -p Hello -n 2 -s 2 --json"},
     {0, "use a larger --ctx", "run gptoss.gguf -p Hello -c 103 -s 2"},
     /* a bound for VRAM where there is none */

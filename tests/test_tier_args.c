@@ -67,7 +67,7 @@ hot_rows[] = {
     { { "--moe-hot-cache-max-mib=0" }, { NULL }, 0, "in MiB: none" },
     { { "--moe-hot-cache-max-mib", "-1" }, { NULL }, ANY, "-1: auto" },
     { { "--moe-hot-cache-max-mib", "2G" }, { NULL }, 2048 * MIB, "with a unit of its own" },
-    { { "--cpu-moe", "--moe-hot-cache-max-mib", "-1" }, { NULL }, ANY, "a cache beside the CPU" },
+    { { "--cpu-moe", "--moe-hot-cache-max-mib", "-1" }, { NULL }, ANY, "both options" },
     { { "--moe-hot-cache-max-mib", "512", "--cpu-moe" }, { NULL }, 512 * MIB, "in either order" },
     { { "--cpu-moe", "--expert-cache", "auto" }, { NULL }, ANY, "auto is something said" },
     { { NULL }, { "MOE_EXPERT_CACHE=2G" }, 2048 * MIB, "a variable" },
@@ -112,7 +112,7 @@ static void test_prefill(void)
     }
 }
 
-/* ---- which expert makes room ----------------------------------------------------------------- */
+/* ---- cache policy ---------------------------------------------------------------------------- */
 
 static void test_policy(void)
 {
@@ -225,7 +225,7 @@ static void test_post(void)
 static const struct { const char *words[MOST_WORDS], *env[2], *says, *why; } bad_rows[] = {
     { { "--expert-cache", "lots" }, { NULL },
       "--expert-cache: 'lots' is not auto or a size such as 512M or 20G", "no size" },
-    { { "--expert-cache", "8" }, { NULL }, "--expert-cache: 8 would be 8 bytes: say 8M or 8G",
+    { { "--expert-cache", "8" }, { NULL }, "--expert-cache: 8 would be 8 bytes: use 8M or 8G",
       "no unit" },
     { { "--expert-cache", "-1" }, { NULL }, "--expert-cache: '-1' is not", "less than nothing" },
     { { "--expert-cache" }, { NULL }, "--expert-cache needs a value (SIZE)", "no value" },

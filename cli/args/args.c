@@ -1,7 +1,7 @@
 /* args.c - parses a verb's arguments from its table and prints its help.
  *
- * Accepts --name VALUE, --name=VALUE, -x VALUE, -xVALUE; operands may stand between options. Every
- * mistake is one line that says what to type instead. */
+ * Accepts --name VALUE, --name=VALUE, -x VALUE and -xVALUE; operands may come between options. Each
+ * error is one line that names the correction. */
 #include "cli/args/args.h"
 
 #include <errno.h>
@@ -65,11 +65,11 @@ bool arg_is_model(const char *word)
 
 /* ---- the tables ---------------------------------------------------------------------------- */
 
-/* An option with the struct its offset counts from. */
+/* An option and the struct that its offset refers to. */
 typedef struct slot {
-    const arg_option *o;                 /* NULL: there is no such option */
+    const arg_option *o;                 /* NULL: none */
     void *into;
-    const arg_alias *by;                 /* the name it was found by; NULL: its own */
+    const arg_alias *by;                 /* the alias that was typed, or NULL */
 } slot;
 
 static int n_slot(const arg_spec *spec)
@@ -79,7 +79,7 @@ static int n_slot(const arg_spec *spec)
     return n;
 }
 
-/* Option i: the verb's own ones first, then group after group. */
+/* Option i: the verb's own options, then those of its groups. */
 static slot slot_at(const arg_spec *spec, void *into, int i)
 {
     int g = 0;
@@ -98,7 +98,7 @@ static slot find_exact(const arg_spec *spec, void *into, str_view name)
     return (slot){ 0 };
 }
 
-/* By its own name, or by another that is known for it. */
+/* By its own name or by an alias. */
 static slot find_long(const arg_spec *spec, void *into, str_view name)
 {
     slot s = find_exact(spec, into, name);
@@ -114,8 +114,7 @@ static bool takes_value(slot s)
     return s.o->type != ARG_FLAG;
 }
 
-/* A number of MiB as a size, for names that count so; -1 is auto. What is no number stays as it
- * is. */
+/* A number of MiB as a size; -1 is auto. Text that is no number is returned as it is. */
 static const char *in_mib(char *dst, size_t cap, const char *text)
 {
     if (strcmp(text, "-1") == 0) return "auto";
@@ -133,7 +132,7 @@ static slot find_short(const arg_spec *spec, void *into, char letter)
     return (slot){ 0 };
 }
 
-/* Stores text in the option's field. where is what the message calls it: "--seed" or "MOE_SEED". */
+/* Stores text in the option's field. where is its name in messages: "--seed" or "MOE_SEED". */
 static int set_value(slot s, const char *text, const char *where)
 {
     const arg_option *o = s.o;
@@ -182,7 +181,7 @@ static int set_value(slot s, const char *text, const char *where)
     if (o->type == ARG_SIZE || o->type == ARG_SIZE_OR_AUTO) {
         const uint64_t bytes = *(const uint64_t *)field;
         if (bytes > 0 && bytes < 1024 && !text[strspn(text, "0123456789")]) {
-            console_error("%s: %s would be %s bytes: say %sM or %sG", where, text, text, text,
+            console_error("%s: %s would be %s bytes: use %sM or %sG", where, text, text, text,
                           text);
             return ARGS_BAD;
         }
@@ -197,9 +196,9 @@ static int set_value(slot s, const char *text, const char *where)
 /* ---- help ---------------------------------------------------------------------------------- */
 
 enum {
-    LEFT_MIN = 21, LEFT_MAX = 31,        /* columns of the part with the names */
-    HELP_LEAST = 24,                     /* beside it, for what is worth a column */
-    ALIASES_MAX = 96                     /* of a line with other names */
+    LEFT_MIN = 21, LEFT_MAX = 31,        /* columns for names */
+    HELP_LEAST = 24,                     /* columns for help; else it is not wrapped */
+    ALIASES_MAX = 96                     /* columns of a line of aliases */
 };
 
 static int option_left(char *dst, size_t cap, const arg_option *o)
@@ -210,15 +209,15 @@ static int option_left(char *dst, size_t cap, const arg_option *o)
                     o->value ? o->value : "");
 }
 
-/* What an option does, beside its name on a terminal that has room; elsewhere one line. */
+/* The help is wrapped in a column of its own on a wide terminal, else it is one line. */
 static void print_options(const arg_option *options, int n, int width)
 {
-    const int columns = console_columns(STDOUT_FILENO), beside = width + 3;
+    const int columns = console_columns(STDOUT_FILENO), indent = width + 3;
     char left[64];
     for (int i = 0; i < n; i++) {
         const arg_option *o = &options[i];
         if (!o->name) continue;
-        line_wrap w = { .columns = columns >= beside + HELP_LEAST ? columns : 0, .indent = beside };
+        line_wrap w = { .columns = columns >= indent + HELP_LEAST ? columns : 0, .indent = indent };
         option_left(left, sizeof left, o);
         w.col = printf("  %-*s ", width, left);
         line_wrap_put(&w, str_from(o->help), line_wrap_to_file, stdout);
@@ -231,7 +230,7 @@ static void print_options(const arg_option *options, int n, int width)
     }
 }
 
-/* Other names of this verb's options, and what they stand for where that is not the same word. */
+/* Aliases of this verb's options. */
 static void print_aliases(const arg_spec *spec)
 {
     const arg_alias *a;
@@ -303,7 +302,7 @@ static const char *verb_name(char *dst, size_t cap, const arg_spec *spec)
     return dst;
 }
 
-/* The option whose name is closest, or NULL. */
+/* The option with the most similar name, or NULL. */
 static const char *nearest(const arg_spec *spec, str_view name)
 {
     nearest_word n = nearest_word_begin(name);
@@ -325,8 +324,7 @@ static int unknown_option(const arg_spec *spec, const char *arg, str_view name)
     return ARGS_BAD;
 }
 
-/* Handles what cannot be a letter: a name of two letters or more after one dash. ARGS_RUN: it is
- * something else. */
+/* Refuses a long name after one dash. ARGS_RUN: it is something else. */
 static int check_one_dash(const arg_spec *spec, const char *arg, str_view name)
 {
     if (arg[1] == '-' || name.len < 2 || !find_long(spec, NULL, name).o) return ARGS_RUN;
@@ -334,7 +332,7 @@ static int check_one_dash(const arg_spec *spec, const char *arg, str_view name)
     return ARGS_BAD;
 }
 
-/* A flag that is no option here, with what follows if it takes a value. */
+/* An option of another program, and its value if it takes one. */
 static int skip_foreign(const arg_foreign *f, int argc, char **argv, int *i)
 {
     const char *flag = argv[*i], *next = *i + 1 < argc ? argv[*i + 1] : NULL;
@@ -348,7 +346,7 @@ static int skip_foreign(const arg_foreign *f, int argc, char **argv, int *i)
     return ARGS_RUN;
 }
 
-/* One option at argv[*i]; moves *i over a value that stands in the next argument. */
+/* One option at argv[*i]; moves *i past a value in the next argument. */
 static int parse_option(const arg_spec *spec, void *into, int argc, char **argv, int *i,
                         slot *given)
 {
@@ -392,7 +390,7 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
     return set_value(s, value, where);
 }
 
-/* A word that fits nowhere. Most often it belongs to a prompt without quotes. */
+/* A word that is neither option nor operand, often of a prompt without quotes. */
 static int stray_word(const arg_spec *spec, const char *word, const char *prompt)
 {
     if (prompt)
@@ -405,9 +403,8 @@ static int stray_word(const arg_spec *spec, const char *word, const char *prompt
     return ARGS_BAD;
 }
 
-/* Whether the verb's first word that is not an option can be its model. If the verb takes other
- * files as well, the ending decides; if it takes only a model, the word is one, whether the file
- * exists or not. */
+/* Whether the first word that is not an option is the model. If the verb takes other files too, the
+ * ending decides; if it takes a model alone, the word is one even if no such file exists. */
 static bool takes_as_model(const arg_spec *spec, const arg_option *model, const char *word)
 {
     if (spec->max_operands == 0 && model->type == ARG_NEEDED_TEXT) return true;
@@ -415,11 +412,11 @@ static bool takes_as_model(const arg_spec *spec, const arg_option *model, const 
     return str_ends(str_from(word), ".gguf");
 }
 
-/* What was met on the way through the words. */
+/* Words seen so far. */
 typedef struct found {
-    const char *model;                   /* without a flag */
-    bool model_given;                    /* by its flag */
-    const char *prompt;                  /* text of -p, where that is a text */
+    const char *model;                   /* a word without a flag, or NULL */
+    bool model_given;                    /* by -m */
+    const char *prompt;                  /* of -p, or NULL */
     int n_operand;
 } found;
 
@@ -439,7 +436,7 @@ static int parse_word(const arg_spec *spec, void *into, const char **operands, f
     return ARGS_RUN;
 }
 
-/* Remembers an option that others depend on. */
+/* Notes a prompt or a model; two models are an error. */
 static int note_option(found *f, slot s)
 {
     const bool is_prompt = !strcmp(s.o->name, "prompt") && s.o->type == ARG_TEXT;
@@ -453,7 +450,7 @@ static int note_option(found *f, slot s)
     return ARGS_BAD;
 }
 
-/* A model that was given by its name in models.txt: from here on, its path. */
+/* Replaces a name of models.txt by the path. */
 static void find_named_model(const arg_spec *spec, void *into)
 {
     const slot s = find_exact(spec, into, str_from("model"));

@@ -1,9 +1,7 @@
-/* args_known.c - three tables: other names for our options and for our variables, and flags that
- * need no counterpart.
+/* args_known.c - three tables: aliases of options, aliases of variables, foreign options.
  *
- * A name belongs here if someone who comes from llama.cpp would type it, or from a relative of it
- * that caches or fetches experts. Options of our own are in the verbs' tables and win over
- * these. */
+ * A name belongs here if users of llama.cpp, or of a fork that caches or fetches experts, type it.
+ * Options in a verb's table take precedence. */
 #include "cli/args/args_known.h"
 
 #include <stdio.h>
@@ -37,7 +35,7 @@ const arg_alias *args_known_alias(str_view name)
     return NULL;
 }
 
-/* Of several names for one variable the first that is set counts. */
+/* The first name that is set is used. */
 #define POSTFETCH(name) { "MOE_POSTFETCH_" name, "LLAMA_POSTFETCH_" name }
 static const struct variable { const char *ours, *known; } variables[] = {
     POSTFETCH("ENABLE"), POSTFETCH("FORCE_CPU"), POSTFETCH("BLOCK_ON_MISS"),
@@ -45,7 +43,7 @@ static const struct variable { const char *ours, *known; } variables[] = {
     POSTFETCH("DEBUG"),
     { "MOE_POSTFETCH_DEDICATED_STREAMS", "MOE_POSTFETCH_USE_DEDICATED_STREAMS" },
     { "MOE_POSTFETCH_DEDICATED_STREAMS", "LLAMA_POSTFETCH_USE_DEDICATED_STREAMS" },
-    /* the threads of the CPU's share; one team does all that the CPU does */
+    /* threads of the CPU's part; here one team does all work of the CPU */
     { "MOE_THREADS", "MOE_POSTFETCH_CPU_LIMIT" },
     { "MOE_THREADS", "LLAMA_POSTFETCH_CPU_LIMIT" },
 };
@@ -62,11 +60,9 @@ const char *args_known_variable(const char **name, const char *ours)
     return text;
 }
 
-#define PLAN "not needed here; the plan decides what goes where: moe-run plan shows it, --vram " \
-             "and --ram bound it"
-#define READING "not needed here; the plan decides how the file is read"
-#define FORMAT "not needed here; the chat format is recognised from the file (run --raw leaves " \
-               "it out)"
+#define PLAN "ignored: the plan places weights; moe-run plan prints it, --vram and --ram limit it"
+#define READING "ignored: the plan decides how the file is read"
+#define FORMAT "the chat format comes from the file; run --raw uses none"
 
 static const arg_foreign foreign[] = {
     { FOREIGN_VALUE, " -ngl --gpu-layers --n-gpu-layers -ncmoe --n-cpu-moe -ot --override-tensor "
@@ -75,32 +71,31 @@ static const arg_foreign foreign[] = {
     { FOREIGN_REFUSED, " -mg --main-gpu -dev ", "the first GPU is used; --device cpu uses none" },
     { FOREIGN_ALONE, " --no-mmap --mmap -mmp --mlock --direct-io ", READING },
     { FOREIGN_VALUE, " --numa ", READING },
-    { FOREIGN_SWITCH, " -fa --flash-attn ", "not needed here; attention is always computed that "
-      "way" },
-    { FOREIGN_ALONE, " --jinja --no-jinja ", FORMAT },
+    { FOREIGN_SWITCH, " -fa --flash-attn ", "ignored: attention is always computed this way" },
+    { FOREIGN_ALONE, " --jinja --no-jinja ", "ignored: " FORMAT },
     { FOREIGN_REFUSED, " --chat-template --chat-template-file ", FORMAT },
     { FOREIGN_ALONE, " -no-cnv --no-conversation -st --single-turn ",
-      "not needed here; moe-run answers once, moe-run chat goes on" },
+      "ignored: moe-run answers one prompt; moe-run chat holds a conversation" },
     { FOREIGN_REFUSED, " -cnv --conversation -i --interactive -if --interactive-first ",
-      "use the verb: moe-run chat" },
-    { FOREIGN_VALUE, " -b --batch-size -ub --ubatch-size ", "not needed here; --chunk bounds the "
-      "tokens of a prompt that are computed at a time" },
+      "use moe-run chat" },
+    { FOREIGN_VALUE, " -b --batch-size -ub --ubatch-size ", "ignored: --chunk sets the prompt "
+      "tokens per pass" },
     { FOREIGN_REFUSED, " -ctk --cache-type-k -ctv --cache-type-v ", "use --kv f32, f16 or q8_0" },
     { FOREIGN_REFUSED, " -hf --hf-repo -hff --hf-file -mu --model-url ",
-      "moe-run pull NAME downloads a model, and -m NAME runs it; moe-run models lists them" },
+      "use moe-run pull NAME, then -m NAME; moe-run models lists names" },
     { FOREIGN_REFUSED, " -sys ", "use --system" },
     { FOREIGN_REFUSED, " -cmoe ", "use --cpu-moe" },
-    { FOREIGN_ALONE, " --postfetch-enable ", "not needed here; it is on where it pays, and always "
-      "with MOE_POSTFETCH_ENABLE=on" },
+    { FOREIGN_ALONE, " --postfetch-enable ", "ignored: it is on where it pays, and always with "
+      "MOE_POSTFETCH_ENABLE=on" },
     { FOREIGN_REFUSED, " -r --reverse-prompt ", "use --stop" },
     { FOREIGN_REFUSED, " -tb --threads-batch ", "use --threads, for prompts and answers" },
     { FOREIGN_REFUSED, " --host --port ", "use --listen ADDRESS:PORT of moe-serve" },
     { FOREIGN_REFUSED, " -np --parallel ", "use --parallel of moe-serve" },
-    { FOREIGN_REFUSED, " -md --model-draft --draft --lora ", "there is no such thing here yet" },
-    { FOREIGN_REFUSED, " -e --escape ", "a prompt is taken as it is; -f FILE reads one of several "
+    { FOREIGN_REFUSED, " -md --model-draft --draft --lora ", "not supported" },
+    { FOREIGN_REFUSED, " -e --escape ", "escapes are not read; -f FILE reads a prompt of several "
       "lines" },
     { FOREIGN_ALONE, " --color --no-warmup --no-display-prompt --simple-io --log-disable -co ",
-      "not needed here" },
+      "ignored" },
 };
 
 const arg_foreign *args_known_foreign(const char *flag)

@@ -1,7 +1,7 @@
-/* args_known.h - names of options and variables that people know from llama.cpp and its relatives.
+/* args_known.h - options and variables of llama.cpp and its forks.
  *
- * Some are other names for options here. Others have no meaning here: they are left out with a note
- * where that changes no answer; else a message says what to do instead, and nothing is guessed. */
+ * An alias is another name for an option of ours. A foreign option has no counterpart: it is ignored
+ * with a note if that changes no answer, else refused with advice. */
 #ifndef CLI_ARGS_ARGS_KNOWN_H
 #define CLI_ARGS_ARGS_KNOWN_H
 
@@ -9,38 +9,37 @@
 
 typedef struct arg_alias {
     const char *name, *ours;             /* "ctx-size", "ctx": both without dashes */
-    arg_type type;                       /* that ours must have to count as a match */
-    bool mib;                            /* counts in MiB, and -1 means auto */
-    bool one_dash;                       /* typed as -sys, not as --sys */
+    arg_type type;                       /* that ours must have */
+    bool mib;                            /* a number of MiB; -1: auto */
+    bool one_dash;                       /* -sys, not --sys */
 } arg_alias;
 
-/* NULL: there is none. */
+/* NULL: none. */
 const arg_alias *args_known_alias(str_view name);
 
-/* The aliases one by one, for --help; NULL after the last. */
+/* Alias i; NULL after the last. */
 const arg_alias *args_known_alias_at(int i);
 
-/* The value of a variable of ours, or of one that is known for it if ours is not set; NULL: none
- * is. *name is what the one that was found is called. */
+/* The value of our variable, else of the first of its aliases that is set, else NULL. *name is the
+ * variable that was found. */
 const char *args_known_variable(const char **name, const char *ours);
 
-/* Flags that are no options here. */
 typedef enum foreign_kind {
     FOREIGN_REFUSED,
-    FOREIGN_ALONE, FOREIGN_VALUE,        /* left out, alone or with the value that follows */
+    FOREIGN_ALONE, FOREIGN_VALUE,        /* ignored, alone or with its value */
     FOREIGN_SWITCH                       /* a value follows if it is on, off, auto, 0 or 1 */
 } foreign_kind;
 
 typedef struct arg_foreign {
     foreign_kind kind;
-    const char *flags;                   /* with a blank before and after each */
-    const char *advice;                  /* why it is left out, or what to do instead */
+    const char *flags;                   /* a blank before and after each */
+    const char *advice;                  /* why it is ignored, or what to use instead */
 } arg_foreign;
 
-/* Of a flag as it was typed, dashes included ("-ngl", "--jinja"), or NULL. */
+/* For a flag as typed, with its dashes ("-ngl", "--jinja"), or NULL. */
 const arg_foreign *args_known_foreign(const char *flag);
 
-/* Whether the word after such a flag belongs to it. */
+/* Whether word is the value of such a flag. */
 bool args_known_is_value(const arg_foreign *f, const char *flag, const char *word);
 
 #endif

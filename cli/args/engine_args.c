@@ -1,6 +1,6 @@
 /* engine_args.c - flags to engine_options and session_options.
  *
- * Whether the numbers suit the model is not known here: engine and session refuse what does not. */
+ * engine and session refuse numbers that do not suit the model. */
 #include "cli/args/engine_args.h"
 
 #include <limits.h>
@@ -42,8 +42,8 @@ void engine_args_init(engine_args *a)
     *a = (engine_args){ .kv = "f16", .device = "auto" };
 }
 
-/* 0 if the variable says nothing. */
-static int cores_said(void)
+/* MOE_CORES, or 0. */
+static int cores_of_variable(void)
 {
     const char *text = getenv("MOE_CORES");
     const int n = text ? atoi(text) : 0;
@@ -53,7 +53,7 @@ static int cores_said(void)
 int engine_args_cores(void)
 {
     int n_cpu;
-    return cores_said() > 0 ? cores_said() : machine_cores(NULL, 0, &n_cpu);
+    return cores_of_variable() > 0 ? cores_of_variable() : machine_cores(NULL, 0, &n_cpu);
 }
 
 int engine_args_read(engine_options *eo, session_options *so, device_choice *choice,
@@ -70,7 +70,7 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         return 2;
     }
     if (!kv_type_from_name(&type, a->kv)) {
-        /* the table hands on a pointer to the variable's own text, which tells the two apart */
+        /* the pointer tells the variable's text from the option's */
         console_error("%s: '%s' is none of f32, f16 and q8_0",
                       a->kv == getenv("MOE_KV") ? "MOE_KV" : "--kv", a->kv);
         return 2;
@@ -79,9 +79,9 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
         return 2;
     }
-    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_said(), .isa = a->isa,
+    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(), .isa = a->isa,
                             .exact = a->exact, .yarn_rounded = a->yarn_rounded };
-    /* CPU kernels that were asked for by name are meant to be used */
+    /* --isa names kernels of the CPU, so auto means the CPU */
     *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
               DEVICE_CPU;

@@ -1,4 +1,4 @@
-/* form_args.c - reads --json-schema and --grammar; what is neither is bad usage. */
+/* form_args.c - reads --json-schema and --grammar, each a file or the text itself. */
 #include "cli/args/form_args.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static int read_schema(grammar **out, str_view text, err_ctx *err)
     return rc;
 }
 
-/* Whether the argument is the form itself, and not a file with it. */
+/* Whether the argument is the text itself, not a file. */
 static bool is_text(const form_args *a)
 {
     return a->schema ? a->schema[strspn(a->schema, " \t\r\n")] == '{'
@@ -42,14 +42,14 @@ int form_args_read(grammar **out, const form_args *a)
     *out = NULL;
     if (!said) return 0;
     if (a->schema && a->grammar) {
-        console_error("--json-schema and --grammar do not go together");
+        console_error("--json-schema and --grammar exclude each other");
         return 2;
     }
     const bool inline_text = is_text(a);
     if (inline_text) len = strlen(said);
     else rc = read_whole_file(&text, &len, said, &err);
     if (rc == 0 && len > GRAMMAR_MAX_TEXT)
-        rc = err_set(&err, ERR_RANGE, "%zu bytes: %d are the most", len, GRAMMAR_MAX_TEXT);
+        rc = err_set(&err, ERR_RANGE, "%zu bytes exceed the limit of %d", len, GRAMMAR_MAX_TEXT);
     const str_view form = { inline_text ? said : text, len };
     if (rc == 0)
         rc = a->schema ? read_schema(out, form, &err) : grammar_from_gbnf(out, form, &err);

@@ -1,8 +1,7 @@
-/* form_args.h - the flags that give an answer a form: a JSON schema or a grammar.
+/* form_args.h - options that restrict an answer to a JSON schema or a grammar.
  *
- * Put a form_args into the verb's options, add { "Form of the answer:", form_options,
- * FORM_N_OPTION, offsetof(..., form) } to its groups, call form_args_read before a model is opened
- * and form_mask once there is one. */
+ * Put a form_args into the verb's options and form_options into its groups. Call form_args_read
+ * before the model is opened and form_mask after it. */
 #ifndef CLI_ARGS_FORM_ARGS_H
 #define CLI_ARGS_FORM_ARGS_H
 
@@ -14,19 +13,20 @@ typedef struct form_args { const char *schema, *grammar; } form_args;
 enum { FORM_N_OPTION = 2 };
 extern const arg_option form_options[FORM_N_OPTION];
 
-/* The form that was asked for, or NULL. 0, or the exit code after one line on stderr: 2. The caller
- * frees *out. */
+/* The grammar, or NULL without one; the caller frees it. 0, or 2, the exit code, after one line on
+ * stderr. */
 int form_args_read(grammar **out, const form_args *a);
 
-/* The vocabulary as forms read it, made when it is first needed: it takes a while, so whoever has
- * many answers keeps it. Begins zeroed. */
+/* Tries of the vocabulary, made on first use and kept for later answers, because making one takes
+ * time. Zero-initialise. */
 typedef struct form_tries { token_trie *of[2]; } form_tries;
 
-/* What g needs, if it is not there already; g may be NULL. Borrows tok. */
+/* Makes the trie that g needs unless it exists; g may be NULL. Borrows tok. */
 int form_tries_make(form_tries *t, const grammar *g, const tokenizer *tok, err_ctx *err);
 void form_tries_release(form_tries *t);
 
-/* What an answer is held to, or NULL without a form; what it needs has been made. Borrows both. */
+/* The mask of an answer, or NULL without a grammar. form_tries_make must have been called. Borrows
+ * t and g. */
 int form_mask(grammar_mask **out, const form_tries *t, const grammar *g, int n_vocab, err_ctx *err);
 
 #endif

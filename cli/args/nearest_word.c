@@ -1,10 +1,9 @@
-/* nearest_word.c - letters that differ, counted: up to two of a long word, one of a short one. */
+/* nearest_word.c - edit distance: up to two letters of a word of five or more, else one. */
 #include "cli/args/nearest_word.h"
 
 #include <string.h>
 
-/* Letters that must be inserted, dropped or changed to turn a into b; 32 if either is
- * longer than that. */
+/* Letters to insert, drop or change to turn a into b; 32 if either is longer than 32. */
 static int distance(str_view a, const char *b)
 {
     enum { MOST = 32 };

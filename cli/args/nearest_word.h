@@ -1,4 +1,4 @@
-/* nearest_word.h - what a mistyped word may have been meant to be. */
+/* nearest_word.h - the known word that a mistyped one is most similar to. */
 #ifndef CLI_ARGS_NEAREST_WORD_H
 #define CLI_ARGS_NEAREST_WORD_H
 
@@ -6,13 +6,13 @@
 
 typedef struct nearest_word {
     str_view typed;
-    const char *best;                    /* of the words tried so far; NULL: none is close */
-    int least;                           /* a word must differ in fewer letters to be better */
+    const char *best;                    /* of the words tried so far; NULL: none is similar */
+    int least;                           /* letters; a better word differs in fewer */
 } nearest_word;
 
 nearest_word nearest_word_begin(str_view typed);
 
-/* One of the words that there are; borrowed. Of several that are as close, the first is best. */
+/* Tries a known word, which is borrowed. The first of equals is best. */
 void nearest_word_try(nearest_word *n, const char *word);
 
 #endif

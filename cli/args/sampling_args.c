@@ -1,8 +1,7 @@
-/* sampling_args.c - sampling flags to a ready sampler and its stop strings.
+/* sampling_args.c - makes the sampler and the stop strings from options.
  *
- * A flag that was given beats the model's default. The sampler knows which values are possible:
- * this file only asks it, once without a model, so that a typing error is reported before gigabytes
- * are read. */
+ * sampler_check judges the values. It is called once without a model, so that a typing error is
+ * reported before gigabytes are read. */
 #include "cli/args/sampling_args.h"
 
 #include <limits.h>
@@ -49,7 +48,7 @@ void sampling_args_init(sampling_args *a)
 
 /* ---- biases -------------------------------------------------------------------------------- */
 
-/* One "ID=VALUE" at p; returns what follows it, or NULL if it is none. */
+/* Parses "ID=VALUE" at p; returns the text after it, or NULL. */
 static const char *parse_bias(logit_bias *out, const char *p)
 {
     char *end;
@@ -62,7 +61,7 @@ static const char *parse_bias(logit_bias *out, const char *p)
     return *end ? end + 1 : end;
 }
 
-/* Biases of one flag, appended at *n; only counted if out is NULL. False: not ID=VALUE,... */
+/* Appends the biases of one option at *n; counts only if out is NULL. False: not ID=VALUE,... */
 static bool parse_biases(logit_bias *out, int *n, const char *text)
 {
     const char *p = text;

@@ -1,9 +1,9 @@
-/* sampling_args.h - the flags that say how tokens are drawn and where an answer ends.
+/* sampling_args.h - options of the sampler, and stop strings.
  *
- * Shared by every verb that generates: put a sampling_args into the verb's options, call
- * sampling_args_init before args_parse and sampling_args_check right after it, and add to the
- * verb's groups: { "Sampling:", sampling_options, SAMPLING_N_OPTION, offsetof(..., sampling) }.
- * What was not given is the model's own business: sampler_defaults. */
+ * Put a sampling_args into the verb's options, call sampling_args_init before args_parse and
+ * sampling_args_check right after it, and add to the verb's groups:
+ * { "Sampling:", sampling_options, SAMPLING_N_OPTION, offsetof(..., sampling) }. Options that are
+ * not given take the model's defaults (sampler_defaults). */
 #ifndef CLI_ARGS_SAMPLING_ARGS_H
 #define CLI_ARGS_SAMPLING_ARGS_H
 
@@ -25,17 +25,16 @@ extern const arg_option sampling_options[SAMPLING_N_OPTION];
 
 void sampling_args_init(sampling_args *a);
 
-/* Looks at what can be judged without a model. 0, or the exit code after one line on stderr: 2. */
+/* Checks what needs no model. 0, or the exit code after one line on stderr. */
 int sampling_args_check(const sampling_args *a);
 
-/* What a generation draws with. */
 typedef struct sampling {
-    sampler_options options;             /* as used: model's defaults, flags, seed; no biases */
+    sampler_options options;             /* in use: model's defaults, options, seed; no biases */
     sampler *smp;
-    stop_strings *stop;                         /* NULL without stop strings */
+    stop_strings *stop;                  /* NULL without stop strings */
 } sampling;
 
-/* Flags over the model's defaults. UNUSED tokens of the vocabulary are banned. ctx is for
+/* Options over the model's defaults. Bans UNUSED tokens of the vocabulary. ctx is for
  * sampler_create. 0, or < 0 with err filled and *out empty. */
 int sampling_open(sampling *out, const sampling_args *a, const model *m, const tokenizer *tok,
                   int ctx, err_ctx *err);

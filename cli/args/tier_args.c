@@ -1,8 +1,7 @@
-/* tier_args.c - flags to the plan's wishes and to the options of post-fetch and of the cache.
+/* tier_args.c - options to the plan's wishes and to the options of post-fetch and cache.
  *
- * Budgets decide what is computed where. Token by token that changes no bit; a prompt of more than
- * 8 tokens may go another way, with other roundings, under another budget, or where other speeds
- * were measured. --deterministic leaves only the budgets. */
+ * Limits and measured speeds choose the strategy of a prompt. Above plan_most_shared tokens that can
+ * change roundings; --deterministic lets sizes alone decide. */
 #include "cli/args/tier_args.h"
 
 #include <stdlib.h>
@@ -64,7 +63,7 @@ void tier_args_note_vram(const plan_wish *wish, device_choice device)
                  "no GPU found");
 }
 
-/* A machine to try plans for, read where plans are made (cli/placement.c). 0, or 2 after one
+/* MOE_RAM_AVAILABLE simulates a machine for plans; cli/placement.c uses it. 0, or 2 after one
  * line. */
 static int check_pretended(void)
 {
@@ -134,8 +133,7 @@ static int read_way(plan_wish *to, const tier_args *a)
         to->way_wanted = true;
         to->way = ways[i].way;
         if (!a->deterministic) return 0;
-        console_error("MOE_PROMPT_WAY=%s and --deterministic: there prompts go by sizes alone",
-                      text);
+        console_error("MOE_PROMPT_WAY=%s and --deterministic exclude each other", text);
         return 2;
     }
     console_error("MOE_PROMPT_WAY: '%s' is none of bus, cores, split and auto",

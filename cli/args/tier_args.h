@@ -1,8 +1,7 @@
-/* tier_args.h - flags about where experts live: budgets, post-fetch, what makes room for what,
- * choices made while running.
+/* tier_args.h - options of memory: limits, cache of experts, profiles; variables of post-fetch.
  *
- * Shared by the verbs that run a model: put a tier_args into the verb's options, call
- * tier_args_init before args_parse and tier_args_read after it, and add to the verb's groups:
+ * Put a tier_args into the verb's options, call tier_args_init before args_parse and
+ * tier_args_read after it, and add to the verb's groups:
  * { "Memory:", tier_options, TIER_N_OPTION, offsetof(..., tiers) }. */
 #ifndef CLI_ARGS_TIER_ARGS_H
 #define CLI_ARGS_TIER_ARGS_H
@@ -30,7 +29,7 @@ typedef struct tier_args {
 
 #define TIER_UNSAID (UINT64_MAX - 1)     /* larger than any size that can be given */
 
-/* For verbs that have a few of these options in a table of their own. */
+/* For verbs with some of these options in their own tables. */
 #define TIER_CACHE_ENV "MOE_CACHE_POLICY"
 #define TIER_CACHE_HELP "Expert to evict: fade: least used recently; lru: longest unused; lcp: " \
                         "both; off: none, VRAM is fixed. Default: fade"
@@ -40,8 +39,7 @@ extern const arg_option tier_options[TIER_N_OPTION];
 
 void tier_args_init(tier_args *a);
 
-/* Where no GPU is used: says which bounds for VRAM were given, that they have no effect, and why:
- * the CPU was asked for, or there is no GPU. */
+/* Without a GPU: prints that --vram and --expert-cache have no effect, if given, and why. */
 void tier_args_note_vram(const plan_wish *wish, device_choice device);
 
 /* Fills wish, post and cache. 0, or 2, the exit code, after one line on stderr. */
