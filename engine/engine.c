@@ -238,8 +238,6 @@ const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
 const char *engine_gemm(const engine *e) { return e->device ? gpu_gemm_name(e->device) : ""; }
 uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
 
-const plan *engine_plan(const engine *e) { return e->p; }
-
 int engine_measure(speeds *out, engine *e, gpu *g, uint64_t ram_bytes, double seconds,
                    keep_going_fn *watch, void *ctx, err_ctx *err)
 {
@@ -341,12 +339,6 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
         if (marks.used[type] && kernel_is_reference(e->ops_table.kernels, (quant_type)type))
             types[n++] = (quant_type)type;
     return n;
-}
-
-uint64_t engine_repack_bytes(const engine *e)
-{
-    if (head_on_gpu(e) || e->w->head.repacked) return 0;
-    return repack_head_bytes(&e->w->head, e->ops_table.kernels);
 }
 
 uint64_t engine_repacked_bytes(const engine *e)

@@ -56,7 +56,6 @@ const char *engine_gpu_name(const engine *e);    /* "NVIDIA H200"; "" on the CPU
 const char *engine_gemm(const engine *e);        /* of prompts: "own", "cuBLASLt 13.0"; "" on the
                                                  * CPU */
 uint64_t engine_gpu_bytes(const engine *e);      /* of weights in VRAM */
-const struct plan *engine_plan(const engine *e);         /* NULL if there is none */
 
 /* Experts in RAM of our own: bytes, of these page-locked, how they are read, and what had to be
  * replaced ("": nothing). All 0 and "" if there are none. */
@@ -91,11 +90,9 @@ const struct usage_profile *engine_profile(const engine *e);
  * serves instead, or the kernel for many. Returns their number. */
 int engine_slow_types(const engine *e, quant_type types[QT_COUNT]);
 
-/* Decoding is faster with a second copy of the output matrix, repacked for the kernels. The copy
- * takes these bytes; 0: there is nothing to gain, or it exists already. Results are the same.
- * Without memory for it everything stays as it was. Do not call it while a session of the engine
- * computes. */
-uint64_t engine_repack_bytes(const engine *e);
+/* Makes a second copy of the output matrix, repacked for the kernels, where that makes decoding
+ * faster: planning_copy_bytes has its size. Results are the same. Without memory for it everything
+ * stays as it was. No session of the engine may compute meanwhile. */
 int engine_repack_head(engine *e, err_ctx *err);
 uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 
@@ -160,14 +157,11 @@ int32_t session_likeliest(const session *s, const float *logits);
  * device. */
 int session_next(session *s, int32_t *next, int32_t id, err_ctx *err);
 
-/* Takes in one token and draws the one after it, which smp does not accept by itself. On a GPU the
- * logits stay there unless something about them is unusual. */
-int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err);
-
-/* The same in two steps. On a GPU that has the whole model the first does not wait for what it
- * starts: what the caller finds out between them (which tokens may come next) costs no time. The
- * position moves when the token has ended: session_pick waits for that, and so does any other call
- * for the session, or for one beside it, if there is none. A token that fails was not taken. */
+/* Takes in one token and draws the next one, which smp does not accept by itself. On a GPU with the
+ * whole model session_take does not wait for the token, so the caller can find out meanwhile which
+ * tokens may come next; the logits stay there unless the sampler needs more of them. The position
+ * moves when the token has ended: session_pick waits for that, and so does any other call for a
+ * session of the same runner. A token that fails was not taken. */
 int session_take(session *s, int32_t id, err_ctx *err);
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err);
 

@@ -47,10 +47,6 @@ typedef enum expert_tier {
 } expert_tier;
 void engine_expert_tiers(const engine *e, uint8_t *where);
 
-/* From now on prompts go this way, a prompt_strategy, wherever it can be gone; -1: as the plan
- * says. */
-void session_force_prompt_strategy(session *s, int way);
-
 /* All of it together, since then. How much is counted is said between tokens, and resets. */
 void session_count(session *s, perf_level level);
 perf_counts session_perf(const session *s);

@@ -283,9 +283,3 @@ void forward_reset_split(forward *f)
 {
     if (f->gpu) gpu_steps_reset_split(f->gpu);
 }
-
-void forward_force_strategy(forward *f, int strategy)
-{
-    if (f->gpu) gpu_steps_force_strategy(f->gpu, strategy);
-}
-

@@ -75,6 +75,4 @@ void forward_reset_waited(forward *f);
 prompt_split_stats forward_split(const forward *f);
 void forward_reset_split(forward *f);
 
-void forward_force_strategy(forward *f, int strategy);  /* -1: as the plan says; for benches */
-
 #endif

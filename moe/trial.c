@@ -5,7 +5,14 @@
  * change. A level that loses against 0 is tried again at half its size, and again. Then a rest. */
 #include "moe/trial.h"
 
-#include <stdlib.h>
+typedef struct trial_rules {
+    int turn;                            /* tokens, 1 .. TRIAL_MOST_TOKENS */
+    int warm;                            /* the first tokens of a turn, which are not counted */
+    int n_turn;                          /* of each side, 1 .. TRIAL_MOST_TURNS */
+    /* The trial ends early when the candidate's turns won less those lost reach ahead or -behind.
+     * 0: never */
+    int ahead, behind;
+} trial_rules;
 
 static const double hopeless = 1.2; /* times the other side's cost: a candidate loses at once, a
                                           * level after half as many turns */
@@ -19,9 +26,10 @@ static double median(double *list, int n)
 
 /* ---- one trial ------------------------------------------------------------------------------- */
 
-void trial_begin(trial *t, const trial_rules *rules) { *t = (trial){ .rules = rules }; }
+static void trial_begin(trial *t, const trial_rules *rules) { *t = (trial){ .rules = rules }; }
 
-bool trial_has_candidate(const trial *t) { return t->n_token / t->rules->turn % 2 == 1; }
+/* Which setting the next token has. */
+static bool trial_has_candidate(const trial *t) { return t->n_token / t->rules->turn % 2 == 1; }
 
 /* Both sides have had a turn; 0: unknown. */
 static bool is_decided(trial *t, double own, double candidate)
@@ -33,7 +41,8 @@ static bool is_decided(trial *t, double own, double candidate)
     return t->lead >= r->ahead || t->lead <= -r->behind || candidate > hopeless * own;
 }
 
-bool trial_token(trial *t, double cost)
+/* After a token that cost so much; 0: unknown. Returns whether the trial has ended. */
+static bool trial_token(trial *t, double cost)
 {
     const bool candidate = trial_has_candidate(t);
     if (t->n_token % t->rules->turn >= t->rules->warm && cost > 0) t->token[t->n_counted++] = cost;
@@ -46,7 +55,8 @@ bool trial_token(trial *t, double cost)
     return false;
 }
 
-double trial_cost(const trial *t, bool candidate)
+/* The median of its turns; 0: unknown. */
+static double trial_cost(const trial *t, bool candidate)
 {
     double list[TRIAL_MOST_TURNS];
     for (int i = 0; i < t->n_turn[candidate]; i++) list[i] = t->turn[candidate][i];

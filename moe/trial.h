@@ -14,17 +14,8 @@
 
 enum { TRIAL_MOST_TOKENS = 16, TRIAL_MOST_TURNS = 16 };
 
-typedef struct trial_rules {
-    int turn;                            /* tokens, 1 .. TRIAL_MOST_TOKENS */
-    int warm;                            /* the first tokens of a turn, which are not counted */
-    int n_turn;                          /* of each side, 1 .. TRIAL_MOST_TURNS */
-    /* The trial ends early when the candidate's turns won less those lost reach ahead or -behind.
-     * 0: never */
-    int ahead, behind;
-} trial_rules;
-
 typedef struct trial {
-    const trial_rules *rules;            /* NULL: no trial is under way */
+    const struct trial_rules *rules;     /* NULL: no trial is under way */
     int n_token, lead;
     double token[TRIAL_MOST_TOKENS];     /* costs of the turn under way */
     int n_counted;
@@ -32,13 +23,6 @@ typedef struct trial {
     int n_turn[2];
     double last_turn;                    /* of the present setting; 0: unknown */
 } trial;
-
-void trial_begin(trial *t, const trial_rules *rules);    /* borrows the rules */
-/* Which setting the next token has. */
-bool trial_has_candidate(const trial *t);
-/* After a token that cost so much; 0: unknown. Returns whether the trial has ended. */
-bool trial_token(trial *t, double cost);
-double trial_cost(const trial *t, bool candidate);       /* 0: unknown */
 
 /* ---- the fastest of several levels ----------------------------------------------------------- */
 

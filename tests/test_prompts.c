@@ -143,6 +143,15 @@ static bool feed_all(trail *t, model_fixture *r, const place *p, int chunk)
     return ok;
 }
 
+/* From now on prompts of all lengths are computed this way. */
+static void set_strategy(engine *e, prompt_strategy way)
+{
+    e->p->split_from = way == PROMPT_SPLIT ? GPU_FEW + 1 : INT_MAX;
+    e->p->stream_from = way == PROMPT_BUS ? GPU_FEW + 1 : INT_MAX;
+    e->p->contract_to = way == PROMPT_BUS
+        ? plan_most_shared(e->m->hp.n_expert_used, e->m->hp.n_expert) : INT_MAX;
+}
+
 static void check_moved(session *s, const place *p)
 {
     const frame_table_stats r = session_vram_moves(s);
@@ -228,16 +237,18 @@ static void halt(model_fixture *f, const place *p)
     if (ok && p->changing && !p->moved)
         CHECK_MSG(resident(e) == n_there && (p->bus == 0 || session_vram_moves(s).swaps > 0),
                   "%s: %d experts in VRAM, %d before", p->name, resident(e), n_there);
+    static plan planned;
+    if (ok) planned = *e->p;
     for (int way = PROMPT_CORES; way <= PROMPT_BUS && ok; way++) {
         prompt_split_stats n;
         session_rewind(s, 0);
         session_reset_counts(s);
-        session_force_prompt_strategy(s, way);
+        set_strategy(e, (prompt_strategy)way);
         ok = same_after(s, want, got, ids, "forced", p);
         session_split(s, &n);
         CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: split against orders", p->name);
     }
-    session_force_prompt_strategy(s, -1);
+    if (ok) *e->p = planned;
     const int stride = test_rounds(1, 2) + m->hp.n_layer / 2;
     for (int i = 1; i < 3 * m->hp.n_layer && ok; i += stride) {
         wait_limit some = { i };
@@ -405,11 +416,14 @@ static bool go_all_ways(ways *w, model_fixture *f, const place *p, const int *le
     const size_t n_vocab = (size_t)f->m->hp.n_vocab;
     float *logits = test_alloc(n_vocab, sizeof *logits);
     bool ok = begin(f, p, CTX, CTX);
+    static plan planned;
+    if (ok) planned = *f->e->p;
     for (int i = 0; i < N_LENGTH * N_WAY && ok; i++) {
         const int way = i % N_WAY;
         int pos = 0;
         session_rewind(f->s, 0);
-        session_force_prompt_strategy(f->s, way == N_WAY - 1 ? -1 : way);
+        *f->e->p = planned;
+        if (way < N_WAY - 1) set_strategy(f->e, (prompt_strategy)way);
         ok = feed(f->s, logits, f->m, lengths[i / N_WAY], &pos);
         w->hash[i / N_WAY][way] = str_hash((str_view){ (const char *)logits,
                                                        n_vocab * sizeof *logits });
@@ -456,7 +470,7 @@ static void test_ways(const char *path, size_t file)
 /* More tokens than can be split all cross the bus, with the bits of what was asked for. */
 static void test_too_long(const char *path)
 {
-    static const int forced[] = { PROMPT_CORES, PROMPT_SPLIT, PROMPT_BUS };
+    static const prompt_strategy forced[] = { PROMPT_CORES, PROMPT_SPLIT, PROMPT_BUS };
     const place p = { .name = "GPU, experts in RAM", .gpu = true, .planned = true,
                       .stage_parts = 1, .split_from = 9, .stream_from = MOST };
     uint64_t hash[ARRAY_LEN(forced)] = { 0 };
@@ -468,7 +482,7 @@ static void test_too_long(const char *path)
     for (size_t i = 0; i < ARRAY_LEN(forced) && ok; i++) {
         int pos = 0;
         session_rewind(f.s, 0);
-        session_force_prompt_strategy(f.s, forced[i]);
+        set_strategy(f.e, forced[i]);
         ok = feed(f.s, logits, f.m, MOST, &pos);
         hash[i] = str_hash((str_view){ (const char *)logits, bytes });
     }

@@ -70,7 +70,8 @@ static uint64_t play(session *s, const op *o, float *logits)
         break;
     case OP_DRAW:
         rc = sampler_create(&smp, &any, n_vocab, CTX, &err);
-        if (rc == 0) rc = session_draw(s, &next, ids[0], smp, &err);
+        if (rc == 0) rc = session_take(s, ids[0], &err);
+        if (rc == 0) rc = session_pick(s, &next, smp, &err);
         sampler_free(smp);
         break;
     case OP_BACK:

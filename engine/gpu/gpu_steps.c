@@ -64,7 +64,6 @@ struct gpu_steps {
     gpu_session_recordings *recordings;  /* of the session whose turn it is; borrowed */
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
-    int forced;                          /* a prompt_strategy, or -1 */
     bool outside;                        /* some experts of layers here are not in VRAM */
     gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
 
@@ -498,11 +497,8 @@ static void set_cursor(gpu_steps *s, int pos, int32_t token)
  * fast anything is; so do all layers' alike, those that are all in VRAM too. */
 static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 {
-    const model_hparams *hp = &s->p.m->hp;
     if (s->p.contract || !s->outside) return s->p.contract;
-    if (strategy != PROMPT_BUS) return true;
-    if (s->forced < 0) return n <= s->p.p->contract_to;
-    return s->forced != PROMPT_BUS || n <= plan_most_shared(hp->n_expert_used, hp->n_expert);
+    return strategy != PROMPT_BUS || n <= s->p.p->contract_to;
 }
 
 static void take_batch(gpu_steps *s, const batch *b)
@@ -816,13 +812,10 @@ uint64_t gpu_steps_host_bytes(const model *m, int chunk)
 
 prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n)
 {
-    const prompt_strategy strategy = !s->banks ? PROMPT_CORES :
-                           s->forced >= 0 ? (prompt_strategy)s->forced : plan_prompt_way(s->p.p, n);
+    const prompt_strategy strategy = s->banks ? plan_prompt_way(s->p.p, n) : PROMPT_CORES;
     if (strategy == PROMPT_SPLIT && n > PLAN_SPLIT_TOKENS) return PROMPT_BUS;
     return strategy == PROMPT_SPLIT && !s->split ? PROMPT_CORES : strategy;
 }
-
-void gpu_steps_force_strategy(gpu_steps *s, int strategy) { s->forced = strategy; }
 
 prompt_split_stats gpu_steps_split_counts(const gpu_steps *s)
 {
@@ -884,7 +877,7 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
     s->p = *parts;
-    s->known.token = s->forced = -1;
+    s->known.token = -1;
     s->live = (layer_steps){
         .self = s, .begin = begin, .mix = mix, .route = route, .experts_local = experts_local,
         .experts_asked = experts_asked, .experts_by_host = experts_by_host,

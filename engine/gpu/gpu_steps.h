@@ -63,8 +63,6 @@ const layer_steps *gpu_steps_played(const gpu_steps *s);
 /* How experts that are not in VRAM are computed for a batch of n tokens, more than GPU_FEW: as the
  * plan says, where there is what it takes. */
 prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n);
-void gpu_steps_force_strategy(gpu_steps *s,
-                              int strategy); /* whatever the plan says; -1: as it does */
 
 /* What has become of those that were shared out between bus and cores; nothing yet: all 0. */
 prompt_split_stats gpu_steps_split_counts(const gpu_steps *s);

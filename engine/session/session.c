@@ -108,7 +108,8 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
 }
 
-/* ---- tokens that end, or do not ---------------------------------------------------------------- */
+/* ---- tokens that end, or do not
+ * ---------------------------------------------------------------- */
 
 /* Whether a token can fail half-way, because experts are read while it is computed. */
 static bool can_fail(const session *s)
@@ -442,12 +443,6 @@ int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
     return rc < 0 ? failed(s, rc) : sampler_pick(next, smp, s->at->logits, err);
 }
 
-int session_draw(session *s, int32_t *next, int32_t id, sampler *smp, err_ctx *err)
-{
-    const int rc = session_take(s, id, err);
-    return rc < 0 ? rc : session_pick(s, next, smp, err);
-}
-
 /* ---- instruments ----------------------------------------------------------------------------- */
 
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
@@ -489,8 +484,6 @@ frame_table_stats session_vram_moves(const session *s)
 }
 
 void session_split(const session *s, prompt_split_stats *out) { *out = forward_split(s->at->f); }
-
-void session_force_prompt_strategy(session *s, int way) { forward_force_strategy(s->at->f, way); }
 
 void session_count(session *s, perf_level level)
 {
