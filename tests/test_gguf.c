@@ -1,7 +1,8 @@
 /* test_gguf.c - the loader: good files open and say what they hold, every kind of damage is refused
  * with a message that names the thing and the numbers, and nothing leaks when memory runs out.
  *
- * Files are written in a small assembler, so that a row shows its bytes:
+ * Files, most of them in tests/cases/gguf.txt, are written in a small assembler that shows their
+ * bytes:
  *   h:T,K        magic, version 3, T tensors, K keys
  *   1:N 4:N 8:N  a little-endian number of that many bytes     s:text  u64 length and the text
  *   t:name/4x2/type/offset   a tensor info                     p:N     zeros up to a multiple of N
@@ -15,7 +16,7 @@
 #include "loader/bytes.h"
 #include "loader/gguf.h"
 #include "loader/gguf_write.h"
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 typedef struct blob {
     uint8_t *data;
@@ -90,182 +91,50 @@ static blob assemble(const char *program)
     return b;
 }
 
-/* ---- damage -------------------------------------------------------------------------------- */
+/* ---- damaged files, and good ones ---------------------------------------------------------- */
 
-#define U32MAX1 "4294967296"
-static const struct { const char *why, *program, *want[3]; } refused[] = {
-    /* header */
-    { "empty", "", { "truncated", "magic", "0 left" } },
-    { "inside the magic", "r:GGU", { "truncated", "magic at byte 0", "3 left" } },
-    { "web page", "r:<!DOCTYPE_html><html>aaaaaaaaa", { "not a GGUF file", "<!DO" } },
-    { "pointer file", "r:version_https://git-lfs.git", { "not a GGUF file", "vers" } },
-    { "version 0", "r:GGUF 4:0 8:0 8:0", { "unsupported version 0" } },
-    { "version 1", "r:GGUF 4:1 8:0 8:0", { "unsupported version 1" } },
-    { "version 4", "r:GGUF 4:4 8:0 8:0", { "unsupported version 4" } },
-    { "big-endian", "r:GGUF 4:0x03000000 8:0 8:0", { "big-endian" } },
-    { "inside the version", "r:GGUF 1:3",
-      { "truncated: version at byte 4 needs 4 bytes, 1 left" } },
-    { "inside the counts", "r:GGUF 4:3 8:0 4:0",
-      { "truncated: key count at byte 16 needs 8 bytes" } },
-    { "tensor count 2^32", "h:" U32MAX1 ",0",
-      { "tensor count " U32MAX1 " cannot fit", "24 bytes" } },
-    { "tensor count 2^64-1", "h:18446744073709551615,0", { "tensor count 18446744073709551615" } },
-    { "key count 2^60", "h:0,1152921504606846976", { "key count 1152921504606846976 cannot fit" } },
-    /* strings, keys, values */
-    { "key length wraps", "h:0,1 8:18446744073709551615 z:40",
-      { "string length 18446744073709551615", "byte 24", "40 bytes left" } },
-    { "key length one too many", "h:0,1 8:13 r:abcdefghijkl",
-      { "string length 13", "12 bytes left" } },
-    { "empty key", "h:0,1 s: 4:4 4:1 z:8", { "empty key" } },
-    { "value type 13", "h:0,1 s:some.key 4:13 z:8", { "key some.key has unknown value type 13" } },
-    { "value type 2^31", "h:0,1 s:some.key 4:0x80000000 z:8", { "unknown value type 2147483648" } },
-    { "inside a value", "h:0,1 s:abcdef 4:10 4:0", { "key abcdef", "truncated", "4 left" } },
-    { "inside a string value", "h:0,1 s:abcdef 4:8 8:9 r:abc",
-      { "key abcdef", "string length 9" } },
-    { "no room for a value type", "h:0,1 s:abcdefgh 2:0", { "key abcdefgh", "value type" } },
-    { "array of arrays", "h:0,1 s:nest 4:9 4:9 8:1 4:4 8:1 4:0", { "nested array in key nest" } },
-    { "array element type 99", "h:0,1 s:k 4:9 4:99 8:1 z:8",
-      { "key k has unknown array element type 99" } },
-    { "array count wraps, u32", "h:0,1 s:k 4:9 4:4 8:4611686018427387904 z:8",
-      { "array k claims 4611686018427387904 elements, only 8 bytes left" } },
-    { "array count wraps, u64", "h:0,1 s:k 4:9 4:10 8:2305843009213693952 z:8",
-      { "array k claims" } },
-    { "array of strings claims too many", "h:0,1 s:k 4:9 4:8 8:1000000 z:80",
-      { "array k claims 1000000 elements, only 80 bytes left" } },
-    { "string in array too long", "h:0,1 s:k 4:9 4:8 8:2 s:ab 8:100 z:8",
-      { "key k", "string length 100" } },
-    { "same key twice", "h:0,3 s:dup 4:4 4:1 s:z 4:4 4:1 s:dup 4:0 1:1", { "duplicate key dup" } },
-    { "control characters are escaped", "h:0,1 s:a\x1b[31m\n 4:77 z:8", { "a\\x1B[31m\\x0A" } },
-    /* alignment */
-    { "alignment 0", "h:0,1 s:general.alignment 4:4 4:0", { "general.alignment is 0" } },
-    { "alignment 48", "h:0,1 s:general.alignment 4:4 4:48",
-      { "general.alignment is 48, must be a power of two" } },
-    { "alignment negative", "h:0,1 s:general.alignment 4:5 4:0xffffffff",
-      { "general.alignment is -1" } },
-    { "alignment a bool", "h:0,1 s:general.alignment 4:7 1:1", { "general.alignment is a bool" } },
-    { "alignment 2^31, second tensor",
-      "h:2,1 s:general.alignment 4:4 4:0x80000000 t:a/8/0/0 t:b/8/0/32 p:32 z:64",
-      { "data section would start at 2147483648" } },
-    { "alignment a string", "h:0,1 s:general.alignment 4:8 s:32",
-      { "general.alignment is a string" } },
-    { "alignment 2^31", "h:1,1 s:general.alignment 4:4 4:0x80000000 t:a/8/0/0 p:32 z:32",
-      { "data section would start at 2147483648, file has 128 bytes" } },
-    { "alignment 2^63", "h:1,1 s:general.alignment 4:10 8:0x8000000000000000 t:a/8/0/0 p:32 z:32",
-      { "general.alignment is 9223372036854775808, too large" } },
-    { "alignment 2^62", "h:1,1 s:general.alignment 4:10 8:0x4000000000000000 t:a/8/0/0 p:32 z:32",
-      { "data section would start at 4611686018427387904" } },
-    /* tensor infos */
-    { "empty tensor name", "h:1,0 t:/8/0/0 p:32 z:32", { "empty tensor name" } },
-    { "name of 64 bytes",
-      "h:1,0 t:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/8/0/0 p:32 z:32",
-      { "tensor name too long: 64 bytes" } },
-    { "no dimensions", "h:1,0 t:a//0/0 p:32 z:32", { "tensor a has 0 dimensions" } },
-    { "five dimensions", "h:1,0 t:a/1x1x1x1x1/0/0 p:32 z:32", { "tensor a has 5 dimensions" } },
-    { "2^32-1 dimensions", "h:1,0 s:a 4:0xffffffff z:64",
-      { "tensor a has 4294967295 dimensions" } },
-    { "dimension 0", "h:1,0 t:a/8x0/0/0 p:32 z:32", { "tensor a: dimension 1 is 0" } },
-    { "dimension 2^63", "h:1,0 t:a/0x8000000000000000/0/0 p:32 z:32",
-      { "tensor a: dimension 0 is 9223372036854775808" } },
-    { "product of dimensions wraps to 0", "h:1,0 t:a/0x100000000x0x100000000/0/0 p:32 z:32",
-      { "tensor a: size overflows" } },
-    { "byte size wraps to 32", "h:1,0 t:a/0x4000000000000008/0/0 p:32 z:64",
-      { "tensor a: size overflows" } },
-    { "slabs wrap", "h:1,0 t:a/1x1x0x100000000x0x100000000/0/0 p:32 z:32",
-      { "tensor a: size overflows" } },
-    { "partial block", "h:1,0 t:a/33/8/0 p:32 z:64",
-      { "tensor a: row of 33 elements is not a multiple of 32 (Q8_0)" } },
-    { "partial super-block", "h:1,0 t:a/128/12/0 p:32 z:160", { "not a multiple of 256 (Q4_K)" } },
-    { "removed type", "h:1,0 t:a/32/4/0 p:32 z:64", { "tensor a has unsupported type 4", "Q4_2" } },
-    { "removed type in a dialect",
-      "h:1,1 s:general.architecture 4:8 s:gptoss t:blk.0.ffn_down_exps.weight/32/4/0 p:32 z:64",
-      { "Ollama", "converted by llama.cpp", "blk.0.ffn_down_exps.weight has unsupported type 4" } },
-    { "removed type 36", "h:1,0 t:a/32/36/0 p:32 z:64", { "tensor a has unsupported type 36" } },
-    { "activation type", "h:1,0 t:a/32/9/0 p:32 z:64",
-      { "tensor a has unsupported type 9", "Q8_1" } },
-    { "activation type 15", "h:1,0 t:a/256/15/0 p:32 z:320", { "unsupported type 15", "Q8_K" } },
-    { "unknown type", "h:1,0 t:a/32/43/0 p:32 z:64", { "tensor a has unsupported type 43" } },
-    { "type 2^32-1", "h:1,0 t:a/32/0xffffffff/0 p:32 z:64", { "unsupported type 4294967295" } },
-    { "offset not aligned", "h:1,0 t:a/8/0/16 p:32 z:64",
-      { "tensor a: offset 16 is not a multiple of 32" } },
-    { "offset past the data", "h:1,0 t:a/8/0/64 p:32 z:32",
-      { "tensor a: bytes 64..96 lie outside the data (32 bytes); file truncated?" } },
-    { "end past the data", "h:1,0 t:a/16/0/0 p:32 z:63",
-      { "tensor a: bytes 0..64", "(63 bytes)" } },
-    { "offset + size wraps", "h:1,0 t:a/8/0/0xffffffffffffffe0 p:32 z:32",
-      { "tensor a: bytes 18446744073709551584" } },
-    { "overlap", "h:2,0 t:a/16/0/0 t:b/8/0/32 p:32 z:96", { "tensors a and b overlap" } },
-    { "same place", "h:2,0 t:a/8/0/0 t:b/8/0/0 p:32 z:96", { "overlap" } },
-    { "same name", "h:3,0 t:a/8/0/0 t:b/8/0/32 t:a/8/0/64 p:32 z:96", { "duplicate tensor a" } },
-    { "directory cut inside a name", "h:1,0 8:80 r:abc z:30",
-      { "tensor name: string length 80 at byte 24 exceeds the 33 bytes left" } },
-    { "directory cut", "h:1,0 s:weight 4:2 8:32 z:4", { "tensor weight", "truncated" } },
-    { "no data section", "h:1,0 t:a/8/0/0",
-      { "data section would start at 64, file has 57 bytes" } },
-    /* split */
-    { "a later part", "h:0,2 s:split.no 4:2 2:2 s:split.count 4:2 2:3",
-      { "part 3 of 3", "first part", "00001-of-00003" } },
-    { "split.count of the wrong type", "h:0,1 s:split.count 4:8 s:2",
-      { "key split.count is string" } },
-    { "split.count negative", "h:0,1 s:split.count 4:5 4:0xffffffff",
-      { "split.count = -1 out of range" } },
-};
-
-static void test_refusals(void)
+/* words: separated by |; all must be in the message. */
+static void check_refused(const char *why, const char *program, char *words)
 {
-    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
-        const char *why = refused[i].why;
-        const blob b = assemble(refused[i].program);
-        err_ctx err = { 0 };
-        gguf *g;
-        const int rc = gguf_open_memory(&g, b.data, b.n, &err);
-        CHECK_MSG(rc < 0 && !g, "%s: accepted", why);
-        for (int k = 0; k < 3 && refused[i].want[k] && rc < 0; k++) {
-            const char *want = refused[i].want[k];
-            CHECK_MSG(strstr(err.msg, want), "%s: '%s' is not in '%s'", why, want, err.msg);
-        }
-        CHECK_MSG(!strchr(err.msg, '\n') && !strchr(err.msg, '\x1b'),
-                  "%s: raw control character", why);
-        gguf_close(g);
-        free(b.data);
-    }
+    const blob b = assemble(program);
+    err_ctx err = { 0 };
+    gguf *g;
+    const int rc = gguf_open_memory(&g, b.data, b.n, &err);
+    CHECK_MSG(rc < 0 && !g, "%s: accepted", why);
+    for (char *want = strtok(words, "|"); want && rc < 0; want = strtok(NULL, "|"))
+        CHECK_MSG(strstr(err.msg, want), "%s: '%s' is not in '%s'", why, want, err.msg);
+    CHECK_MSG(!strchr(err.msg, '\n') && !strchr(err.msg, '\x1b'), "%s: raw control character", why);
+    gguf_close(g);
+    free(b.data);
 }
 
-/* ---- good files ---------------------------------------------------------------------------- */
-
-static const struct { const char *why, *program; int n_kv, n_tensor; } accepted[] = {
-    { "nothing in it", "h:0,0", 0, 0 },
-    { "version 2", "r:GGUF 4:2 8:0 8:0", 0, 0 },
-    { "metadata only, no padding", "h:0,1 s:a 4:0 1:7", 1, 0 },
-    { "every value type",
-      "h:0,13 s:a 4:0 1:1 s:b 4:1 1:1 s:c 4:2 2:1 s:d 4:3 2:1 s:e 4:4 4:1 s:f 4:5 4:1 "
-      "s:g 4:6 4:1 s:h 4:7 1:9 s:i 4:8 s: s:j 4:9 4:4 8:2 4:1 4:2 s:k 4:10 8:1 s:l 4:11 8:1 "
-      "s:m 4:12 8:1", 13, 0 },
-    { "empty arrays", "h:0,2 s:a 4:9 4:4 8:0 s:b 4:9 4:8 8:0", 2, 0 },
-    { "padding after the last tensor missing", "h:1,0 t:a/9/0/0 p:32 z:36", 0, 1 },
-    { "bytes after the last tensor", "h:1,0 t:a/8/0/0 p:32 z:500", 0, 1 },
-    { "gap and other order", "h:2,0 t:a/8/0/64 t:b/8/0/0 p:32 z:96", 0, 2 },
-    { "alignment 1 as u8", "h:1,1 s:general.alignment 4:0 1:1 t:a/3/24/5 z:8", 1, 1 },
-    { "alignment 64 as u64", "h:1,1 s:general.alignment 4:10 8:64 t:a/8/0/64 p:64 z:96", 1, 1 },
-    { "four dimensions", "h:1,0 t:a/2x2x2x2/0/0 p:32 z:64", 0, 1 },
-    { "embedded NUL makes another name",
-      "h:2,0 t:a/8/0/0 8:3 r:a 2:0 4:1 8:8 4:0 8:32 p:32 z:64", 0, 2 },
-    { "name that is not UTF-8", "h:1,1 s:\xff\xfe 4:0 1:1 t:\xc0\x80/8/0/0 p:32 z:32", 1, 1 },
-    { "split.count 1 is not split", "h:0,2 s:split.no 4:2 2:0 s:split.count 4:2 2:1", 2, 0 },
-};
-
-static void test_accepted(void)
+static void check_taken(const char *why, const char *program, int n_kv, int n_tensor)
 {
-    for (size_t i = 0; i < ARRAY_LEN(accepted); i++) {
-        const blob b = assemble(accepted[i].program);
-        err_ctx err = { 0 };
-        gguf *g;
-        if (CHECK_MSG(gguf_open_memory(&g, b.data, b.n, &err) == 0, "%s: %s", accepted[i].why,
-                      err.msg))
-            CHECK_MSG(gguf_n_kv(g) == accepted[i].n_kv && gguf_n_tensor(g) == accepted[i].n_tensor,
-                      "%s: %d keys, %d tensors", accepted[i].why, gguf_n_kv(g), gguf_n_tensor(g));
-        gguf_close(g);
-        free(b.data);
+    const blob b = assemble(program);
+    err_ctx err = { 0 };
+    gguf *g;
+    if (CHECK_MSG(gguf_open_memory(&g, b.data, b.n, &err) == 0, "%s: %s", why, err.msg))
+        CHECK_MSG(gguf_n_kv(g) == n_kv && gguf_n_tensor(g) == n_tensor, "%s: %d keys, %d tensors",
+                  why, gguf_n_kv(g), gguf_n_tensor(g));
+    gguf_close(g);
+    free(b.data);
+}
+
+static void test_cases(void)
+{
+    static case_file file;
+    const bool ok = case_file_read(&file, "gguf.txt");
+    for (int i = 0; i < file.n && ok; i++) {
+        const test_case *c = &file.cases[i];
+        int n_kv = 0, n_tensor = 0;
+        if (sscanf(c->want, "%d %d", &n_kv, &n_tensor) == 2 && case_begins(c->head, "taken", ':'))
+            check_taken(c->head, c->body, n_kv, n_tensor);
+        else check_refused(c->head, c->body, c->want);
     }
+    case_file_free(&file);
+    char escaped[] = "a\\x1B[31m\\x0A";
+    check_refused("control characters", "h:0,1 s:a\x1b[31m\n 4:77 z:8", escaped);
+    check_taken("not UTF-8", "h:1,1 s:\xff\xfe 4:0 1:1 t:\xc0\x80/8/0/0 p:32 z:32", 1, 1);
 }
 
 static const char sample[] =
@@ -382,33 +251,20 @@ static const char *write_blob(char *path, size_t cap, const char *name, const ch
     return path;
 }
 
+#define PART(no, count, total, tensor)                                                             \
+    "s:split.no 4:2 2:" #no " s:split.count 4:2 2:" #count                                         \
+    " s:split.tensors.count 4:5 4:" #total " t:" tensor
+#define FIRST(total) PART(0, 2, total, "a/8/0/0 p:32 z:32")
 static const struct { const char *why, *first, *second, *want; int n_tensor; } splits[] = {
-    { "two parts",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/8/0/0 p:32 z:32",
-      "s:split.no 4:2 2:1 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:b/16/0/0 p:32 z:64",
-      NULL, 2 },
-    { "missing part",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/8/0/0 p:32 z:32",
-      NULL, "00002-of-00002.gguf: cannot open: No such file", 0 },
-    { "damaged part",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/8/0/0 p:32 z:32",
-      "s:split.no 4:2 2:1 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:b/16/0/0 p:32 z:63",
-      "part 2 of 2", 0 },
-    { "misnumbered part",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/8/0/0 p:32 z:32",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:b/16/0/0 p:32 z:64",
+    { "two parts", FIRST(2), PART(1, 2, 2, "b/16/0/0 p:32 z:64"), NULL, 2 },
+    { "missing part", FIRST(2), NULL, "00002-of-00002.gguf: cannot open: No such file", 0 },
+    { "damaged part", FIRST(2), PART(1, 2, 2, "b/16/0/0 p:32 z:63"), "part 2 of 2", 0 },
+    { "misnumbered part", FIRST(2), PART(0, 2, 2, "b/16/0/0 p:32 z:64"),
       "split.no is 0 and split.count 2, expected 1 and 2", 0 },
-    { "other count",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/8/0/0 p:32 z:32",
-      "s:split.no 4:2 2:1 s:split.count 4:2 2:3 s:split.tensors.count 4:5 4:2 t:b/16/0/0 p:32 z:64",
+    { "other count", FIRST(2), PART(1, 3, 2, "b/16/0/0 p:32 z:64"),
       "split.count 3, expected 1 and 2", 0 },
-    { "name again",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/8/0/0 p:32 z:32",
-      "s:split.no 4:2 2:1 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:2 t:a/16/0/0 p:32 z:64",
-      "duplicate tensor a", 0 },
-    { "wrong total",
-      "s:split.no 4:2 2:0 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:3 t:a/8/0/0 p:32 z:32",
-      "s:split.no 4:2 2:1 s:split.count 4:2 2:2 s:split.tensors.count 4:5 4:3 t:b/16/0/0 p:32 z:64",
+    { "name again", FIRST(2), PART(1, 2, 2, "a/16/0/0 p:32 z:64"), "duplicate tensor a", 0 },
+    { "wrong total", FIRST(3), PART(1, 2, 3, "b/16/0/0 p:32 z:64"),
       "split.tensors.count is 3, the 2 parts hold 2 tensors", 0 },
 };
 
@@ -557,8 +413,7 @@ int main(int argc, char **argv)
 {
     test_begin("gguf", argc, argv);
     if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)))) return test_end();
-    test_refusals();
-    test_accepted();
+    test_cases();
     test_getters();
     test_every_cut();
     test_no_memory();
