@@ -348,7 +348,7 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
     to->n_layer = what->n_layer;
     to->bytes = bytes;
     if (!what->zeros && fault_hits(FAULT_VRAM))
-        rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: somebody else took it");
+        rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: another program took it");
     else to->arena = gpu_alloc(g, bytes, "the weights", err);
     if (!to->arena) {
         rc = ERR_NOMEM;
