@@ -3,7 +3,7 @@
 # make check      all tests; ends with one line "N passed, N failed"
 # make check-gpu  those that use a GPU, alone; fails where there is none
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
-# make check-page the server's page in a real browser, if there is Chromium; SHOTS=docs takes pictures
+# make check-page the server's page in a real browser, if there is Chromium; SHOTS=FOLDER takes pictures
 # make bench      what this machine does: memory, weight kernels, the demo model, a synthetic file
 # make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
