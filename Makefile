@@ -314,7 +314,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Some are for that GPU alone: test_sim_checks.c is about
 # the simulation, test_sim_plan.c about what is taken of its memory, test_sim_taken.c about a token left in flight.
 SIM_OF   := vram_cache families measure layer_overhead prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
-            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache prefix_drive sessions draws
+            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache sessions draws
 SIM_ALONE := test_sim_checks test_sim_plan test_sim_taken
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
@@ -329,9 +329,9 @@ TEST_CU_BIN := $(TEST_CU:%=$B/tests/%)
 MAINS    := small_model soak_client http_client pull_server fuzz_seeds
 $B/fixtures.a: $(patsubst %,$B/%.o,$(filter-out tests/test_% tests/fuzz_% tests/sim_gpu% tests/bad_disk.c \
                $(MAINS:%=tests/%.c),$(wildcard tests/*.c)))
-$(addprefix $B/tests/test_,state_file usage_profile output_file) $(call both,prefix_drive): $B/tests/bad_disk.c.o
+$(addprefix $B/tests/test_,state_file usage_profile output_file prefix_drive): $B/tests/bad_disk.c.o
 $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
-$(call both,prefix_drive): ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
+$B/tests/test_prefix_drive: ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
 $(call both,prompts): ALL_LDFLAGS += -Wl,--wrap=experts_cpu_run
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o

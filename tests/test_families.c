@@ -157,7 +157,7 @@ static void test_family(family *f)
     for (size_t i = 0; i < ARRAY_LEN(known); i++) known[i] = -1;
     for (int i = 0; i < N_PLACES; i++) {
         if (places[i].gpu && no_gpu) continue;
-        if (i > 0 && sim_gpu_skips(i + (int)(f - families), 6)) continue;
+        if (i > 0 && sim_gpu_skips(i + (int)(f - families), 9)) continue;
         if (model_fixture_engine(&f->x, &eo) && place_engine(f->x.e, f->x.m, &places[i]) &&
             model_fixture_session(&f->x, &so)) {
             for (size_t k = 0; k < ARRAY_LEN(pieces); k++)

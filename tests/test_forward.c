@@ -358,7 +358,7 @@ static void see_cuts(const subject *sub, const golden_seq *g, const float *whole
     static const int firsts[] = { 1, 2, 3, 62, 63, 64, 65, 66, 127, 128, 129 };
     fixture r;
     if (fixture_open(&r, sub, plain, (session_options){ .kv = KV_F32 }))
-        for (size_t k = 0; k < ARRAY_LEN(firsts); k += slow ? 5 : (size_t)test_rounds(1, 2)) {
+        for (size_t k = 0; k < ARRAY_LEN(firsts); k += slow ? 5 : (size_t)test_rounds(1, 3)) {
             const int first = firsts[k], rest = g->n - first;
             session_rewind(r.s, 0);
             if (!feed(&r, g->ids, first, 0, first) || !feed(&r, g->ids + first, rest, first, rest))
@@ -870,10 +870,10 @@ static void test_place(const place *p, bool all)
     if (all) {
         test_cuts();
         test_rewind();
-        test_no_allocation();
         test_watch();
         test_refusals();
     }
+    test_no_allocation();
     here = &places[0];
     on_gpu = false;
 }
@@ -914,9 +914,9 @@ int main(int argc, char **argv)
              * every third place of a real GPU has to do, and of a simulated one, if there is no
              * time. test_vram_cache.c compares all of them. */
             const bool real = places[i].gpu && !sim_gpu();
-            const int nth = real ? 9 : sim_gpu_step(test_rounds(3, 20), 20);
+            const int nth = real ? 9 : sim_gpu_step(test_rounds(3, N_PLACES), N_PLACES);
             const bool all = places[i].gpu ? (i - N_CPU_PLACES) % nth == 0
-                                           : i == 1 || test_is_long();
+                                           : test_is_long();
             if (places[i].gpu && gpu_count() == 0) continue;
             if (real && (i - N_CPU_PLACES) % 3 != 0) continue;
             slow = always || (real && !all) || (!places[i].gpu && !test_is_long());

@@ -18,7 +18,6 @@
 #include "loader/bytes.h"
 #include "tests/bad_disk.h"
 #include "tests/prefix_fixture.h"
-#include "tests/sim_gpu.h"
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -364,7 +363,7 @@ static void test_beside(const fixture *r)
     }
 
     /* RAM for one of two: each makes room for the other */
-    for (int i = 0; i < test_rounds(20, 10); i++) {
+    for (int i = 0; i < test_rounds(20, 6); i++) {
         if (i % 5 == 0) files_remove();
         c = fixture_cache(s, fixture_room(r, 1, CHAIN));
         for (int k = 0; k < 2; k++) {
@@ -469,7 +468,7 @@ static void test_damage(const fixture *r)
         good[i] = test_read_file(test_path(path, sizeof path, "%s/%s", files.folder, names[i]),
                                  &bytes[i]);
     test_rng rng = { 12 };
-    for (int round = 0; round < (SANITIZED ? 32 : test_rounds(160, 40)); round++) {
+    for (int round = 0; round < (SANITIZED ? 32 : test_rounds(160, 16)); round++) {
         const int i = (int)test_below(&rng, LINKS), kind = round % 8;
         const int from = (int)load_u32(good[i] + 12);    /* what is before it can still be had */
         const size_t head = 72 + 4 * (size_t)load_u32(good[i] + 16);
@@ -657,7 +656,7 @@ static void test_bad_drive(const fixture *r)
 
     files_remove();                      /* a drive that fails while RAM makes room */
     c = fixture_cache(s, fixture_room(r, 1, CHAIN));
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < test_rounds(20, 8); i++) {
         fixture_ids(chain, CHAIN, 200 + (uint64_t)i, r->m);
         fixture_fill(s, chain, CHAIN);
         disk.n_call = 0;
@@ -730,8 +729,8 @@ int main(int argc, char **argv)
         test_deferred(&tiny, 96);
         test_second_program(&tiny);
         test_many_files(&tiny);
-        if (!once || (i == 0 && !sim_gpu())) test_beside(&tiny);
-        if (!once || (i == 1 && !sim_gpu())) test_bad_drive(&tiny);
+        if (!once || i == 0) test_beside(&tiny);
+        if (!once || i == 1) test_bad_drive(&tiny);
         fixture_close(&tiny);
     }
     if (fixture_open_tiny(&tiny, 3)) {

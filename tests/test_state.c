@@ -465,7 +465,7 @@ static void test_snapshots(void)
     reference_model_free(m);
 }
 
-static int walk_steps = 250;
+static int walk_steps;
 
 /* Writes, stops, snapshots and rewinds at random; all visible state is compared after each. */
 static void walk(const model *m, const state_options *o, uint64_t seed, const char *what)
@@ -747,7 +747,7 @@ static void test_in_vram(void)
         if (strcmp(gpu_backend(), "none") != 0) test_skip("a state in VRAM: no GPU");
         return;
     }
-    if (!sim_gpu()) walk_steps = test_rounds(250, 40);   /* each row that is compared is a copy */
+    walk_steps = test_rounds(250, 40);   /* each row that is compared is a copy */
     if (CHECK_MSG(gpu_open(&g, 0, &err) == 0 && mem_space_vram_create(&where, g, &err) == 0, "%s",
                   err.msg))
         test_in_space();
@@ -763,6 +763,7 @@ int main(int argc, char **argv)
         test_in_vram();
         return test_end();
     }
+    walk_steps = test_rounds(250, 100);
     test_names();
     test_sizes();
     test_lazy();
