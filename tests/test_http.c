@@ -41,16 +41,16 @@ static void sleep_ms(long ms)
 static void handle_request(void *ctx, http_exchange *x)
 {
     char text[160];
-    const char *what;
-    const int problem = http_problem(x, &what);
+    const char *reason;
+    const int problem = http_problem(x, &reason);
     (void)ctx;
     if (problem) {
-        http_reply(x, problem, "text/plain", what, strlen(what));
+        http_reply(x, problem, "text/plain", reason, strlen(reason));
     } else if (!strcmp(http_path(x), "/now")) {
         const char *own = http_header(x, "X-Own"), *q = http_query(x, "q");
         snprintf(text, sizeof text, "%s %zu %s %s", http_method(x), http_body(x).len,
                  own ? own : "-", q ? q : "-");
-        http_add_header(x, "X-Mine", "yes");
+        http_add_header(x, "X-Added", "yes");
         http_reply(x, 200, "text/plain", text, strlen(text));
     } else if (strcmp(http_path(x), "/nothing") != 0) {
         http_keep(x);
@@ -151,30 +151,30 @@ static void send_text(int fd, const char *text)
     }
 }
 
-/* Reads until the end, or until `until` has come. Returns the length; -1 after PATIENCE_MS. */
-static int receive(int fd, char *to, size_t cap, const char *until)
+/* Reads up to the end, or up to `until`. Returns the length; -1 after LIMIT_MS. */
+static int receive(int fd, char *dst, size_t cap, const char *until)
 {
     size_t n = 0;
-    to[0] = '\0';
-    while (n + 1 < cap && !(until && strstr(to, until))) {
+    dst[0] = '\0';
+    while (n + 1 < cap && !(until && strstr(dst, until))) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
         if (poll(&p, 1, LIMIT_MS) <= 0) return -1;
-        const ssize_t got = recv(fd, to + n, cap - 1 - n, 0);
+        const ssize_t got = recv(fd, dst + n, cap - 1 - n, 0);
         if (got <= 0) break;
         n += (size_t)got;
-        to[n] = '\0';
+        dst[n] = '\0';
     }
     return (int)n;
 }
 
-/* One request on a connection of its own; the answer in text. */
-static const char *ask(char *to, size_t cap, const char *request, const char *until)
+/* Sends one request on a connection of its own; the answer is in dst. */
+static const char *ask(char *dst, size_t cap, const char *request, const char *until)
 {
     const int fd = connect_tcp();
     send_text(fd, request);
-    if (receive(fd, to, cap, until) < 0) atomic_fetch_add(&queue.n_bad, 1);
+    if (receive(fd, dst, cap, until) < 0) atomic_fetch_add(&queue.n_bad, 1);
     close(fd);
-    return to;
+    return dst;
 }
 
 static bool starts(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
@@ -188,7 +188,7 @@ static void test_answers(void)
 {
     CHECK(starts(ask(text, sizeof text, "GET /now?q=a%20b " TO "X-Own: 7\r\n\r\n",
                      "a b"), "HTTP/1.1 200"));
-    CHECK(strstr(text, "\r\n\r\nGET 0 7 a b") && strstr(text, "X-Mine: yes") &&
+    CHECK(strstr(text, "\r\n\r\nGET 0 7 a b") && strstr(text, "X-Added: yes") &&
           strstr(text, "x-request-id: "));
     CHECK(starts(ask(text, sizeof text, "POST /now " TO "Content-Length: 5\r\n\r\nhello",
                      "POST"), "HTTP/1.1 200") && strstr(text, "POST 5 - -"));
@@ -198,7 +198,7 @@ static void test_answers(void)
                      NULL), "HTTP/1.1 200") && !strstr(text, "HEAD 0"));
     CHECK(starts(ask(text, sizeof text, "GET /later " TO "\r\n", "late"), "HTTP/1.1 202"));
     CHECK(starts(ask(text, sizeof text, "GET /nothing " TO "\r\n", "\r\n\r\n"), "HTTP/1.1 500"));
-    const int fd = connect_tcp();               /* many on one connection, one of them a stream */
+    const int fd = connect_tcp();               /* many requests on one connection, streams among them */
     for (int i = 0; i < 5; i++) {
         send_text(fd, "POST /now " TO "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n");
         CHECK(receive(fd, text, sizeof text, "\r\n\r\n") > 0 && starts(text, "HTTP/1.1 100"));
@@ -214,6 +214,7 @@ static void test_streams(void)
 {
     ask(text, sizeof text, "GET /stream " TO "\r\n", "\r\n0\r\n\r\n");
     CHECK(starts(text, "HTTP/1.1 200") && strstr(text, "text/event-stream") &&
+          strstr(text, "Cache-Control: no-cache\r\n") &&
           strstr(text, "data: 0\n\n") && strstr(text, "data: 49\n\n"));
     ask(text, sizeof text, "GET /break " TO "\r\n", NULL);
     CHECK(strstr(text, "data: 20\n\n") && !strstr(text, "data: 21\n\n") &&
@@ -270,7 +271,7 @@ static void test_bad_requests(void)
             CHECK_MSG(!text[0] || starts(text, "HTTP/1.1 4"), "%s: %.40s", rows[i].request, text);
         close(fd);
     }
-    /* a chunked body does not say how long it will be */
+    /* a chunked body has no length in its head */
     char *large = malloc(3 * MAX_BODY_BYTES);
     if (!CHECK(large)) return;
     memset(large, 'a', 3 * MAX_BODY_BYTES);
@@ -282,8 +283,8 @@ static void test_bad_requests(void)
     free(large);
 }
 
-/* A body without an end: the answer comes while the client still sends, and then the connection
- * ends. Without that all 64 MiB are taken. */
+/* A body without an end: the server answers while the client still sends, and then ends the
+ * connection instead of reading all 64 MiB. */
 static void test_endless_body(void)
 {
     enum { CHUNK = 64 << 10, MAX_SENT_BYTES = 64 << 20 };
@@ -301,7 +302,7 @@ static void test_endless_body(void)
         CHECK_MSG(n_sent < MAX_SENT_BYTES, "the server took %zu bytes", n_sent);
         close(fd);
     }
-    const int fd = connect_tcp();               /* a client that listens while it sends */
+    const int fd = connect_tcp();               /* a client that reads while it sends */
     struct pollfd answer = { .fd = fd, .events = POLLIN };
     size_t n_sent = 0;
     send_text(fd, "POST /now " TO "Transfer-Encoding: chunked\r\n\r\n");
@@ -314,7 +315,7 @@ static void test_endless_body(void)
     close(fd);
 }
 
-/* While many clients never finish a request. */
+/* Streams are served while many clients never finish a request. */
 static void test_slow_clients(void)
 {
     enum { N = 150 };
@@ -368,7 +369,7 @@ static void test_sockets(void)
     snprintf(a.sun_path, sizeof a.sun_path, "%s.old", socket_path);
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    close(fd);                           /* as a killed server leaves it */
+    close(fd);                           /* as after a kill of the server */
     o.unix_path = stale;
     CHECK(http_start(&other, &o, &err) == 0);
     http_stop(other);
@@ -403,7 +404,7 @@ int main(int argc, char **argv)
         test_many();
         test_sockets();
         CHECK(atomic_load(&queue.n_done) > 200);
-        /* in the middle of a stream and of a silence */
+        /* http_stop in the middle of a stream and of a request */
         const int a = connect_tcp(), b = connect_tcp();
         send_text(a, "GET /silent " TO "\r\n");
         CHECK(receive(a, text, sizeof text, "first") > 0);
