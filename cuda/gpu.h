@@ -283,16 +283,16 @@ typedef struct gpu_attention {
                                           * q + t * q_stride + h * q_head_stride;
                                           * overwritten if n > 1 or norm_whole */
     int q_stride, q_head_stride;
-    float *k;                     /* [n, n_head_kv * head_dim]; overwritten like q. NULL: keys
-                                          * and values of these tokens are stored already; v and
-                                          * k_norm are not used; not with norm_whole */
-    const float *v;               /* [n, n_head_kv * head_dim]; may be k as it was projected,
+    float *k;                            /* [n, n_head_kv * head_dim]; overwritten like q. NULL:
+                                          * keys and values of these tokens are stored already; v
+                                          * and k_norm are not used; not with norm_whole */
+    const float *v;                      /* [n, n_head_kv * head_dim]; may be k as it was projected,
                                           * unless norm_whole */
-    const float *q_norm, *k_norm; /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
+    const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
                                           * and [n_head_kv * head_dim] */
-    bool norm_whole;              /* one norm over all heads of q, one over all of k; both
+    bool norm_whole;                     /* one norm over all heads of q, one over all of k; both
                                           * have weights */
-    bool norm_values;             /* norms each head of v, without weights */
+    bool norm_values;                    /* norms each head of v, without weights */
     float eps;
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
     int rope_dim;                        /* even, <= head_dim */
@@ -300,14 +300,15 @@ typedef struct gpu_attention {
     uint8_t *keys, *values;              /* [n_head_kv][kv_rows][head_dim in type kv] */
     int kv_rows;                         /* position p is in row p % kv_rows */
     int n_head, n_head_kv, head_dim;
-    int window;                         /* keys that a query attends to, its own included; 0: all */
+    int window;                          /* keys that a query attends to, its own included; 0:
+                                          * all */
     const float *sinks;                  /* [n_head], or NULL */
     float scale;
     const gpu_cursor *cursor;
     int n;                               /* tokens; n + window - 1 <= kv_rows */
-    int last;       /* upper bound of the batch's last position, which sizes the
-                                          * launch: a recording is valid up to it */
-    float *partial; /* gpu_attention_scratch() floats */
+    int last;                            /* upper bound of the batch's last position, which sizes
+                                          * the launch: a recording is valid up to it */
+    float *partial;                      /* gpu_attention_scratch() floats */
     uint32_t *counters;                  /* [GPU_FEW * n_head], zero before and after */
 } gpu_attention;
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim);

@@ -44,11 +44,11 @@ typedef struct gpu_expert_batch {
     const int32_t *order, *rank;
     int32_t *counts;                     /* NULL, or page-locked [n_expert]: gets the slots of each
                                           * expert; complete with the call whose first is 0 */
-    const float *sums; /* NULL, or [n, n_embd]: sums of the routed experts that are
-                                          * computed already; the banks are ignored */
-    bool contract;     /* weights in blocks follow the contract, as for few tokens;
-                                          * else 16-bit activations. Float weights use 16 bits
-                                          * or exact F32 */
+    const float *sums;                   /* NULL, or [n, n_embd]: sums of the routed experts that
+                                          * are computed already; the banks are ignored */
+    bool contract;                       /* weights in blocks follow the contract, as for few
+                                          * tokens; else 16-bit activations. Float weights use 16
+                                          * bits or exact F32 */
 } gpu_expert_batch;
 
 /* Adds the chosen experts and the shared expert to the residual stream:
@@ -56,7 +56,8 @@ typedef struct gpu_expert_batch {
  * tokens the chosen experts follow the contract, and the shared one does where its types allow. */
 typedef struct gpu_expert_args {
     float *x;                            /* [n, n_embd] */
-    gpu_bank gate, up, down;            /* gate and up of one type, here and in the shared expert */
+    gpu_bank gate, up, down;             /* gate and up of one type, here and in the shared
+                                          * expert */
     gpu_activation act;                  /* of both */
     gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: no shared expert */
     const float *sigma;                  /* [n]: factor of the shared expert */
@@ -99,8 +100,8 @@ enum { GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MO
  * of their own.
  *
  * Questions are numbered from 1 on, modulo 2^28. A layer whose experts are all GPU_HOT is quiet: it
- * writes its number with GPU_QUIET and goes on without a reply. So the host can miss the number of a
- * quiet layer, but never that of a question. */
+ * writes its number with GPU_QUIET and goes on without a reply. So the host can miss the number of
+ * a quiet layer, but never that of a question. */
 #define GPU_CODES 2u
 #define GPU_QUIET 1u
 #define GPU_NUMBERS 0x0FFFFFFFu
@@ -174,17 +175,17 @@ typedef struct gpu_with_host {
     const uint64_t *slabs;               /* [n_expert, 3] addresses of gate, up, down in page-locked
                                           * RAM, 0: not in RAM; the table is in RAM or VRAM. NULL:
                                           * nothing is fetched */
-    const uint8_t *fetch; /* device [2, GPU_FETCH_COUNTS]: of m cold experts the first
-                                          * fetch[GPU_FETCH_COUNTS + m] are fetched whole, then down
-                                          * slabs of fetch[m], as far as they are in RAM and fit the
-                                          * pad */
-    uint32_t *chosen;     /* NULL, or page-locked [n * k]: gets the choices of every
+    const uint8_t *fetch;                /* device [2, GPU_FETCH_COUNTS]: of m cold experts the
+                                          * first fetch[GPU_FETCH_COUNTS + m] are fetched whole,
+                                          * then down slabs of fetch[m], as far as they are in RAM
+                                          * and fit the pad */
+    uint32_t *chosen;                    /* NULL, or page-locked [n * k]: gets the choices of every
                                           * layer, as id | gpu_where << 16; complete with the
                                           * operation, or with the number of its own or a later
                                           * question, or of a layer that closes */
-    bool closes;          /* the token's last layer: its number says, quiet or not,
+    bool closes;                         /* the token's last layer: its number says, quiet or not,
                                           * that all choices of the token are in RAM */
-    uint8_t *pad;         /* VRAM for fetched slabs, gpu_with_host_pad() bytes */
+    uint8_t *pad;                        /* VRAM for fetched slabs, gpu_with_host_pad() bytes */
     int pad_down, pad_all;               /* most slots fetched of either kind */
     bool one_stream;                     /* fetches before the hot experts, not parallel to them;
                                           * predictions are off */
@@ -222,9 +223,9 @@ typedef struct gpu_prefer {
     int n, n_expert, k;                  /* at most GPU_FEW, 1024, 32 */
     int32_t *ids;                        /* [n, k], for gpu_expert_args */
     float *gates;                        /* [n, k] */
-    uint32_t *wanted; /* NULL, or page-locked [n * k]: gets the model's own choice
-                                          * as id | gpu_where << 16, GPU_HOT or GPU_COLD; complete
-                                          * with the operation */
+    uint32_t *wanted;                    /* NULL, or page-locked [n * k]: gets the model's own
+                                          * choice as id | gpu_where << 16, GPU_HOT or GPU_COLD;
+                                          * complete with the operation */
 } gpu_prefer;
 void gpu_prefer_hot(gpu *g, const gpu_prefer *a);
 
@@ -268,7 +269,8 @@ void gpu_copy_queue_free(gpu *g, gpu_copy_queue *m);     /* NULL is fine; waits 
 void gpu_copy_queue_copy(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes);
 /* From VRAM to RAM. */
 void gpu_copy_queue_save(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes);
-void gpu_copy_queue_record(gpu *g, gpu_copy_queue *m, int i); /* event i, after the copies so far */
+/* Event i, after the copies so far. */
+void gpu_copy_queue_record(gpu *g, gpu_copy_queue *m, int i);
 /* 1: the copies before event i have arrived, for the host and for all later operations; 0: not yet;
  * < 0: failure. */
 int gpu_copy_queue_passed(gpu *g, gpu_copy_queue *m, int i, err_ctx *err);
