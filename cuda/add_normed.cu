@@ -91,7 +91,7 @@ static __device__ __forceinline__ void fetch_ahead(const float *from, int cols)
 /* Sixteen bytes at a time: cols is a multiple of 4, and all vectors begin at multiples of 16. At
  * most 64 registers, so that a block fits beside one of the product before it and starts early:
  * that is why x and the last gain, which are needed last, come during the second sum. */
-static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(frame f, const gpu_normed a,
+static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(tracer f, const gpu_normed a,
                                                                 double share)
 {
     const size_t first = (size_t)blockIdx.x * a.cols;
@@ -171,7 +171,7 @@ static __device__ __forceinline__ float sum_at(const gpu_normed &a, size_t at, i
     return __fadd_rn(v, w);
 }
 
-static __global__ void __launch_bounds__(THREADS) add_normed(frame f, const gpu_normed a)
+static __global__ void __launch_bounds__(THREADS) add_normed(tracer f, const gpu_normed a)
 {
     const size_t first = (size_t)blockIdx.x * a.cols;
     double p = 0.0, q = 0.0;

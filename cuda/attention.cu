@@ -3,12 +3,12 @@
 #include "cuda/attention_decode.cuh"
 #include "cuda/attention_prompt_split_kv.cuh"
 
-static_assert(PART_TOKENS <= GPU_FEW * MAX_RUNS, "both kinds have room in gpu_attention.partial");
+static_assert(PART_TOKENS <= GPU_FEW * MAX_RANGES, "both kinds have room in gpu_attention.partial");
 
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
 {
     (void)g;
-    return (size_t)GPU_FEW * (size_t)n_head * MAX_RUNS * ((size_t)head_dim + 2);
+    return (size_t)GPU_FEW * (size_t)n_head * MAX_RANGES * ((size_t)head_dim + 2);
 }
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
@@ -22,7 +22,7 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
 static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 {
     gpu_attention rest = *a;
-    attend_norm_whole(g, a);
+    attention_norm_whole(g, a);
     rest.q_norm = rest.k_norm = NULL;
     return rest;
 }
@@ -30,8 +30,8 @@ static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 void gpu_attend(gpu *g, const gpu_attention *whole)
 {
     const gpu_attention rest = whole->norm_whole ? whole_norms(g, whole) : *whole, *a = &rest;
-    if (a->n > 1) attend_prepare(g, a);
-    if (a->n > GPU_FEW && attend_many_fits(g, a)) attend_many(g, a);
+    if (a->n > 1) attention_prepare(g, a);
+    if (a->n > GPU_FEW && attention_prompt_fits(g, a)) attention_prompt(g, a);
     else if (a->kv == GPU_KV_F32) attention_decode_f32(g, a);
     else if (a->kv == GPU_KV_F16) attention_decode_f16(g, a);
     else attention_decode_q8(g, a);

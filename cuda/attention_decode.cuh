@@ -43,13 +43,13 @@ template <int KV, int DIM> struct key_batch {
      * the run, which is not longer than the store. */
     static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
                                                 const gpu_attention &a, const uint8_t *rows,
-                                                int key0, int end, int line_wrap)
+                                                int key0, int end, int ring_end)
     {
         const int lane = threadIdx.x % 32, d = lane % S::LANES * 8;
         #pragma unroll
         for (int i = 0; i < S::ROUNDS; i++) {
             const int key = key0 + i * S::KEYS + lane / S::LANES;
-            const int row = key >= line_wrap ? key - line_wrap : key - line_wrap + a.kv_rows;
+            const int row = key >= ring_end ? key - ring_end : key - ring_end + a.kv_rows;
             #pragma unroll
             for (int p = 0; p < S::PIECES; p++) {
                 to[i][p] = {};
@@ -63,7 +63,7 @@ template <int KV, int DIM> struct key_batch {
 
 /* WHOLE: r.whole */
 template <int KV, int DIM, int HEADS, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_args r)
+static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const range_args r)
 {
     typedef key_shape<DIM> S;
     enum { LANES = S::LANES, KEYS = S::KEYS, PIECES = S::PIECES, ROUNDS = S::ROUNDS };
@@ -78,13 +78,13 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     __shared__ __align__(16) uint8_t fresh[2][DIM * 4];          /* their rows */
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
     const int warp = warp_index(), lane = threadIdx.x % 32, d = lane % LANES * 8;
-    const run_place where = place_of<HEADS>(r, kv_row<KV>::bytes(DIM), WHOLE);
+    const range_work where = work_of<HEADS>(r, kv_row<KV>::bytes(DIM), WHOLE);
     const int n_head = where.n_head, own = where.own, end = where.end;
     const int old_end = own >= 0 ? own : end;
     key_batch<KV, DIM> batch;
 
     pdl_begin(f);
-    if (where.run >= where.n_run) {
+    if (where.range >= where.n_range) {
         pdl_wait(f);
         pdl_end(f);
         return;
@@ -92,9 +92,9 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
     int key0 = where.begin + warp * KEYS * ROUNDS;
     head_maker<DIM> maker;
     if (!WHOLE) pdl_wait(f);
-    const int line_wrap = (where.begin + a.kv_rows - 1) / a.kv_rows * a.kv_rows;
-    batch.load(batch.k, a, where.keys, key0, old_end, line_wrap);
-    batch.load(batch.v, a, where.values, key0, old_end, line_wrap);
+    const int ring_end = (where.begin + a.kv_rows - 1) / a.kv_rows * a.kv_rows;
+    batch.load(batch.k, a, where.keys, key0, old_end, ring_end);
+    batch.load(batch.v, a, where.values, key0, old_end, ring_end);
     if (WHOLE && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
     if (WHOLE) pdl_wait(f);
 
@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
             }
         }
         const int next = key0 + WARPS * KEYS * ROUNDS;
-        if (next < end) batch.load(batch.k, a, where.keys, next, old_end, line_wrap);
+        if (next < end) batch.load(batch.k, a, where.keys, next, old_end, ring_end);
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const bool inside = key0 + i * KEYS + lane / LANES < end;
@@ -180,7 +180,7 @@ static __global__ void __launch_bounds__(THREADS) attend_run(frame f, const run_
                         o[h][8 * p + c] = fmaf(score[i][h], v[c], o[h][8 * p + c]);
             }
         }
-        if (next < end) batch.load(batch.v, a, where.values, next, old_end, line_wrap);
+        if (next < end) batch.load(batch.v, a, where.values, next, old_end, ring_end);
         key0 = next;
     }
 
@@ -236,11 +236,12 @@ template <int KV, int DIM, int HEADS>
 static void launch_heads(gpu *g, const gpu_attention *a, int keys)
 {
     const int rows = rows_of_heads(a, HEADS), each_sm = HEADS < FEW_HEADS ? 2 : 1;
-    const int max_runs = a->n > GPU_FEW ? 1 : runs_for(a, keys, each_sm * g->n_sm / rows);
-    const run_args r = { *a, a->n_head / a->n_head_kv, rows / a->n_head_kv, max_runs, a->n == 1 };
+    const int max_ranges = a->n > GPU_FEW ? 1 : ranges_for(a, keys, each_sm * g->n_sm / rows);
+    const range_args r = { *a, a->n_head / a->n_head_kv, rows / a->n_head_kv, max_ranges,
+                           a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
-           r.whole ? attend_run<KV, DIM, HEADS, true> : attend_run<KV, DIM, HEADS, false>,
-           dim3((unsigned)r.max_runs, (unsigned)rows, (unsigned)a->n), THREADS, 0, r);
+           r.whole ? decode_range<KV, DIM, HEADS, true> : decode_range<KV, DIM, HEADS, false>,
+           dim3((unsigned)r.max_ranges, (unsigned)rows, (unsigned)a->n), THREADS, 0, r);
     launch_merge<DIM>(g, r);
 }
 
@@ -248,7 +249,7 @@ static void launch_heads(gpu *g, const gpu_attention *a, int keys)
  * key takes a whole warp: then each of its heads takes five shuffles. */
 template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
 {
-    const int runs = (int)ceil_div((uint64_t)keys, (uint64_t)run_keys(DIM)) * a->n;
+    const int runs = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * a->n;
     const auto has_room = [&](int heads) { return rows_of_heads(a, heads) * runs <= 4 * g->n_sm; };
     if constexpr (DIM >= 256) {
         if (has_room(1)) {
@@ -260,7 +261,7 @@ template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a
     else launch_heads<KV, DIM, FEW_HEADS>(g, a, keys);
 }
 
-template <int KV, int DIM> static void launch_runs(gpu *g, const gpu_attention *a)
+template <int KV, int DIM> static void launch_ranges(gpu *g, const gpu_attention *a)
 {
     const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
     if (keys < MANY_KEYS) launch_low<KV, DIM>(g, a, keys);
@@ -278,17 +279,17 @@ template <int KV> static void launch_large(gpu *g, const gpu_attention *a)
 template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
 {
     switch (a->head_dim) {
-    case 32: launch_runs<KV, 32>(g, a); break;
-    case 64: launch_runs<KV, 64>(g, a); break;
-    case 128: launch_runs<KV, 128>(g, a); break;
-    case 256: launch_runs<KV, 256>(g, a); break;
+    case 32: launch_ranges<KV, 32>(g, a); break;
+    case 64: launch_ranges<KV, 64>(g, a); break;
+    case 128: launch_ranges<KV, 128>(g, a); break;
+    case 256: launch_ranges<KV, 256>(g, a); break;
     case 512: launch_large<KV>(g, a); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
     }
 }
 
-/* gpu_attend for up to GPU_FEW tokens, or more with heads of 512, after attend_prepare if there are
- * several. */
+/* gpu_attend for up to GPU_FEW tokens, or more with heads of 512, after attention_prepare if
+ * there are several. */
 void attention_decode_f32(gpu *g, const gpu_attention *a);
 void attention_decode_f16(gpu *g, const gpu_attention *a);
 void attention_decode_q8(gpu *g, const gpu_attention *a);

@@ -20,7 +20,7 @@ static __device__ __forceinline__ uint32_t two_halves(float low, float high)
 }
 
 template <int DIM>
-static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const run_args r)
+static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const range_args r)
 {
     enum { CHUNKS = DIM / 32, STEPS = DIM / 16, PASS = DIM > 128 ? DIM / 2 : DIM };
     const gpu_attention &a = r.a;
@@ -29,13 +29,13 @@ static __global__ void __launch_bounds__(THREADS) attend_tiles(frame f, const ru
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
     __shared__ float own_head[2][DIM];
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
-    const run_place where = place_of<MAX_HEADS>(r, DIM * sizeof(__half), r.whole);
+    const range_work where = work_of<MAX_HEADS>(r, DIM * sizeof(__half), r.whole);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     head_maker<DIM> maker;
 
     pdl_begin(f);
     pdl_wait(f);
-    if (where.run >= where.n_run) {
+    if (where.range >= where.n_range) {
         pdl_end(f);
         return;
     }
@@ -157,10 +157,10 @@ template <int DIM> static void launch_tiles(gpu *g, const gpu_attention *a, int 
     const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, MAX_HEADS);
     const unsigned rows = (unsigned)(a->n_head_kv * n_part);
     const int together = DIM > 128 ? 1 : DIM > 64 ? 2 : 3;       /* blocks per SM */
-    const run_args r = { *a, group, n_part, runs_for(a, keys, together * g->n_sm / (int)rows),
+    const range_args r = { *a, group, n_part, ranges_for(a, keys, together * g->n_sm / (int)rows),
                          a->n == 1 };
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * DIM * sizeof(__half) * 2,
-           attend_tiles<DIM>, dim3((unsigned)r.max_runs, rows, (unsigned)a->n), THREADS, 0, r);
+           decode_tiles<DIM>, dim3((unsigned)r.max_ranges, rows, (unsigned)a->n), THREADS, 0, r);
     launch_merge<DIM>(g, r);
 }
 

@@ -13,42 +13,44 @@
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
-    MAX_RUNS = 64, MERGE_RUNS = 32       /* at most, and merged by the block that finishes last */
+    MAX_RANGES = 64, MERGE_RANGES = 32   /* at most, and merged by the block that finishes last */
 };
 
 /* Least length of a run: what all warps ask for at once (key_batch) where heads have 64, 128 or 256
  * dimensions. */
-static __host__ __device__ __forceinline__ int run_keys(int dim)
+static __host__ __device__ __forceinline__ int least_range_keys(int dim)
 {
     return dim > 128 ? 32 : dim > 64 ? 64 : 128;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-typedef struct run_args {
+typedef struct range_args {
     gpu_attention a;
     int group;                           /* queries of a key head */
     int n_part;                          /* blocks that share them */
-    int max_runs;
+    int max_ranges;
     bool whole;                          /* norm, rotation and store are to be done here */
-} run_args;
+} range_args;
 
 static const float LOG2_E = 1.44269504f;
 
 /* How a token's keys are cut. */
-typedef struct run_plan {
-    int lowest, n_key, per_run, n_run;
-} run_plan;
+typedef struct range_plan {
+    int lowest, n_key, range_keys, n_range;
+} range_plan;
 
-static __device__ __forceinline__ run_plan plan_runs(const gpu_attention &a, int t, int max_runs)
+static __device__ __forceinline__ range_plan plan_ranges(const gpu_attention &a, int t,
+                                                         int max_ranges)
 {
     const int pos = a.cursor->pos + t;
-    run_plan p;
+    range_plan p;
     p.lowest = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     p.n_key = pos - p.lowest + 1;
-    const int each = (p.n_key + max_runs - 1) / max_runs;
-    p.per_run = max_runs == 1 ? p.n_key : max(run_keys(a.head_dim), (each + 15) / 16 * 16);
-    p.n_run = (p.n_key + p.per_run - 1) / p.per_run;
+    const int each = (p.n_key + max_ranges - 1) / max_ranges;
+    p.range_keys =
+        max_ranges == 1 ? p.n_key : max(least_range_keys(a.head_dim), (each + 15) / 16 * 16);
+    p.n_range = (p.n_key + p.range_keys - 1) / p.range_keys;
     return p;
 }
 
@@ -113,33 +115,33 @@ template <int DIM> static __device__ __forceinline__ void norm_value(float *x, f
 }
 
 /* What a block has to do. */
-typedef struct run_place {
+typedef struct range_work {
     int t, kv_head, head0, n_head;       /* token; key head; query heads */
-    int run, n_run, begin, end;          /* keys */
+    int range, n_range, begin, end;      /* keys */
     int own;                             /* the key that is made here, or -1 */
     int n_make;                          /* heads to be prepared: queries, own key and value */
     size_t row_bytes;
     uint8_t *keys, *values;              /* of the key head */
     uint8_t *own_row[2];                 /* of the key that is made here, and of its value */
-} run_place;
+} range_work;
 
 /* whole: r.whole, for the compiler to know where the caller does. */
 template <int HEADS>
-static __device__ __forceinline__ run_place place_of(const run_args &r, size_t row_bytes,
+static __device__ __forceinline__ range_work work_of(const range_args &r, size_t row_bytes,
                                                      bool whole)
 {
     const gpu_attention &a = r.a;
-    run_place w;
+    range_work w;
     w.t = blockIdx.z;
     w.kv_head = blockIdx.y / r.n_part;
     w.head0 = w.kv_head * r.group + (blockIdx.y - w.kv_head * r.n_part) * HEADS;
     w.n_head = min((int)HEADS, (w.kv_head + 1) * r.group - w.head0);
-    const run_plan p = plan_runs(a, w.t, r.max_runs);
-    w.run = blockIdx.x;
-    w.n_run = p.n_run;
-    w.begin = p.lowest + w.run * p.per_run;
-    w.end = min(w.begin + p.per_run, p.lowest + p.n_key);
-    w.own = whole && a.k && w.run == p.n_run - 1 ? w.end - 1 : -1;
+    const range_plan p = plan_ranges(a, w.t, r.max_ranges);
+    w.range = blockIdx.x;
+    w.n_range = p.n_range;
+    w.begin = p.lowest + w.range * p.range_keys;
+    w.end = min(w.begin + p.range_keys, p.lowest + p.n_key);
+    w.own = whole && a.k && w.range == p.n_range - 1 ? w.end - 1 : -1;
     w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
     w.row_bytes = row_bytes;
     w.keys = a.keys + (size_t)w.kv_head * a.kv_rows * row_bytes;
@@ -156,9 +158,9 @@ static __device__ __forceinline__ run_place place_of(const run_args &r, size_t r
  * begun the warp's first. own: room for key and value; fresh: their rows as they are stored, too,
  * or NULL. The block must synchronise before anybody reads them. */
 template <int KV, int DIM, int HEADS>
-static __device__ __forceinline__ void make_heads(const run_args &r, const run_place &w, bool whole,
-                                                  float (*queries)[DIM], float (*own)[DIM],
-                                                  uint8_t (*fresh)[DIM * 4],
+static __device__ __forceinline__ void make_heads(const range_args &r, const range_work &w,
+                                                  bool whole, float (*queries)[DIM],
+                                                  float (*own)[DIM], uint8_t (*fresh)[DIM * 4],
                                                   head_maker<DIM> &maker)
 {
     const gpu_attention &a = r.a;
@@ -193,38 +195,38 @@ static __device__ __forceinline__ void make_heads(const run_args &r, const run_p
 /* Where a run leaves what it found of a head: its sum of values, undivided, and after all of those
  * its maximum and its sum of weights. head: counted over all tokens. */
 template <int DIM>
-static __device__ __forceinline__ float *run_values(const run_args &r, size_t head, int run)
+static __device__ __forceinline__ float *range_values(const range_args &r, size_t head, int range)
 {
-    return r.a.partial + (head * r.max_runs + run) * DIM;
+    return r.a.partial + (head * r.max_ranges + range) * DIM;
 }
 
 template <int DIM>
-static __device__ __forceinline__ float2 *run_stats(const run_args &r, size_t head, int run)
+static __device__ __forceinline__ float2 *range_stats(const range_args &r, size_t head, int range)
 {
-    float *behind = r.a.partial + (size_t)GPU_FEW * r.a.n_head * MAX_RUNS * DIM;
-    return (float2 *)behind + head * r.max_runs + run;
+    float *behind = r.a.partial + (size_t)GPU_FEW * r.a.n_head * MAX_RANGES * DIM;
+    return (float2 *)behind + head * r.max_ranges + range;
 }
 
 /* The whole block merges the runs of n_head heads from head0 on, HEADS at most; sinks are added
  * here. Threads take four dimensions each; if HEADS leave threads over, these share the runs. What
  * is read first is asked for before the weights are known: all of it where runs are many, since
  * nothing else is in registers there. */
-template <int DIM, int HEADS, int RUNS>
-static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run, int t, int head0,
-                                                   int n_head)
+template <int DIM, int HEADS, int RANGES>
+static __device__ __forceinline__ void merge_heads(const range_args &r, int n_range, int t,
+                                                   int head0, int n_head)
 {
     enum {
         QUADS = DIM / 4,                         /* threads of a head */
         TOGETHER = HEADS * QUADS <= THREADS ? HEADS : THREADS / QUADS,
         SHARES = THREADS / (TOGETHER * QUADS),
-        MANY = RUNS / SHARES < 16 ? RUNS / SHARES : 16,
-        ASKED = RUNS > MERGE_RUNS ? MANY : SHARES < 8 ? 4 : 2,   /* quads asked for at a time */
-        EACH = (RUNS + 31) / 32                  /* runs of a lane */
+        MANY = RANGES / SHARES < 16 ? RANGES / SHARES : 16,
+        ASKED = RANGES > MERGE_RANGES ? MANY : SHARES < 8 ? 4 : 2,  /* quads asked for at a time */
+        EACH = (RANGES + 31) / 32                /* runs of a lane */
     };
     static_assert((HEADS & (HEADS - 1)) == 0 && THREADS % (TOGETHER * QUADS) == 0, "even shares");
     static_assert(SHARES == 1 || TOGETHER == HEADS, "shares are found once");
     const gpu_attention &a = r.a;
-    __shared__ float factor[HEADS][RUNS];
+    __shared__ float factor[HEADS][RANGES];
     __shared__ __align__(16) float4 found[SHARES][TOGETHER * QUADS];
     const size_t first = (size_t)t * a.n_head + head0;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -235,21 +237,21 @@ static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run,
         #pragma unroll
         for (int c = 0; c < ASKED; c++) {
             const int i = i0 + c * SHARES;
-            if (i < n_run && h < n_head)
-                v[c] = __ldcg((const float4 *)run_values<DIM>(r, first + h, i) + quad % QUADS);
+            if (i < n_range && h < n_head)
+                v[c] = __ldcg((const float4 *)range_values<DIM>(r, first + h, i) + quad % QUADS);
         }
     };
 
     ask(0, share);
     for (int h = warp; h < n_head; h += WARPS) {         /* a warp for each head's weights */
         float top = a.sinks ? a.sinks[head0 + h] * LOG2_E : -INFINITY, total = 0.0f;
-        const float output_file = top;
+        const float sink = top;
         float2 stats[EACH];
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
             stats[i] = make_float2(-INFINITY, 0.0f);
-            if (lane + 32 * i < n_run)
-                stats[i] = __ldcg(run_stats<DIM>(r, first + h, lane + 32 * i));
+            if (lane + 32 * i < n_range)
+                stats[i] = __ldcg(range_stats<DIM>(r, first + h, lane + 32 * i));
             top = fmaxf(top, stats[i].x);
         }
         #pragma unroll
@@ -257,11 +259,11 @@ static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run,
         #pragma unroll
         for (int i = 0; i < EACH; i++)
             total = fmaf(stats[i].y, power_of_2(stats[i].x - top), total);
-        total = warp_sum(total) + power_of_2(output_file - top);
+        total = warp_sum(total) + power_of_2(sink - top);
         const float inverse = 1.0f / total;
         #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (lane + 32 * i < n_run)
+            if (lane + 32 * i < n_range)
                 factor[h][lane + 32 * i] = power_of_2(stats[i].x - top) * inverse;
     }
     __syncthreads();
@@ -269,12 +271,12 @@ static __device__ __forceinline__ void merge_heads(const run_args &r, int n_run,
         const int h = h0 + quad / QUADS;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (h0 > 0) ask(h0, share);
-        for (int i0 = share; i0 < n_run; i0 += ASKED * SHARES) {
+        for (int i0 = share; i0 < n_range; i0 += ASKED * SHARES) {
             if (i0 > share) ask(h0, i0);
             #pragma unroll
             for (int c = 0; c < ASKED; c++) {
                 const int i = i0 + c * SHARES;
-                if (i >= n_run || h >= n_head) break;
+                if (i >= n_range || h >= n_head) break;
                 const float w = factor[h][i];
                 sum.x = fmaf(w, v[c].x, sum.x);
                 sum.y = fmaf(w, v[c].y, sum.y);
@@ -312,23 +314,23 @@ static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS
 
 /* Dimension c of head h of a block's run: undivided for the merge, or finished if it is alone. */
 template <int DIM>
-static __device__ __forceinline__ void store_value(const run_args &r, const run_place &w, int h,
+static __device__ __forceinline__ void store_value(const range_args &r, const range_work &w, int h,
                                                    int c, float value, float2 stats)
 {
     const size_t head = (size_t)w.t * r.a.n_head + w.head0 + h;
-    if (w.n_run == 1) {
+    if (w.n_range == 1) {
         if (r.a.sinks) stats.y += power_of_2(r.a.sinks[w.head0 + h] * LOG2_E - stats.x);
         r.a.out[head * DIM + c] = value / stats.y;
         return;
     }
-    run_values<DIM>(r, head, w.run)[c] = value;
-    if (c == 0) *run_stats<DIM>(r, head, w.run) = stats;
+    range_values<DIM>(r, head, w.range)[c] = value;
+    if (c == 0) *range_stats<DIM>(r, head, w.range) = stats;
 }
 
 /* Joins what a block's warps found: PASS dimensions of its heads, from `first` on. The block has
  * synchronised, and does again. */
 template <int DIM, int PASS, int HEADS>
-static __device__ __forceinline__ void store_pass(const run_args &r, const run_place &where,
+static __device__ __forceinline__ void store_pass(const range_args &r, const range_work &where,
                                                   const float (*found)[HEADS][PASS],
                                                   const float (*top)[MAX_HEADS],
                                                   const float (*sum)[MAX_HEADS], int first)
@@ -356,43 +358,43 @@ static __device__ __forceinline__ uint32_t count_done(uint32_t *counter)
 /* By all threads of all blocks of a token and some heads of it, once their runs are stored and they
  * have synchronised. */
 template <int DIM, int HEADS>
-static __device__ __forceinline__ void merge_if_last(const run_args &r, const run_place &w)
+static __device__ __forceinline__ void merge_if_last(const range_args &r, const range_work &w)
 {
     __shared__ bool is_last;
-    if (w.n_run == 1 || r.max_runs > MERGE_RUNS) return;
+    if (w.n_range == 1 || r.max_ranges > MERGE_RANGES) return;
     uint32_t *counter = r.a.counters + (size_t)w.t * r.a.n_head + blockIdx.y;
-    if (threadIdx.x == 0) is_last = count_done(counter) == (uint32_t)w.n_run - 1;
+    if (threadIdx.x == 0) is_last = count_done(counter) == (uint32_t)w.n_range - 1;
     __syncthreads();
     if (!is_last) return;
-    merge_heads<DIM, HEADS, MERGE_RUNS>(r, w.n_run, w.t, w.head0, w.n_head);
+    merge_heads<DIM, HEADS, MERGE_RANGES>(r, w.n_range, w.t, w.head0, w.n_head);
     if (threadIdx.x == 0) *counter = 0;
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* As many runs as can be active at a time, but none shorter than run_keys. */
-static inline int runs_for(const gpu_attention *a, int keys, int room)
+/* As many runs as can be active at a time, but none shorter than least_range_keys. */
+static inline int ranges_for(const gpu_attention *a, int keys, int room)
 {
-    const int useful = (int)ceil_div(keys, run_keys(a->head_dim)),
+    const int useful = (int)ceil_div(keys, least_range_keys(a->head_dim)),
               n = useful < room ? useful : room;
-    return n < 1 ? 1 : n > MAX_RUNS ? MAX_RUNS : n;
+    return n < 1 ? 1 : n > MAX_RANGES ? MAX_RANGES : n;
 }
 
 template <int DIM>
-static __global__ void __launch_bounds__(THREADS) attend_merge(frame f, const run_args r)
+static __global__ void __launch_bounds__(THREADS) decode_merge(tracer f, const range_args r)
 {
     pdl_begin(f);
     pdl_wait(f);
-    const run_plan p = plan_runs(r.a, blockIdx.y, r.max_runs);
-    if (p.n_run > 1) merge_heads<DIM, 1, MAX_RUNS>(r, p.n_run, blockIdx.y, blockIdx.x, 1);
+    const range_plan p = plan_ranges(r.a, blockIdx.y, r.max_ranges);
+    if (p.n_range > 1) merge_heads<DIM, 1, MAX_RANGES>(r, p.n_range, blockIdx.y, blockIdx.x, 1);
     pdl_end(f);
 }
 
 /* Only where no block has merged them. */
-template <int DIM> static void launch_merge(gpu *g, const run_args &r)
+template <int DIM> static void launch_merge(gpu *g, const range_args &r)
 {
-    if (r.max_runs > MERGE_RUNS)
-        launch(g, "attention", 0, attend_merge<DIM>,
+    if (r.max_ranges > MERGE_RANGES)
+        launch(g, "attention", 0, decode_merge<DIM>,
                dim3((unsigned)r.a.n_head, (unsigned)r.a.n), THREADS, 0, r);
 }
 

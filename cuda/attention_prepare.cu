@@ -82,7 +82,7 @@ static __host__ __device__ __forceinline__ int heads_of(const gpu_attention &a)
 }
 
 template <int DIM>                       /* at most */
-static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_attention a)
+static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(tracer f, gpu_attention a)
 {
     enum { VALUES = DIM / 32 };
     __shared__ float shared[WARPS][DIM];
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(frame f, gpu_
 enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / 32 };
 
 /* A block for q of a token (y = 0), or for k, in place. */
-static __global__ void __launch_bounds__(NORM_THREADS) norm_whole(frame f, gpu_attention a)
+static __global__ void __launch_bounds__(NORM_THREADS) norm_whole(tracer f, gpu_attention a)
 {
     __shared__ double sums[NORM_WARPS];
     const bool is_q = blockIdx.y == 0;
@@ -160,14 +160,14 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_whole(frame f, gpu_a
     pdl_end(f);
 }
 
-void attend_norm_whole(gpu *g, const gpu_attention *a)
+void attention_norm_whole(gpu *g, const gpu_attention *a)
 {
     const uint64_t heads = (uint64_t)a->n * (uint64_t)(a->n_head + a->n_head_kv);
     launch(g, "attention", heads * (uint64_t)a->head_dim * sizeof(float), norm_whole,
            dim3((unsigned)a->n, 2), NORM_THREADS, 0, *a);
 }
 
-void attend_prepare(gpu *g, const gpu_attention *a)
+void attention_prepare(gpu *g, const gpu_attention *a)
 {
     const uint64_t heads = (uint64_t)a->n * (uint64_t)heads_of(*a);
     const uint64_t bytes = heads * (uint64_t)a->head_dim * sizeof(float);

@@ -11,14 +11,14 @@
  *
  * F16 and Q8_0 stores are multiplied on tensor cores, binary16 with F32 sums: queries and weights
  * are rounded to binary16, and so is what Q8_0 stands for. An F32 store is multiplied in F32.
- * attend_prepare has stored the keys and rotated the queries. */
+ * attention_prepare has stored the keys and rotated the queries. */
 #include "cuda/attention_prompt_split_kv.cuh"
 #include "cuda/batch.cuh"
 #include "loader/quant_blocks.h"
 
 /* ---- what a block's rows look at ------------------------------------------------------------- */
 
-static const float nothing_yet = -1e30f; /* below all scores, and finite: differences exist */
+static const float no_score = -1e30f; /* below all scores, and finite: differences exist */
 
 static __device__ __forceinline__ int lowest_key(int pos, int window)
 {
@@ -56,7 +56,7 @@ static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int p
 /* A tile's keys in the ring: n rows from row on, of which `run` lie before the ring's end and the
  * others at its beginning. Keys past the last one that is seen are not touched. */
 typedef struct ring_part {
-    int row, n, run;
+    int row, n, n_first;
 } ring_part;
 
 template <int KEYS>
@@ -65,13 +65,13 @@ static __device__ __forceinline__ ring_part ring_at(const gpu_attention &a, int 
     ring_part p;
     p.row = key % a.kv_rows;
     p.n = min(KEYS, end - key);
-    p.run = min(p.n, a.kv_rows - p.row);
+    p.n_first = min(p.n, a.kv_rows - p.row);
     return p;
 }
 
 static __device__ __forceinline__ int ring_row(const ring_part &p, int r)
 {
-    return r < p.run ? p.row + r : r - p.run;
+    return r < p.n_first ? p.row + r : r - p.n_first;
 }
 
 /* Copies the same rows of N stores to N tiles in shared memory, in pieces of 16 bytes; rows without
@@ -123,7 +123,7 @@ struct shape {
 
 /* Offset of a piece of 8 values in a tile: any eight rows' pieces of one column, and any eight
  * neighbouring pieces of a row, lie in different banks. */
-template <int DIM> static __device__ __forceinline__ int place_of(int row, int piece)
+template <int DIM> static __device__ __forceinline__ int tile_offset(int row, int piece)
 {
     const int turn = DIM >= 64 ? row & 7 : row >> 1 & 3;
     return row * DIM * 2 + (piece ^ turn) * 16;
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attent
             v.z = pack_f16(hi.x * scale, hi.y * scale);
             v.w = pack_f16(hi.z * scale, hi.w * scale);
         }
-        *(uint4 *)(to + place_of<S::DIM>(r, c)) = v;
+        *(uint4 *)(to + tile_offset<S::DIM>(r, c)) = v;
     }
 }
 
@@ -174,9 +174,9 @@ static __device__ __forceinline__ raw_part raw_of(const uint8_t *rows, const rin
     raw_part w;
     w.lead[0] = (int)((uintptr_t)(rows + (size_t)p.row * S::STORED) & 15);
     w.lead[1] = (int)((uintptr_t)rows & 15);
-    w.second = (w.lead[0] + p.run * S::STORED + 15) & ~15;
+    w.second = (w.lead[0] + p.n_first * S::STORED + 15) & ~15;
     w.end = w.second;
-    if (p.run < p.n) w.end += (w.lead[1] + (p.n - p.run) * S::STORED + 15) & ~15;
+    if (p.n_first < p.n) w.end += (w.lead[1] + (p.n - p.n_first) * S::STORED + 15) & ~15;
     return w;
 }
 
@@ -214,8 +214,8 @@ static __device__ __forceinline__ void widen_raw(uint8_t *to, const uint8_t *raw
         const int r = i / S::PIECES, c = i % S::PIECES;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (r < p.n) {
-            const int block = (r < p.run ? w.lead[0] + r * S::STORED
-                                         : w.second + w.lead[1] + (r - p.run) * S::STORED) +
+            const int block = (r < p.n_first ? w.lead[0] + r * S::STORED
+                                         : w.second + w.lead[1] + (r - p.n_first) * S::STORED) +
                               c / 4 * (int)sizeof(block_q8_0);
             const int at = block + (int)offsetof(block_q8_0, quants) + 8 * (c % 4);
             const uint32_t *words = (const uint32_t *)(raw + (at & ~3));
@@ -225,7 +225,7 @@ static __device__ __forceinline__ void widen_raw(uint8_t *to, const uint8_t *raw
             const uint2 hi = widen_codes(__funnelshift_r(words[1], words[2], shift), d);
             v = make_uint4(lo.x, lo.y, hi.x, hi.y);
         }
-        *(uint4 *)(to + place_of<S::DIM>(r, c)) = v;
+        *(uint4 *)(to + tile_offset<S::DIM>(r, c)) = v;
     }
 }
 
@@ -244,7 +244,7 @@ template <typename S>
 static __device__ __forceinline__ void load_queries(uint32_t a[4], const uint8_t *q, int row, int k,
                                                     int lane)
 {
-    load_tiles(a, q + place_of<S::DIM>(row + 8 * (lane / 8 % 2) + lane % 8, 2 * k + lane / 16));
+    load_tiles(a, q + tile_offset<S::DIM>(row + 8 * (lane / 8 % 2) + lane % 8, 2 * k + lane / 16));
 }
 
 /* scores[TILES * 16, KEYS] = queries * keys. kept: the warp's fragments, if kept. */
@@ -272,8 +272,8 @@ static __device__ __forceinline__ void score_tile(float (&s)[S::TILES][S::KEYS /
         #pragma unroll
         for (int j = 0; j < S::KEYS / 8; j += 2) {
             uint32_t b[4];               /* keys 8j .. 8j+7, then the next eight: two words each */
-            load_tiles(b, keys + place_of<S::DIM>(8 * j + 8 * (lane / 16) + lane % 8,
-                                                  2 * k + lane / 8 % 2));
+            load_tiles(b, keys + tile_offset<S::DIM>(8 * j + 8 * (lane / 16) + lane % 8,
+                                                     2 * k + lane / 8 % 2));
             #pragma unroll
             for (int i = 0; i < S::TILES; i++) {
                 mma_f16(s[i][j], a[i], b[0], b[1]);
@@ -362,8 +362,8 @@ static __device__ __forceinline__ void add_tile(row_state<S> &x,
         #pragma unroll
         for (int j = 0; j < S::COLS / 8; j += 2) {
             uint32_t b[4];               /* columns 8j .. 8j+7, then the next eight */
-            load_tiles_transposed(b, values + place_of<S::DIM>(16 * k + lane % 16,
-                                                               first / 8 + j + lane / 16));
+            load_tiles_transposed(b, values + tile_offset<S::DIM>(16 * k + lane % 16,
+                                                                  first / 8 + j + lane / 16));
             #pragma unroll
             for (int i = 0; i < S::TILES; i++) {
                 mma_f16(x.sum[i][j], a[i], b[0], b[1]);
@@ -386,12 +386,12 @@ static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_att
         for (int h = 0; h < 2; h++) {
             const int r = row + 16 * i + 8 * h + lane / 4;
             x.pos[i][h] = pos + min(r / group, a.n - 1);
-            x.top[i][h] = nothing_yet;
+            x.top[i][h] = no_score;
             x.total[i][h] = 0.0f;
             if (sinks) {
-                const float output_file = sinks[head_kv * group + r % group] * log2_e;
-                x.top[i][h] = fmaxf(output_file, nothing_yet);
-                if (lane % 4 == 0) x.total[i][h] = power_of_2(output_file - x.top[i][h]);
+                const float sink = sinks[head_kv * group + r % group] * log2_e;
+                x.top[i][h] = fmaxf(sink, no_score);
+                if (lane % 4 == 0) x.total[i][h] = power_of_2(sink - x.top[i][h]);
             }
         }
         #pragma unroll
@@ -439,7 +439,7 @@ static __device__ __forceinline__ void store_rows(const row_state<S> &x, const g
  * have left the previous tile: one barrier for each tile, and for Q8_0 a second one after the
  * widening. */
 template <typename S>
-static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(frame f,
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tracer f,
                                                                              gpu_attention a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
@@ -464,7 +464,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
             uint8_t *const to = tiles + turn * 2 * S::TILE_BYTES;
             uint8_t *const pair[2] = { to, to + S::TILE_BYTES };
             const uint8_t *const from[2] = { keys, values };
-            fetch_rows<S::KEYS, S::PIECES, S::THREADS>(pair, from, p, place_of<S::DIM>);
+            fetch_rows<S::KEYS, S::PIECES, S::THREADS>(pair, from, p, tile_offset<S::DIM>);
         }
         copy_commit();
     };
@@ -513,12 +513,12 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attend_tensor(fr
 
 /* 128 threads, 32 rows. A score is summed in runs of 64 dimensions, as the CPU does; sums of a
  * tile's weighted values are finished before they are added to those of the tiles before. */
-template <int DIM_, int KEYS_> struct plain_shape {
+template <int DIM_, int KEYS_> struct float_shape {
     enum {
         DIM = DIM_, KEYS = KEYS_, THREADS = 128, ROWS = FLOAT_QUERY_ROWS,
         STRIDE = DIM + 4,                /* floats: eight rows' pieces lie in different banks */
         P_STRIDE = KEYS + 4,
-        RUN = DIM < 64 ? DIM : 64,
+        CHUNK = DIM < 64 ? DIM : 64,             /* dimensions that a score sums first */
         GROUPS = DIM < 64 ? DIM / 4 : 16,        /* threads side by side in a row of the output */
         OUT_ROWS = ROWS * GROUPS / THREADS,      /* rows of the output that a thread has */
         PARTS = DIM / (4 * GROUPS),              /* columns of it, four at a time */
@@ -542,7 +542,7 @@ static __device__ __forceinline__ float4 add_scaled(float4 sum, float f, float4 
 
 /* p[ROWS, KEYS] = scores; a thread has rows i + 16, keys j + 8, ... */
 template <typename S>
-static __device__ __forceinline__ void plain_scores(float *p, const gpu_attention &a,
+static __device__ __forceinline__ void float_scores(float *p, const gpu_attention &a,
                                                     const float *q, const float *keys, int pos,
                                                     int row, int key)
 {
@@ -551,10 +551,10 @@ static __device__ __forceinline__ void plain_scores(float *p, const gpu_attentio
     const int group = a.n_head / a.n_head_kv;
     float s[2][N] = {};
 
-    for (int run = 0; run < S::DIM; run += S::RUN) {
+    for (int d0 = 0; d0 < S::DIM; d0 += S::CHUNK) {
         float sum[2][N] = {};
         #pragma unroll 4
-        for (int d = run; d < run + S::RUN; d += 4) {
+        for (int d = d0; d < d0 + S::CHUNK; d += 4) {
             float4 x[2], y[N];
             #pragma unroll
             for (int i = 0; i < 2; i++)
@@ -588,19 +588,19 @@ static __device__ __forceinline__ void plain_scores(float *p, const gpu_attentio
 /* Scores to weights. Four threads share a row; top and total are its state, the same in all four.
  * Returns the factor by which earlier sums shrink. */
 template <typename S>
-static __device__ __forceinline__ float plain_weights(float *p, float &top, float &total)
+static __device__ __forceinline__ float float_weights(float *p, float &top, float &total)
 {
-    float *const mine = p + threadIdx.x / 4 * S::P_STRIDE + threadIdx.x % 4;
+    float *const row_scores = p + threadIdx.x / 4 * S::P_STRIDE + threadIdx.x % 4;
     float largest = top, sum = 0.0f, shrink;
 
     #pragma unroll
-    for (int j = 0; j < S::KEYS; j += 4) largest = fmaxf(largest, mine[j]);
+    for (int j = 0; j < S::KEYS; j += 4) largest = fmaxf(largest, row_scores[j]);
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
     #pragma unroll
     for (int j = 0; j < S::KEYS; j += 4) {
-        const float w = expf(mine[j] - largest);
-        mine[j] = w;
+        const float w = expf(row_scores[j] - largest);
+        row_scores[j] = w;
         sum += w;
     }
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
@@ -613,7 +613,7 @@ static __device__ __forceinline__ float plain_weights(float *p, float &top, floa
 
 /* out = out * shrink + p * values; a thread has OUT_ROWS neighbouring rows. */
 template <typename S>
-static __device__ __forceinline__ void plain_sums(float4 (&out)[S::PARTS][S::OUT_ROWS],
+static __device__ __forceinline__ void float_sums(float4 (&out)[S::PARTS][S::OUT_ROWS],
                                                   const float *p, const float *values,
                                                   const float *shrink)
 {
@@ -649,7 +649,7 @@ static __device__ __forceinline__ void plain_sums(float4 (&out)[S::PARTS][S::OUT
 
 /* Keys of the next tile arrive while weights and sums are computed, values while scores are. */
 template <typename S>
-static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_attention a)
+static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_attention a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     float *const q = (float *)shared, *const k_tile = q + S::ROWS * S::STRIDE;
@@ -659,7 +659,7 @@ static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_a
     const int group = a.n_head / a.n_head_kv, n_row = a.n * group;
     const size_t store = (size_t)head_kv * a.kv_rows * S::DIM * sizeof(float);
     float4 out[S::PARTS][S::OUT_ROWS];
-    float top = nothing_yet, total = 0.0f;
+    float top = no_score, total = 0.0f;
 
     auto place = [](int r, int c) { return (r * S::STRIDE + 4 * c) * (int)sizeof(float); };
     auto fetch = [&](float *tile, const uint8_t *rows, int key, int end) {
@@ -687,9 +687,9 @@ static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_a
         *(float4 *)(q + r * S::STRIDE + c) = v;
     }
     if (a.sinks) {
-        const float output_file = a.sinks[head_kv * group + (row + threadIdx.x / 4) % group];
-        top = fmaxf(output_file, nothing_yet);
-        total = expf(output_file - top);
+        const float sink = a.sinks[head_kv * group + (row + threadIdx.x / 4) % group];
+        top = fmaxf(sink, no_score);
+        total = expf(sink - top);
     }
     #pragma unroll
     for (int part = 0; part < S::PARTS; part++)
@@ -701,28 +701,28 @@ static __global__ void __launch_bounds__(S::THREADS) attend_plain(frame f, gpu_a
         copy_wait<0>();                  /* keys */
         __syncthreads();                 /* from all threads; weights and values have been used */
         fetch(v_tile, a.values, key, span.end);
-        plain_scores<S>(p, a, q, k_tile, pos, row, key);
+        float_scores<S>(p, a, q, k_tile, pos, row, key);
         __syncthreads();                 /* scores are complete, keys have been used */
         fetch(k_tile, a.keys, key + S::KEYS, span.end);
-        const float shrink = plain_weights<S>(p, top, total);
+        const float shrink = float_weights<S>(p, top, total);
         if (threadIdx.x % 4 == 0) factor[threadIdx.x / 4] = shrink;
         copy_wait<1>();                  /* values */
         __syncthreads();
-        plain_sums<S>(out, p, v_tile, factor);
+        float_sums<S>(out, p, v_tile, factor);
     }
     __syncthreads();
     if (threadIdx.x % 4 == 0) factor[threadIdx.x / 4] = 1.0f / total;
     __syncthreads();
     #pragma unroll
     for (int r = 0; r < S::OUT_ROWS; r++) {
-        const int mine = threadIdx.x / S::GROUPS * S::OUT_ROWS + r, at = row + mine;
+        const int i = threadIdx.x / S::GROUPS * S::OUT_ROWS + r, at = row + i;
         if (at >= n_row) continue;
         const size_t head = (size_t)(at / group) * a.n_head + head_kv * group + at % group;
         #pragma unroll
         for (int part = 0; part < S::PARTS; part++) {
             const int c = (threadIdx.x % S::GROUPS + part * S::GROUPS) * 4;
             const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            *(float4 *)(a.out + head * S::DIM + c) = add_scaled(zero, factor[mine], out[part][r]);
+            *(float4 *)(a.out + head * S::DIM + c) = add_scaled(zero, factor[i], out[part][r]);
         }
     }
     pdl_end(f);
@@ -746,27 +746,27 @@ static uint64_t bytes_of(const gpu_attention *a)
            4 * dim * (uint64_t)a->n_head * (uint64_t)a->n;
 }
 
-template <typename S> static void run_tensor(gpu *g, const gpu_attention *a)
+template <typename S> static void launch_tensor(gpu *g, const gpu_attention *a)
 {
     const unsigned n_head = (unsigned)a->n_head_kv, n_block = blocks_of(a, S::ROWS);
     const int n_part = parts_for(a, g->n_sm * S::BLOCKS, (int)(n_head * n_block));
-    launch(g, "attention", bytes_of(a), attend_tensor<S>, dim3(n_head, n_block, (unsigned)n_part),
+    launch(g, "attention", bytes_of(a), prompt_tensor<S>, dim3(n_head, n_block, (unsigned)n_part),
            S::THREADS, S::SMEM, *a);
     if (n_part > 1) launch_add<S::DIM>(g, a, n_part);
 }
 
-template <typename S> static void run_plain(gpu *g, const gpu_attention *a)
+template <typename S> static void launch_float(gpu *g, const gpu_attention *a)
 {
-    launch(g, "attention", bytes_of(a), attend_plain<S>,
+    launch(g, "attention", bytes_of(a), prompt_float<S>,
            dim3((unsigned)a->n_head_kv, blocks_of(a, S::ROWS)), S::THREADS, S::SMEM, *a);
 }
 
 /* The first shape needs more shared memory than older chips have. */
-template <typename S, typename Smaller> static void run_tensor_fitting(gpu *g,
-                                                                       const gpu_attention *a)
+template <typename S, typename Smaller> static void launch_tensor_fitting(gpu *g,
+                                                                          const gpu_attention *a)
 {
-    if (S::SMEM <= g->smem_block) run_tensor<S>(g, a);
-    else run_tensor<Smaller>(g, a);
+    if (S::SMEM <= g->smem_block) launch_tensor<S>(g, a);
+    else launch_tensor<Smaller>(g, a);
 }
 
 /* Heads of 512, and the least that a chip must have for them. */
@@ -776,67 +776,67 @@ template <bool Q8> struct wide_shapes {
     typedef shape<512, 4, 1, 16, Q8, 1, 2> least;
 };
 
-template <bool Q8> static void run_wide(gpu *g, const gpu_attention *a)
+template <bool Q8> static void launch_wide(gpu *g, const gpu_attention *a)
 {
     typedef wide_shapes<Q8> of;
     /* with few tokens, smaller blocks: else half of the multiprocessors would have none */
     const bool many = 2 * blocks_of(a, of::large::ROWS) * (unsigned)a->n_head_kv >
                       (unsigned)g->n_sm;
-    if (many && of::large::SMEM <= g->smem_block) run_tensor<typename of::large>(g, a);
-    else if (many && of::medium::SMEM <= g->smem_block) run_tensor<typename of::medium>(g, a);
-    else run_tensor<typename of::least>(g, a);
+    if (many && of::large::SMEM <= g->smem_block) launch_tensor<typename of::large>(g, a);
+    else if (many && of::medium::SMEM <= g->smem_block) launch_tensor<typename of::medium>(g, a);
+    else launch_tensor<typename of::least>(g, a);
 }
 
-bool attend_many_fits(const gpu *g, const gpu_attention *a)
+bool attention_prompt_fits(const gpu *g, const gpu_attention *a)
 {
     if (a->head_dim <= 256) return true;
     return a->kv == GPU_KV_F16 ? wide_shapes<false>::least::SMEM <= g->smem_block :
            a->kv == GPU_KV_Q8_0 && wide_shapes<true>::least::SMEM <= g->smem_block;
 }
 
-template <bool Q8> static void run_halves(gpu *g, const gpu_attention *a)
+template <bool Q8> static void launch_halves(gpu *g, const gpu_attention *a)
 {
     typedef shape<256, 8, 1, 64, Q8, 1> large;
 
     switch (a->head_dim) {
-    case 32: run_tensor<shape<32, 4, 2, 64, Q8, 2>>(g, a); break;
-    case 64: run_tensor<shape<64, 4, 2, 64, Q8, 2>>(g, a); break;
-    case 128: run_tensor_fitting<shape<128, 8, 1, 64, Q8, 1>, shape<128, 8, 1, 32, Q8, 1>>(g, a);
+    case 32: launch_tensor<shape<32, 4, 2, 64, Q8, 2>>(g, a); break;
+    case 64: launch_tensor<shape<64, 4, 2, 64, Q8, 2>>(g, a); break;
+    case 128: launch_tensor_fitting<shape<128, 8, 1, 64, Q8, 1>, shape<128, 8, 1, 32, Q8, 1>>(g, a);
         break;
     case 256:
         /* with few tokens, smaller blocks: else half of the multiprocessors would have none */
         if (large::SMEM <= g->smem_block &&
             2 * blocks_of(a, large::ROWS) * (unsigned)a->n_head_kv > (unsigned)g->n_sm)
-            run_tensor<large>(g, a);
+            launch_tensor<large>(g, a);
         else
-            run_tensor_fitting<shape<256, 4, 1, 32, Q8, 2>, shape<256, 4, 1, 16, Q8, 2>>(g, a);
+            launch_tensor_fitting<shape<256, 4, 1, 32, Q8, 2>, shape<256, 4, 1, 16, Q8, 2>>(g, a);
         break;
-    case 512: run_wide<Q8>(g, a); break;
+    case 512: launch_wide<Q8>(g, a); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention"); break;
     }
 }
 
-static void run_floats(gpu *g, const gpu_attention *a)
+static void launch_floats(gpu *g, const gpu_attention *a)
 {
-    typedef plain_shape<256, 16> large;
+    typedef float_shape<256, 16> large;
 
     switch (a->head_dim) {
-    case 32: run_plain<plain_shape<32, 32>>(g, a); break;
-    case 64: run_plain<plain_shape<64, 32>>(g, a); break;
-    case 128: run_plain<plain_shape<128, 32>>(g, a); break;
+    case 32: launch_float<float_shape<32, 32>>(g, a); break;
+    case 64: launch_float<float_shape<64, 32>>(g, a); break;
+    case 128: launch_float<float_shape<128, 32>>(g, a); break;
     case 256:
-        if (large::SMEM <= g->smem_block) run_plain<large>(g, a);
-        else run_plain<plain_shape<256, 8>>(g, a);
+        if (large::SMEM <= g->smem_block) launch_float<large>(g, a);
+        else launch_float<float_shape<256, 8>>(g, a);
         break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention"); break;
     }
 }
 
-void attend_many(gpu *g, const gpu_attention *a)
+void attention_prompt(gpu *g, const gpu_attention *a)
 {
     switch (a->kv) {
-    case GPU_KV_F32: run_floats(g, a); break;
-    case GPU_KV_F16: run_halves<false>(g, a); break;
-    case GPU_KV_Q8_0: run_halves<true>(g, a); break;
+    case GPU_KV_F32: launch_floats(g, a); break;
+    case GPU_KV_F16: launch_halves<false>(g, a); break;
+    case GPU_KV_Q8_0: launch_halves<true>(g, a); break;
     }
 }

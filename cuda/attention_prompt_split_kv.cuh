@@ -45,7 +45,7 @@ static __device__ __forceinline__ float2 *part_stats(const gpu_attention &a, int
 
 /* A thread has four dimensions of a head. */
 template <int DIM>
-static __global__ void __launch_bounds__(PART_THREADS) add_parts(frame f, const gpu_attention a,
+static __global__ void __launch_bounds__(PART_THREADS) add_parts(tracer f, const gpu_attention a,
                                                                  int n_part)
 {
     enum { QUADS = DIM / 4, HEADS = PART_THREADS / QUADS };

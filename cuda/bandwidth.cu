@@ -5,7 +5,7 @@
 enum { THREADS = 512, ROUNDS = 5 };
 static const uint64_t BYTES = 1u << 30;
 
-static __global__ void __launch_bounds__(THREADS) read_all(frame f, const uint4 *from, size_t n,
+static __global__ void __launch_bounds__(THREADS) read_all(tracer f, const uint4 *from, size_t n,
                                                            uint32_t *to)
 {
     const size_t step = (size_t)gridDim.x * THREADS;

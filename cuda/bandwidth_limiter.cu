@@ -18,14 +18,14 @@ static const uint64_t BUFFER_BYTES = 512u << 20;         /* far more than a cach
 static const uint64_t READ_NS = 1000 * 1000;
 static const char *const WHAT = "smaller card";
 
-struct gpu_hold {
+struct gpu_limiter {
     const gpu *g;
     uint8_t *memory;                     /* a buffer for us, and one for readers: neither finds in a
                                           * cache what the other one read */
     int n_reader;                        /* blocks; 0: there is no thread */
     pthread_t thread;
     bool stop;                           /* written here, read by the thread: it is to end */
-    bool over;                           /* written by the thread, read here: it has ended */
+    bool ended;                          /* written by the thread, read here: it has ended */
     uint64_t n_ended;                    /* its kernels; written by the thread, read here */
     uint64_t begun;                      /* when the first had ended */
     cudaError_t failure;                 /* the thread's, once it is over */
@@ -60,12 +60,12 @@ static __global__ void __launch_bounds__(THREADS) read_a_while(const uint4 *from
 /* The thread. Each kernel begins elsewhere: what the one before it read may still be in a cache. */
 static void *queue_readers(void *self)
 {
-    gpu_hold *h = (gpu_hold *)self;
+    gpu_limiter *h = (gpu_limiter *)self;
     uint4 *from = (uint4 *)(h->memory + BUFFER_BYTES);
     const size_t n = (size_t)(BUFFER_BYTES / sizeof *from);
     cudaStream_t stream = NULL;
     cudaEvent_t ended[IN_FLIGHT] = {};
-    cudaError_t rc = gpu_rest_make_current(h->g);
+    cudaError_t rc = sm_partition_select_other(h->g);
 
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     for (cudaEvent_t &e : ended)
@@ -87,16 +87,16 @@ static void *queue_readers(void *self)
         if (e) cudaEventDestroy(e);
     if (stream) cudaStreamDestroy(stream);
     h->failure = rc;
-    __atomic_store_n(&h->over, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&h->ended, true, __ATOMIC_RELEASE);
     return NULL;
 }
 
 /* Returns when they read. */
-static int readers_start(gpu_hold *h, int n_reader, err_ctx *err)
+static int readers_start(gpu_limiter *h, int n_reader, err_ctx *err)
 {
     sigset_t all, before;
     if (n_reader == 0) return 0;
-    h->stop = h->over = false;
+    h->stop = h->ended = false;
     h->n_ended = 0;
     h->n_reader = n_reader;
     sigfillset(&all);                    /* signals are for the program's other threads */
@@ -109,7 +109,7 @@ static int readers_start(gpu_hold *h, int n_reader, err_ctx *err)
                        strerror(why));
     }
     while (!__atomic_load_n(&h->n_ended, __ATOMIC_ACQUIRE) &&
-           !__atomic_load_n(&h->over, __ATOMIC_ACQUIRE)) sched_yield();
+           !__atomic_load_n(&h->ended, __ATOMIC_ACQUIRE)) sched_yield();
     h->begun = clock_ns();
     return 0;
 }
@@ -117,7 +117,7 @@ static int readers_start(gpu_hold *h, int n_reader, err_ctx *err)
 /* Whether they read all the time, or nearly: as many kernels have ended as there was time for. */
 static bool readers_stop(gpu *g)
 {
-    gpu_hold *h = g->hold;
+    gpu_limiter *h = g->limiter;
     if (h->n_reader == 0) return true;
     const uint64_t ns = clock_ns() - h->begun;
     const uint64_t n = __atomic_load_n(&h->n_ended, __ATOMIC_ACQUIRE);
@@ -140,11 +140,11 @@ static double whole_rate(gpu *g)
     g->stream = NULL;
     gpu_fail(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), WHAT);
     g->n_sm = g->n_sm_all;
-    const double rate = gpu_read_rate(g, g->hold->memory, BUFFER_BYTES);
+    const double rate = gpu_read_rate(g, g->limiter->memory, BUFFER_BYTES);
     if (g->stream) cudaStreamDestroy(g->stream);
     g->stream = stream;
     g->n_sm = n_sm;
-    gpu_fail(g, gpu_make_current(g), WHAT);
+    gpu_fail(g, sm_partition_select(g), WHAT);
     return rate;
 }
 
@@ -154,20 +154,20 @@ static int most_readers(gpu *g)
     int each = 0;
     gpu_fail(g, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, read_a_while, THREADS, 0),
              WHAT);
-    return each * gpu_rest_sms(g);
+    return each * sm_partition_other_sms(g);
 }
 
 /* The rate on our part beside so many. Something else may have had the chip for a moment: then once
  * more. */
-static int rate_beside(double *rate, gpu *g, int n_reader, err_ctx *err)
+static int limited_rate(double *rate, gpu *g, int n_reader, err_ctx *err)
 {
     for (int i = 0; i < TRIES; i++) {
-        int rc = readers_start(g->hold, n_reader, err);
+        int rc = readers_start(g->limiter, n_reader, err);
         if (rc < 0) return rc;
-        *rate = gpu_read_rate(g, g->hold->memory, BUFFER_BYTES);
-        const bool held = readers_stop(g);
+        *rate = gpu_read_rate(g, g->limiter->memory, BUFFER_BYTES);
+        const bool kept_up = readers_stop(g);
         if ((rc = gpu_wait(g, err)) < 0) return rc;
-        if (held) return 0;
+        if (kept_up) return 0;
     }
     return err_set(err, ERR_UNSUPPORTED, "a smaller card: no kernel runs beside others here, or "
                    "other programs use the GPU");
@@ -179,31 +179,31 @@ static int find_readers(int *n_reader, gpu *g, double share, gpu_throttled *out,
     int low = 0, rc;
     for (int high = share < 1 ? most_readers(g) : 0; low < high;) {
         const int n = low + (high - low) / 2;
-        if ((rc = rate_beside(&out->bytes_per_s, g, n, err)) < 0) return rc;
+        if ((rc = limited_rate(&out->bytes_per_s, g, n, err)) < 0) return rc;
         if (out->bytes_per_s > share * out->whole_bytes_per_s) low = n + 1;
         else high = n;
     }
     *n_reader = low;
-    return rate_beside(&out->bytes_per_s, g, low, err);
+    return limited_rate(&out->bytes_per_s, g, low, err);
 }
 
-static void hold_free(gpu *g)
+static void limiter_free(gpu *g)
 {
-    gpu_free(g, g->hold->memory);
-    mem_free(g->hold);
-    g->hold = NULL;
+    gpu_free(g, g->limiter->memory);
+    mem_free(g->limiter);
+    g->limiter = NULL;
 }
 
-static int hold_make(gpu *g, bool readers, err_ctx *err)
+static int limiter_make(gpu *g, bool readers, err_ctx *err)
 {
     const uint64_t bytes = (readers ? 2 : 1) * BUFFER_BYTES;
-    gpu_hold *h = g->hold = (gpu_hold *)mem_zalloc(sizeof *h);
+    gpu_limiter *h = g->limiter = (gpu_limiter *)mem_zalloc(sizeof *h);
     if (!h) return err_set(err, ERR_NOMEM, "a smaller card: %zu bytes", sizeof *h);
     h->g = g;
     h->memory = (uint8_t *)gpu_alloc(g, bytes, "the readers of a smaller card", err);
     if (h->memory) gpu_fail(g, cudaMemsetAsync(h->memory, 1, bytes, g->stream), WHAT);
     const int rc = h->memory ? gpu_wait(g, err) : ERR_NOMEM;
-    if (rc < 0) hold_free(g);
+    if (rc < 0) limiter_free(g);
     return rc;
 }
 
@@ -212,24 +212,24 @@ int gpu_throttle_begin(gpu *g, double share, gpu_throttled *out, err_ctx *err)
     int n_reader = 0, rc;
 
     *out = { g->n_sm, g->n_sm_all, 0, 0 };
-    if (share < 1 && gpu_rest_sms(g) == 0)
+    if (share < 1 && sm_partition_other_sms(g) == 0)
         return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
                        "none is left to take bandwidth", g->n_sm);
-    if ((rc = hold_make(g, share < 1, err)) < 0) return rc;
+    if ((rc = limiter_make(g, share < 1, err)) < 0) return rc;
     out->whole_bytes_per_s = whole_rate(g);
     if ((rc = gpu_wait(g, err)) < 0 ||
         (rc = find_readers(&n_reader, g, share, out, err)) < 0 ||
-        (rc = readers_start(g->hold, n_reader, err)) < 0)
-        hold_free(g);
+        (rc = readers_start(g->limiter, n_reader, err)) < 0)
+        limiter_free(g);
     return rc;
 }
 
 int gpu_throttle_end(gpu *g, err_ctx *err)
 {
-    if (!g->hold) return 0;
-    const bool held = readers_stop(g);
-    hold_free(g);
+    if (!g->limiter) return 0;
+    const bool kept_up = readers_stop(g);
+    limiter_free(g);
     const int rc = gpu_wait(g, err);
-    return rc < 0 || held ? rc : err_set(err, ERR_UNSUPPORTED, "a smaller card: its bandwidth was "
-                                         "not held all the time");
+    if (rc < 0 || kept_up) return rc;
+    return err_set(err, ERR_UNSUPPORTED, "a smaller card: its bandwidth was not held all the time");
 }

@@ -100,10 +100,10 @@ size_t experts_partial_scratch(int n, int k, int n_expert, int n_ff, int n_embd)
 
 /* gpu_attend, its parts: with norm_whole, the norms, in place; for n > 1, norm, rotation and store
  * of the batch's keys and values, in place for q; then, for n > GPU_FEW, the attention itself. */
-void attend_norm_whole(gpu *g, const gpu_attention *a);
-void attend_prepare(gpu *g, const gpu_attention *a);
-void attend_many(gpu *g, const gpu_attention *a);
-bool attend_many_fits(const gpu *g, const gpu_attention *a);    /* whether there is a kernel */
+void attention_norm_whole(gpu *g, const gpu_attention *a);
+void attention_prepare(gpu *g, const gpu_attention *a);
+void attention_prompt(gpu *g, const gpu_attention *a);
+bool attention_prompt_fits(const gpu *g, const gpu_attention *a);  /* whether there is a kernel */
 
 /* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
 void attention_decode_mma(gpu *g, const gpu_attention *a, int keys);

@@ -6,31 +6,31 @@
 
 #include <string.h>
 
-enum { GATHER_BYTES = 1 << 20, GATHER_PIECES = 1024, GATHER_MOST = 256 << 10 };
+enum { BATCH_BYTES = 1 << 20, BATCH_PIECES = 1024, BATCH_MOST = 256 << 10 };
 
-struct gpu_gather {
+struct read_batch {
     uint8_t *buffer;                     /* page-locked */
     size_t used;
     int n;
-    struct { void *to; size_t at, bytes; } pieces[GATHER_PIECES];
+    struct { void *to; size_t at, bytes; } pieces[BATCH_PIECES];
 };
 
-void gpu_gather_make(gpu *g)
+void read_batch_make(gpu *g)
 {
-    gpu_gather *a = (gpu_gather *)mem_zalloc(sizeof *a);
-    if (a && cudaMallocHost((void **)&a->buffer, GATHER_BYTES) != cudaSuccess) {
+    read_batch *a = (read_batch *)mem_zalloc(sizeof *a);
+    if (a && cudaMallocHost((void **)&a->buffer, BATCH_BYTES) != cudaSuccess) {
         cudaGetLastError();              /* one by one, then */
         mem_free(a);
         a = NULL;
     }
-    g->gather = a;
+    g->read_batch = a;
 }
 
 int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
 {
-    gpu_gather *a = g->gather;
-    if (!a || bytes > GATHER_MOST) return gpu_read(g, to, from, bytes, err);
-    if (a->n == GATHER_PIECES || a->used + bytes > GATHER_BYTES) {
+    read_batch *a = g->read_batch;
+    if (!a || bytes > BATCH_MOST) return gpu_read(g, to, from, bytes, err);
+    if (a->n == BATCH_PIECES || a->used + bytes > BATCH_BYTES) {
         const int rc = gpu_read_end(g, err);
         if (rc < 0) return rc;
     }
@@ -43,7 +43,7 @@ int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *
 
 int gpu_read_end(gpu *g, err_ctx *err)
 {
-    gpu_gather *a = g->gather;
+    read_batch *a = g->read_batch;
     if (!a || a->n == 0) return 0;
     const int rc = gpu_wait(g, err);
     for (int i = 0; i < a->n && rc == 0; i++)
@@ -53,10 +53,10 @@ int gpu_read_end(gpu *g, err_ctx *err)
     return rc;
 }
 
-void gpu_gather_free(gpu *g)
+void read_batch_free(gpu *g)
 {
-    if (!g->gather) return;
-    cudaFreeHost(g->gather->buffer);
-    mem_free(g->gather);
-    g->gather = NULL;
+    if (!g->read_batch) return;
+    cudaFreeHost(g->read_batch->buffer);
+    mem_free(g->read_batch);
+    g->read_batch = NULL;
 }

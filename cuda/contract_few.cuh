@@ -24,7 +24,7 @@ static __device__ __forceinline__ float value_at(const float (&v)[CONTRACT_FEW],
 /* A block takes FEW_UNITS units of a tile's rows. Of the eight threads that have a row's sums each
  * stores one token's. */
 template <int TYPE, bool UP>
-static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, const gemm p)
+static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, const gemm p)
 {
     typedef piece_of<TYPE, FEW_STAGES> P;
     enum { rows_of_unit = UP ? UNIT_ROWS / 2 : UNIT_ROWS };
@@ -59,8 +59,8 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
         }
         __syncthreads();
 
-        const bool mine = l < tile.n;
-        const size_t to = mine ? (size_t)output_row(p, tile.first + l) : 0;
+        const bool is_valid = l < tile.n;
+        const size_t to = is_valid ? (size_t)output_row(p, tile.first + l) : 0;
         const float factor = contract_factor<TYPE>(p.w, tile.expert);
         const float up_factor = UP ? contract_factor<TYPE>(p.up, tile.expert) : 0.0f;
         const auto store_row = [&](int row, float sum) {
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(frame f, c
                    [&](int unit, const float (&sa)[CONTRACT_FEW], const float (&sb)[CONTRACT_FEW]) {
                        const int row = unit * rows_of_unit + pair;
                        const float va = value_at(sa, l), vb = value_at(sb, l);
-                       if (!mine) return;
+                       if (!is_valid) return;
                        if (!UP) {
                            store_row(row, va);
                            store_row(row + 4, vb);

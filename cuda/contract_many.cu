@@ -20,7 +20,7 @@ int contract_tile_tokens(int n, int n_expert)
 /* ---- the input ------------------------------------------------------------------------------- */
 
 /* A block for a vector. */
-static __global__ void __launch_bounds__(QUANTISE_THREADS) quantise_rows(frame f, uint8_t *blocks,
+static __global__ void __launch_bounds__(QUANTISE_THREADS) quantise_rows(tracer f, uint8_t *blocks,
                                                                          const float *rows,
                                                                          int cols,
                                                                          const int32_t *from,
@@ -51,7 +51,7 @@ void contract_quantise(gpu *g, void *blocks, const float *rows, int n, int cols,
 
 /* ---- the activation alone -------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(ACTIVATE_THREADS) activate_rows(frame f, const gemm p,
+static __global__ void __launch_bounds__(ACTIVATE_THREADS) activate_rows(tracer f, const gemm p,
                                                                          const float *gate,
                                                                          const float *up)
 {

@@ -547,7 +547,7 @@ static __device__ __forceinline__ void contract_block(const gemm &p, const token
 
 template <int TYPE, int ROWS, int TOKENS>
 static __global__ void __launch_bounds__((contract_layout<TYPE, ROWS, TOKENS>::threads),
-                                         TOKENS > 32 ? 2 : 4) contract_tile(frame f, const gemm p)
+                                         TOKENS > 32 ? 2 : 4) contract_tile(tracer f, const gemm p)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     token_tile tile;

@@ -128,7 +128,7 @@ int gpu_copy_queue_passed(gpu *g, gpu_copy_queue *m, int i, err_ctx *err)
 /* ---- in the stream --------------------------------------------------------------------------- */
 
 /* MOVE_BLOCKS blocks for each job. */
-static __global__ void __launch_bounds__(MOVE_THREADS) move_bytes(frame f, const gpu_move *jobs)
+static __global__ void __launch_bounds__(MOVE_THREADS) move_bytes(tracer f, const gpu_move *jobs)
 {
     const unsigned first = blockIdx.y * MOVE_THREADS + threadIdx.x;
     const unsigned step = MOVE_BLOCKS * MOVE_THREADS;

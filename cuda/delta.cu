@@ -20,7 +20,7 @@ enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
 /* n > 1: q and k normed in place, write strengths and log decays in place of ba. A warp for each
  * (token, key head). */
 template <int DIM>
-static __global__ void __launch_bounds__(32) delta_prepare(frame f, const gpu_delta d)
+static __global__ void __launch_bounds__(32) delta_prepare(tracer f, const gpu_delta d)
 {
     const delta_sizes s = sizes_of(d);
     const int lane = threadIdx.x, h = blockIdx.x, t = blockIdx.y;
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
 
 /* ONE: token, and not prepared. */
 template <int DIM, bool ONE>
-static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_delta d,
+static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu_delta d,
                                                              bool fresh)
 {
     enum { ROWS = DIM / 4 };             /* of a thread: blocks of four, 16 apart */
@@ -118,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(frame f, const gpu_
     float S[ROWS];
 
     pdl_begin(f);
-    if (ONE) frame_pass();               /* it takes 2 us, the product after it longer to start */
+    if (ONE) pdl_release();              /* it takes 2 us, the product after it longer to start */
     /* written by this layer's kernel of the previous token, long ago; fresh: by the one before */
     if (fresh) pdl_wait(f);
     #pragma unroll
@@ -209,7 +209,7 @@ static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fres
     d.mixed += (size_t)first * s.channels;
     d.ba += (size_t)first * 2 * d.n_v;
     d.out += (size_t)first * s.values;
-    const auto rule = [&](void (*kernel)(frame, gpu_delta, bool)) {
+    const auto rule = [&](void (*kernel)(tracer, gpu_delta, bool)) {
         launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), kernel,
                dim3((unsigned)d.n_v, DIM / COLUMNS), THREADS, 0, d, fresh);
     };

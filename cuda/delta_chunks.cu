@@ -483,7 +483,7 @@ static __device__ __forceinline__ void solve_values(const chunk_view<DIM> &to,
 
 /* A block for each value head (x) and chunk (y) of a slab that begins at token `first`. */
 template <int DIM>
-static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(frame f, const gpu_delta d,
+static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(tracer f, const gpu_delta d,
                                                                        int first)
 {
     extern __shared__ __align__(16) uint8_t solve_shared[];
@@ -527,11 +527,11 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(frame f, 
 /* Four warps for 32 columns: a warp has 16 of them and half of the keys' rows, the other half is
  * its partner's. Both multiply their half with all tokens and exchange what they have for the
  * partner's half of the tokens. */
-enum { CARRY_THREADS = 128, CARRY_COLUMNS = 32, MINE = TILES / 2 };
+enum { CARRY_THREADS = 128, CARRY_COLUMNS = 32, OWN_TILES = TILES / 2 };
 
 template <int DIM> struct exchange {
-    float4 w[4][MINE][32], p[4][MINE][32];       /* sums for the partner's tokens */
-    float4 d[4][MINE][32];                       /* what is written for one's own */
+    float4 w[4][OWN_TILES][32], p[4][OWN_TILES][32];  /* sums for the partner's tokens */
+    float4 d[4][OWN_TILES][32];                  /* what is written for one's own */
 };
 
 /* Operand number i of the slab, W, P and K of each chunk in turn, on its way to shared memory. */
@@ -569,21 +569,22 @@ static __device__ __forceinline__ void add_tiles(float high[N][4], float rest[N]
 /* The product of the state's half with W or P, for all tokens: own tokens' sums to mine, the
  * partner's to shared memory. */
 template <int DIM>
-static __device__ __forceinline__ void multiply_state(float mine[MINE][4], float4 (*theirs)[32],
+static __device__ __forceinline__ void multiply_state(float own_sums[OWN_TILES][4],
+                                                      float4 (*partner_sums)[32],
                                                       const fragment S[DIM / 32],
                                                       const scaling s[2], const uint4 *b, int half,
                                                       int lane)
 {
     float high[TILES][4] = {}, rest[TILES][4] = {};
     /* own tokens first: then registers have fixed names */
-    const uint4 *own = b + (half * MINE * (DIM / 16) + half * (DIM / 32)) * 32 + lane;
-    const uint4 *other = b + ((1 - half) * MINE * (DIM / 16) + half * (DIM / 32)) * 32 + lane;
+    const uint4 *own = b + (half * OWN_TILES * (DIM / 16) + half * (DIM / 32)) * 32 + lane;
+    const uint4 *other = b + ((1 - half) * OWN_TILES * (DIM / 16) + half * (DIM / 32)) * 32 + lane;
     #pragma unroll
     for (int k = 0; k < DIM / 32; k++) {
         uint4 x[TILES];
         #pragma unroll
         for (int i = 0; i < TILES; i++)
-            x[i] = (i < MINE ? own : other)[(i % MINE * (DIM / 16) + k) * 32];
+            x[i] = (i < OWN_TILES ? own : other)[(i % OWN_TILES * (DIM / 16) + k) * 32];
         #pragma unroll
         for (int i = 0; i < TILES; i++) mma_f16(high[i], S[k].high, x[i].x, x[i].y);
         #pragma unroll
@@ -597,16 +598,16 @@ static __device__ __forceinline__ void multiply_state(float mine[MINE][4], float
         #pragma unroll
         for (int c = 0; c < 4; c++)
             y[c] = (high[i][c] + rest[i][c]) * (s[c / 2].down * PER_UNIT);
-        if (i >= MINE) theirs[i - MINE][lane] = make_float4(y[0], y[1], y[2], y[3]);
+        if (i >= OWN_TILES) partner_sums[i - OWN_TILES][lane] = make_float4(y[0], y[1], y[2], y[3]);
         #pragma unroll
         for (int c = 0; c < 4; c++)
-            if (i < MINE) mine[i % MINE][c] = y[c];
+            if (i < OWN_TILES) own_sums[i % OWN_TILES][c] = y[c];
     }
 }
 
 /* A block for each value head (x) and 32 columns (y): n_chunk chunks from token `first` on. */
 template <int DIM, int STAGES>
-static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, const gpu_delta d,
+static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, const gpu_delta d,
                                                                     int first, int n_chunk)
 {
     enum { ROWS = DIM / 16, K_STEPS = DIM / 32 };        /* tiles of the warp's half of the state */
@@ -644,11 +645,11 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
 
     for (int chunk = 0; chunk < n_chunk; chunk++) {
         const chunk_view<DIM> v = view_of<DIM>(d, chunk, head);
-        const int at = (column / 16 * TILES + half * MINE) * 32 + lane;
-        float4 u[MINE], o[MINE];
-        float2 to_end[MINE];             /* decay from a token to the chunk's end */
+        const int at = (column / 16 * TILES + half * OWN_TILES) * 32 + lane;
+        float4 u[OWN_TILES], o[OWN_TILES];
+        float2 to_end[OWN_TILES];        /* decay from a token to the chunk's end */
         #pragma unroll
-        for (int i = 0; i < MINE; i++) {
+        for (int i = 0; i < OWN_TILES; i++) {
             u[i] = v.u[at + i * 32];
             o[i] = v.o[at + i * 32];
             to_end[i] = *(const float2 *)(v.gates + half * (TOKENS / 2) + 8 * i + lane % 4 * 2);
@@ -666,13 +667,13 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
                 y[c / 4][c % 4] = S[2 * k + c / 4][c % 4] * scale[c % 4 / 2].up;
             old[k] = split_tiles(y[0], y[1]);
         }
-        float w[MINE][4], p[MINE][4];
+        float w[OWN_TILES][4], p[OWN_TILES][4];
         multiply_state<DIM>(w, x.w[warp], old, scale, next_piece(), half, lane);
 
         const uint4 *reads = next_piece();
         float writes[TILES][4];          /* own tokens', then the partner's */
         #pragma unroll
-        for (int i = 0; i < MINE; i++) {
+        for (int i = 0; i < OWN_TILES; i++) {
             const float4 rest = x.w[partner][i][lane];
             writes[i][0] = (u[i].x - (w[i][0] + rest.x)) * to_end[i].x;
             writes[i][1] = (u[i].y - (w[i][1] + rest.y)) * to_end[i].y;
@@ -687,12 +688,12 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(frame f, con
         float *out = d.out + (size_t)(first + chunk * TOKENS + half * (TOKENS / 2) + lane % 4 * 2) *
                              s.values + head * DIM + column + lane / 4;
         #pragma unroll
-        for (int i = 0; i < MINE; i++) {
+        for (int i = 0; i < OWN_TILES; i++) {
             const float4 more = x.d[partner][i][lane], rest = x.p[partner][i][lane];
-            writes[MINE + i][0] = more.x;
-            writes[MINE + i][1] = more.y;
-            writes[MINE + i][2] = more.z;
-            writes[MINE + i][3] = more.w;
+            writes[OWN_TILES + i][0] = more.x;
+            writes[OWN_TILES + i][1] = more.y;
+            writes[OWN_TILES + i][2] = more.z;
+            writes[OWN_TILES + i][3] = more.w;
             float *row = out + (size_t)(8 * i) * s.values;
             row[0] = o[i].x + (p[i][0] + rest.x);
             row[s.values] = o[i].y + (p[i][1] + rest.y);

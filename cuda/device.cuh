@@ -35,9 +35,9 @@ typedef struct host_wait {
     volatile uint32_t late;              /* 1: a kernel gave up; gpu_recover clears it */
 } host_wait;
 
-typedef struct gpu_gather gpu_gather;
-typedef struct gpu_smaller gpu_smaller;
-typedef struct gpu_hold gpu_hold;
+typedef struct read_batch read_batch;
+typedef struct sm_partition sm_partition;
+typedef struct gpu_limiter gpu_limiter;
 
 struct gpu {
     int device, n_sm, cc, code;          /* cc: 90; code: gpu_code_version() */
@@ -58,9 +58,9 @@ struct gpu {
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
-    gpu_smaller *smaller;                /* sm_partition.cu; NULL: all of the chip is ours */
-    gpu_hold *hold;                      /* bandwidth_limiter.cu; or NULL */
-    gpu_gather *gather;                  /* batched_reads.cu; or NULL */
+    sm_partition *partition;             /* sm_partition.cu; NULL: all of the chip is ours */
+    gpu_limiter *limiter;                /* bandwidth_limiter.cu; or NULL */
+    read_batch *read_batch;              /* batched_reads.cu; or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
     const void *lent;                    /* scratch of whoever said gpu_gemm_lend */
@@ -72,29 +72,29 @@ struct gpu {
 
 cudaError_t gpu_sync_streams(gpu *g);    /* waits for all of them; the first failure */
 
-void gpu_gather_make(gpu *g);            /* with the device: the token loop makes nothing */
-void gpu_gather_free(gpu *g);
+void read_batch_make(gpu *g);            /* with the device: the token loop makes nothing */
+void read_batch_free(gpu *g);
 
 /* sm_partition.cu. Open looks at n_sm and changes it, and makes the part that is ours current;
  * after a failure, too, there may be something to close. What of CUDA's is current belongs to
- * the thread: cudaSetDevice makes it all of the chip again, gpu_make_current what is ours. Of
+ * the thread: cudaSetDevice makes it all of the chip again, sm_partition_select what is ours. Of
  * the rest there may be nothing. */
-int gpu_smaller_open(gpu *g, err_ctx *err);
-void gpu_smaller_close(gpu *g);
-cudaError_t gpu_make_current(const gpu *g);
-int gpu_rest_sms(const gpu *g);
-int gpu_pretended_sms(void);             /* 0: all */
-cudaError_t gpu_rest_make_current(const gpu *g);
+int sm_partition_open(gpu *g, err_ctx *err);
+void sm_partition_close(gpu *g);
+cudaError_t sm_partition_select(const gpu *g);
+int sm_partition_other_sms(const gpu *g);
+int gpu_sm_limit(void);                  /* 0: all */
+cudaError_t sm_partition_select_other(const gpu *g);
 
 /* Bytes per second that a kernel reads of these at best; 0: failed. */
 double gpu_read_rate(gpu *g, const void *from, uint64_t bytes);
 
 /* First argument of every kernel. */
-typedef struct frame {
+typedef struct tracer {
     trace_slot *trace;                   /* NULL: no profile */
     uint32_t zero;                       /* 0, but the compiler cannot know: what is added to it
                                           * stays in a register */
-} frame;
+} tracer;
 
 static inline chip chip_of(const gpu *g)
 {
@@ -114,23 +114,23 @@ static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
 
 /* Which stream a kernel goes to, and whether it may start before the previous one has ended. Where
  * streams fork and join it may not. */
-typedef struct stream_place {
+typedef struct launch_stream {
     cudaStream_t stream;
     bool dependent;
-} stream_place;
+} launch_stream;
 
-static inline stream_place main_stream(const gpu *g) { return { g->stream, g->dependent_launch }; }
+static inline launch_stream main_stream(const gpu *g) { return { g->stream, g->dependent_launch }; }
 
 /* Launches kernel(frame, args...). name is its class in profiles, bytes the least it has to read
  * from VRAM. */
 template <typename... Params, typename... Args>
-static inline void launch_at(gpu *g, stream_place at, const char *name, uint64_t bytes,
-                             void (*kernel)(frame, Params...), dim3 grid, unsigned threads,
+static inline void launch_at(gpu *g, launch_stream at, const char *name, uint64_t bytes,
+                             void (*kernel)(tracer, Params...), dim3 grid, unsigned threads,
                              size_t smem, Args... args)
 {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
-    frame f = {};
+    tracer f = {};
 
     if (smem > g->smem_block) gpu_fail(g, cudaErrorInvalidConfiguration, name);
     if (g->failure != cudaSuccess) return;
@@ -156,7 +156,7 @@ static inline void launch_at(gpu *g, stream_place at, const char *name, uint64_t
 
 template <typename... Params, typename... Args>
 static inline void launch(gpu *g, const char *name, uint64_t bytes,
-                          void (*kernel)(frame, Params...), dim3 grid, unsigned threads,
+                          void (*kernel)(tracer, Params...), dim3 grid, unsigned threads,
                           size_t smem, Args... args)
 {
     launch_at(g, main_stream(g), name, bytes, kernel, grid, threads, smem, args...);
@@ -193,21 +193,21 @@ static __device__ __forceinline__ bool wait_for_host(const volatile uint32_t *wo
     return true;
 }
 
-static __device__ __forceinline__ void pdl_begin(frame f)
+static __device__ __forceinline__ void pdl_begin(tracer f)
 {
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->start, device_ns());
 }
 
 /* Lets the next kernel start before this one has waited. That one must not read anything but
  * weights, then, before it waits itself: what the kernel before this one writes may be missing. */
-static __device__ __forceinline__ void frame_pass(void)
+static __device__ __forceinline__ void pdl_release(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-static __device__ __forceinline__ void pdl_wait(frame f)
+static __device__ __forceinline__ void pdl_wait(tracer f)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -216,7 +216,7 @@ static __device__ __forceinline__ void pdl_wait(frame f)
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->ready, device_ns());
 }
 
-static __device__ __forceinline__ void pdl_end(frame f)
+static __device__ __forceinline__ void pdl_end(tracer f)
 {
     if (f.trace && threadIdx.x == 0) atomicMax(&f.trace->end, device_ns());
 }

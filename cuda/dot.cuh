@@ -21,7 +21,7 @@ template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
         groups = chunk_groups(TYPE, STAGES, BULK),
         stages = BULK ? 2 : STAGES,
         bytes = chunk_bytes(TYPE, STAGES, BULK),
-        room = chunk_room(TYPE, STAGES, BULK),
+        room = chunk_row_bytes(TYPE, STAGES, BULK),
         pitch = chunk_pitch(TYPE, STAGES, BULK),
         stage = ROWS * pitch,
         warp_bytes = warp_bytes_of(TYPE, STAGES, ROWS, BULK),    /* shared memory of a warp */
@@ -445,7 +445,7 @@ struct unit_runner {
 
     /* part of n_part: which of the pieces are this warp's */
     template <typename RowsOf>
-    __device__ __forceinline__ void begin(frame f, const void *shared, int row_bytes_, int part,
+    __device__ __forceinline__ void begin(tracer f, const void *shared, int row_bytes_, int part,
                                           int n_part, int first, int step_, int end_,
                                           RowsOf rows_of)
     {

@@ -1,4 +1,5 @@
-/* expert_prediction.cu - predicts the next layer's cold experts, in a kernel of the stream `ahead`. */
+/* expert_prediction.cu - predicts the next layer's cold experts, in a kernel of the stream
+ * `ahead`. */
 #include "cuda/expert_prediction.cuh"
 
 enum { PREDICT_THREADS = 256, PREDICT_WARPS = PREDICT_THREADS / 32 };
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void name_experts(const prediction_args &a, ui
 }
 
 /* A warp for a row of the router; the last block to end chooses. */
-static __global__ void __launch_bounds__(PREDICT_THREADS) predict(frame f, const prediction_args a)
+static __global__ void __launch_bounds__(PREDICT_THREADS) predict(tracer f, const prediction_args a)
 {
     extern __shared__ __align__(16) float x[];
     __shared__ select_space space;
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(PREDICT_THREADS) predict(frame f, const
 
 void prediction_next(gpu *g, const gpu_with_host *s, const prediction_parts *parts, int k)
 {
-    const stream_place at = { g->ahead, false };
+    const launch_stream at = { g->ahead, false };
     const gpu_predict *next = &s->next;
     const unsigned blocks = ceil_div((uint64_t)next->router.rows, PREDICT_WARPS);
     prediction_args a = {};

@@ -5,7 +5,7 @@
 
 /* ---- int8 form of the input, where no router made it ----------------------------------------- */
 
-static __global__ void quantise_rows(frame f, const input_view in, uint8_t *blocks, float *rows)
+static __global__ void quantise_rows(tracer f, const input_view in, uint8_t *blocks, float *rows)
 {
     __shared__ float sums[32];
     const int t = blockIdx.x;
@@ -49,28 +49,28 @@ size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, in
 {
     const size_t few = few_layout(NULL, n < GPU_FEW ? n : GPU_FEW, k, n_ff, n_embd).bytes;
     const size_t many = n > GPU_FEW ? experts_many_scratch(g, n, k, n_expert, n_ff, n_embd) : 0;
-    const size_t beside = n > GPU_FEW ? experts_partial_scratch(n, k, n_expert, n_ff, n_embd) : 0;
+    const size_t part = n > GPU_FEW ? experts_partial_scratch(n, k, n_expert, n_ff, n_embd) : 0;
     const size_t most = few > many ? few : many;
-    return most > beside ? most : beside;
+    return most > part ? most : part;
 }
 
 layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
 {
     const int n = in->n, n_embd = a->down.rows, n_ff = a->gate.rows;
     const bool shared = a->shared_gate.data != NULL;
-    const bool beside = shared && a->shared_gate.rows == n_ff &&
+    const bool shared_is_slot = shared && a->shared_gate.rows == n_ff &&
                         a->shared_gate.type == a->gate.type && a->shared_up.type == a->up.type &&
                         a->shared_down.type == a->down.type;
     layer_args few = {};
 
-    few.apart = shared && !beside;
+    few.apart = shared && !shared_is_slot;
     few.scratch = few_layout(a->scratch, n, a->k,
                              shared && a->shared_gate.rows > n_ff ? a->shared_gate.rows : n_ff,
                              n_embd);
     up_args &up = few.up;
     up.gate = slab_of_bank(&a->gate);
     up.up = slab_of_bank(&a->up);
-    if (beside) {
+    if (shared_is_slot) {
         up.shared_gate = slab_of_matrix(&a->shared_gate);
         up.shared_up = slab_of_matrix(&a->shared_up);
         up.n_shared = n;
@@ -88,12 +88,12 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
 
     down_args &down = few.down;
     down.down = slab_of_bank(&a->down);
-    if (beside) down.shared_down = slab_of_matrix(&a->shared_down);
+    if (shared_is_slot) down.shared_down = slab_of_matrix(&a->shared_down);
     down.chosen = up.chosen;
     down.sigma = a->sigma;
     down.n_slot = up.n_slot;
     down.k = a->k;
-    down.has_shared = beside;
+    down.has_shared = shared_is_slot;
     down.shared_y = few.apart ? few.scratch.shared_y : NULL;
     down.n_ff = n_ff;
     down.n_embd = n_embd;
@@ -108,7 +108,7 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
 
 static void up_by_type(gpu *g, int type, const up_args *a, uint64_t bytes)
 {
-    const stream_place at = main_stream(g);
+    const launch_stream at = main_stream(g);
     switch (type) {
 #define CASE(T) case T:
     GPU_BASIC_TYPES(CASE) up_basic(g, at, type, a, bytes); break;
@@ -122,7 +122,7 @@ static void up_by_type(gpu *g, int type, const up_args *a, uint64_t bytes)
 
 static void down_by_type(gpu *g, int type, const down_args *a, int n, uint64_t bytes)
 {
-    const stream_place at = main_stream(g);
+    const launch_stream at = main_stream(g);
     switch (type) {
 #define CASE(T) case T:
     GPU_BASIC_TYPES(CASE) down_basic(g, at, type, a, n, bytes); break;

@@ -94,7 +94,7 @@ struct chooser {
             largest.begin((c.keys ? c.keys : c.logits) + (size_t)token * c.n_expert, c.n_expert);
     }
 
-    __device__ __forceinline__ void end(select_room *room, const choice &c)
+    __device__ __forceinline__ void end(block_select_space *room, const choice &c)
     {
         if (!ids) {
             largest.end(room, c.k);
@@ -106,7 +106,7 @@ struct chooser {
 };
 
 /* Their weights, by the first warp; the block must synchronise before it reads them. */
-static __device__ __forceinline__ void choose_gates(float *gates, const select_room *room,
+static __device__ __forceinline__ void choose_gates(float *gates, const block_select_space *room,
                                                     const choice &c, int token)
 {
     const int lane = threadIdx.x;
@@ -136,18 +136,18 @@ typedef struct up_args {
 } up_args;
 
 /* A slot of a split layer. */
-typedef struct slot_place {
+typedef struct expert_slot {
     const uint8_t *gate, *up, *down;     /* in VRAM, if `where` says that the device reads them */
     const uint8_t *from[3];              /* page-locked RAM that they are fetched from */
     int32_t id;
     float weight;
     int32_t where;                       /* gpu_where */
     int32_t unused;
-} slot_place;
+} expert_slot;
 
 struct split_up_args : up_args {         /* chosen is ignored */
     enum { split = 1 };
-    const slot_place *slots;             /* [n_slot] */
+    const expert_slot *slots;            /* [n_slot] */
     int want;                            /* the gpu_where that this launch computes */
 };
 
@@ -176,7 +176,7 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
                                                  const uint8_t **up, const split_up_args &a,
                                                  int slot)
 {
-    const slot_place &p = a.slots[slot];
+    const expert_slot &p = a.slots[slot];
     *expert = p.id;
     *gate = p.gate;
     *up = p.up;
@@ -186,11 +186,11 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
 /* With registers for as many blocks as there is shared memory for. */
 template <int TYPE, bool FEWER, typename ARGS>
 static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::value > 3 ? 2 : 3))
-    experts_up(frame f, const ARGS a)
+    experts_up(tracer f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float gate_sum[UP_ROWS], up_sum[UP_ROWS];
-    __shared__ select_room room;
+    __shared__ block_select_space room;
     static_assert(sizeof gate_sum + sizeof up_sum + sizeof room <= STATIC_BYTES, "gate and up");
     const int slot = blockIdx.y, group = blockIdx.x, warp = warp_index();
     const bool is_shared = slot >= a.n_slot;
@@ -316,7 +316,7 @@ typedef struct down_args {
 
 struct split_down_args : down_args {     /* chosen is ignored */
     enum { split = 1 };
-    const slot_place *slots;             /* [n_slot] */
+    const expert_slot *slots;            /* [n_slot] */
     const uint8_t *host_made;            /* [n_slot]: the vector is in host_y, else computed here */
     const float *host_y;                 /* [n_slot, n_embd] */
 };
@@ -331,7 +331,7 @@ static __device__ __forceinline__ void find_slots(int *ids, float *gates, const 
     bool here = false;
     if (lane >= 32) return;
     if (lane < a.k) {
-        const slot_place &p = a.slots[token * a.k + lane];
+        const expert_slot &p = a.slots[token * a.k + lane];
         here = !a.host_made[token * a.k + lane];
         ids[lane] = p.id;
         gates[lane] = p.weight;
@@ -351,11 +351,11 @@ static __device__ __forceinline__ void find_slots(int *ids, float *gates, const 
 /* PAIRED: a warp takes all eight rows of a slot, which pays where rows are short; else four. */
 template <int TYPE, bool PAIRED, typename ARGS>
 static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
-    experts_down(frame f, const ARGS a)
+    experts_down(tracer f, const ARGS a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float sums[MAX_SLOTS * DOWN_ROWS], gates[SELECT_MAX_K];
-    __shared__ select_room room;
+    __shared__ block_select_space room;
     static_assert(sizeof sums + sizeof gates + sizeof room + MAX_SLOTS * 16 <= STATIC_BYTES,
                   "down");
     const int *ids = room.chosen;
@@ -522,7 +522,7 @@ static inline slab slab_of_matrix(const gpu_matrix *m)
 }
 
 template <int TYPE, typename ARGS>
-static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
+static void launch_up(gpu *g, launch_stream at, const ARGS *a, uint64_t bytes)
 {
     const chip c = chip_of(g);
     const dim3 grid(ceil_div(a->n_ff, UP_ROWS), (unsigned)(a->n_slot + a->n_shared));
@@ -535,7 +535,7 @@ static void launch_up(gpu *g, stream_place at, const ARGS *a, uint64_t bytes)
 }
 
 template <int TYPE, bool PAIRED, typename ARGS>
-static void launch_down_shape(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes,
+static void launch_down_shape(gpu *g, launch_stream at, const ARGS *a, int n, uint64_t bytes,
                               const down_shape &s)
 {
     ARGS some = *a;
@@ -547,7 +547,7 @@ static void launch_down_shape(gpu *g, stream_place at, const ARGS *a, int n, uin
 }
 
 template <int TYPE, typename ARGS>
-static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t bytes)
+static void launch_down(gpu *g, launch_stream at, const ARGS *a, int n, uint64_t bytes)
 {
     const chip c = chip_of(g);
     const int n_slot = a->k + (a->has_shared ? 1 : 0);
@@ -578,8 +578,9 @@ static void launch_down(gpu *g, stream_place at, const ARGS *a, int n, uint64_t 
 /* Of a resident layer, one file for each group of types: one file for all would take most of a
  * minute to compile. type belongs to the group. */
 #define RESIDENT_GROUP(group)                                                                      \
-    void up_##group(gpu *g, stream_place at, int type, const up_args *a, uint64_t bytes);          \
-    void down_##group(gpu *g, stream_place at, int type, const down_args *a, int n, uint64_t bytes);
+    void up_##group(gpu *g, launch_stream at, int type, const up_args *a, uint64_t bytes);         \
+    void down_##group(gpu *g, launch_stream at, int type, const down_args *a, int n,               \
+                      uint64_t bytes);
 RESIDENT_GROUP(basic)
 RESIDENT_GROUP(k_quants)
 RESIDENT_GROUP(tables)

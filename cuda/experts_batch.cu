@@ -31,7 +31,7 @@ static __device__ __forceinline__ int warp_count(int v)
 /* A block for an expert, in the order of ranks (NULL: of their numbers): its slots, and how many
  * belong to experts before it. A warp takes a run of slots and counts in it; when all have counted,
  * it knows where to write. */
-static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32_t *slots,
+static __global__ void __launch_bounds__(LIST_THREADS) list_slots(tracer f, int32_t *slots,
                                                                   int32_t *first,
                                                                   const int32_t *ids,
                                                                   const int32_t *ranks, int n)
@@ -67,9 +67,9 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
     at += before;
     for (int start = from; start < to; start += 32) {
         const int i = start + lane;
-        const bool mine = i < to && rank_of(i) == e;
-        const unsigned all = __ballot_sync(0xFFFFFFFFu, mine);
-        if (mine) slots[at + __popc(all & ((1u << lane) - 1))] = i;
+        const bool of_expert = i < to && rank_of(i) == e;
+        const unsigned all = __ballot_sync(0xFFFFFFFFu, of_expert);
+        if (of_expert) slots[at + __popc(all & ((1u << lane) - 1))] = i;
         at += __popc(all);
     }
     pdl_end(f);
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(frame f, int32
 
 /* One block, a thread for a rank: its expert's slots cut into tiles, and how many tiles precede
  * them. counts, in RAM: how many slots. */
-static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(frame f, token_tile *tiles,
+static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(tracer f, token_tile *tiles,
                                                                   int32_t *first_tile,
                                                                   const int32_t *first,
                                                                   const int32_t *order,
@@ -131,7 +131,7 @@ void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int3
 /* ---- between and after the products ---------------------------------------------------------- */
 
 /* For gates and ups of two types, which no kernel multiplies together. mid_rows may be up. */
-static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(frame f, const gemm p,
+static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(tracer f, const gemm p,
                                                                     const float *gate,
                                                                     const float *up)
 {
@@ -175,7 +175,7 @@ template <int W> static __device__ __forceinline__ void load_fresh(float (&v)[W]
 
 /* A block for a token. */
 template <int W, join_kind KIND>
-static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(frame f, const join_args a)
+static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(tracer f, const join_args a)
 {
     constexpr bool SUMS = KIND == JOIN_SUMS;
     __shared__ const float *from[GPU_MOST_USED];

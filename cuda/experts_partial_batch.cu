@@ -14,7 +14,7 @@
 #include "cuda/experts.cuh"
 
 enum {
-    TILE_SLOTS = GPU_FEW, BESIDE_DOWN_ROWS = 64,
+    TILE_SLOTS = GPU_FEW, PARTIAL_DOWN_ROWS = 64,
     SUM_THREADS = 256
 };
 
@@ -77,9 +77,9 @@ struct partial_up_args : up_args {       /* mid by position; no shared expert, n
 /* Sums of 32 rows of gate and up for n slots from position `at` on. */
 template <int TYPE>
 static __device__ __forceinline__ void up_sums(float (&gate_sum)[TILE_SLOTS][UP_ROWS],
-                                               float (&up_sum)[TILE_SLOTS][UP_ROWS], frame f,
+                                               float (&up_sum)[TILE_SLOTS][UP_ROWS], tracer f,
                                                const partial_up_args &a, uint8_t *shared,
-                                               int expert, int place, int group, int at, int n)
+                                               int expert, int hot_index, int group, int at, int n)
 {
     const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
     const auto token_of = [&](int t) { return (size_t)(a.tiles.slots[at + t] / a.tiles.k); };
@@ -93,8 +93,8 @@ static __device__ __forceinline__ void up_sums(float (&gate_sum)[TILE_SLOTS][UP_
         for (int r = warp; r < UP_ROWS; r += n_warp) {
             const int row = min(group * UP_ROWS + r, a.n_ff - 1);
             float g[TILE_SLOTS], u[TILE_SLOTS];
-            float_row<TYPE, TILE_SLOTS>(g, row_at(a.gate, place, row), x, a.cols, n, a.cols);
-            float_row<TYPE, TILE_SLOTS>(u, row_at(a.up, place, row), x, a.cols, n, a.cols);
+            float_row<TYPE, TILE_SLOTS>(g, row_at(a.gate, hot_index, row), x, a.cols, n, a.cols);
+            float_row<TYPE, TILE_SLOTS>(u, row_at(a.up, hot_index, row), x, a.cols, n, a.cols);
             #pragma unroll
             for (int t = 0; t < TILE_SLOTS; t++) {
                 if (threadIdx.x % 32 != 0 || t >= n) break;
@@ -103,16 +103,16 @@ static __device__ __forceinline__ void up_sums(float (&gate_sum)[TILE_SLOTS][UP_
             }
         }
     } else {
-        typedef piece_of<TYPE, BESIDE_STAGES> P;
+        typedef piece_of<TYPE, PARTIAL_STAGES> P;
         const int pitch = blocks_pitch(a.cols), each = pitch / 16, pair = threadIdx.x % 32 / 8;
         uint8_t *x = shared + n_warp * P::warp_bytes;
-        unit_runner<TYPE, BESIDE_STAGES, TILE_SLOTS> runner;
+        unit_runner<TYPE, PARTIAL_STAGES, TILE_SLOTS> runner;
         const auto row_of = [&](int unit) {
             return min(group * UP_ROWS + unit * 4 + pair, a.n_ff - 1);
         };
         const auto rows_of = [&](int unit) {
-            return row_pair{ row_at(a.gate, place, row_of(unit)),
-                             row_at(a.up, place, row_of(unit)) };
+            return row_pair{ row_at(a.gate, hot_index, row_of(unit)),
+                             row_at(a.up, hot_index, row_of(unit)) };
         };
         runner.begin(f, shared + warp * P::warp_bytes, a.gate.row_bytes, 0, 1, warp, n_warp,
                      UP_ROWS / 4, rows_of);
@@ -138,8 +138,8 @@ static __device__ __forceinline__ void up_sums(float (&gate_sum)[TILE_SLOTS][UP_
 }
 
 template <int TYPE>
-static __global__ void __launch_bounds__(BESIDE_THREADS, 2) partial_up(frame f,
-                                                                       const partial_up_args a)
+static __global__ void __launch_bounds__(PARTIAL_THREADS, 2) partial_up(tracer f,
+                                                                        const partial_up_args a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float gate_sum[TILE_SLOTS][UP_ROWS], up_sum[TILE_SLOTS][UP_ROWS];
@@ -149,10 +149,10 @@ static __global__ void __launch_bounds__(BESIDE_THREADS, 2) partial_up(frame f,
 
     pdl_begin(f);
     pdl_wait(f);
-    const int place = find_tile(tile, a.tiles);
-    for (int done = 0; place >= 0 && done < tile.n; done += a.tiles.each) {
+    const int hot_index = find_tile(tile, a.tiles);
+    for (int done = 0; hot_index >= 0 && done < tile.n; done += a.tiles.each) {
         const int n = min(a.tiles.each, tile.n - done), at = tile.first + done;
-        up_sums<TYPE>(gate_sum, up_sum, f, a, shared, tile.expert, place, group, at, n);
+        up_sums<TYPE>(gate_sum, up_sum, f, a, shared, tile.expert, hot_index, group, at, n);
         __syncthreads();
         for (int t = threadIdx.x / 32; t < n; t += blockDim.x / 32)
             store_mid(a, at + t, group, contract_activation(gate_sum[t][lane], up_sum[t][lane],
@@ -175,12 +175,12 @@ typedef struct partial_down_args {
 
 /* The block's rows of the vectors of n slots from position `at` on. */
 template <int TYPE>
-static __device__ __forceinline__ void down_rows(frame f, const partial_down_args &a,
-                                                 uint8_t *shared, int expert, int place, int group,
-                                                 int at, int n)
+static __device__ __forceinline__ void down_rows(tracer f, const partial_down_args &a,
+                                                 uint8_t *shared, int expert, int hot_index,
+                                                 int group, int at, int n)
 {
-    const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32, first = group * BESIDE_DOWN_ROWS;
-    const int n_row = min((int)BESIDE_DOWN_ROWS, a.n_embd - first);
+    const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32, first = group * PARTIAL_DOWN_ROWS;
+    const int n_row = min((int)PARTIAL_DOWN_ROWS, a.n_embd - first);
     const auto store = [&](int row, const float (&sum)[TILE_SLOTS]) {
         if (row >= a.n_embd) return;
         #pragma unroll
@@ -198,19 +198,19 @@ static __device__ __forceinline__ void down_rows(frame f, const partial_down_arg
         __syncthreads();
         for (int r = warp; r < n_row; r += n_warp) {
             float sum[TILE_SLOTS];
-            float_row<TYPE, TILE_SLOTS>(sum, row_at(a.down, place, first + r), mid, a.n_ff, n,
+            float_row<TYPE, TILE_SLOTS>(sum, row_at(a.down, hot_index, first + r), mid, a.n_ff, n,
                                         a.n_ff);
             if (threadIdx.x % 32 == 0) store(first + r, sum);
         }
     } else {
-        typedef piece_of<TYPE, BESIDE_STAGES> P;
+        typedef piece_of<TYPE, PARTIAL_STAGES> P;
         const int pitch = blocks_pitch(a.n_ff), pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
         uint8_t *mid = shared + n_warp * P::warp_bytes;
-        unit_runner<TYPE, BESIDE_STAGES, TILE_SLOTS> runner;
+        unit_runner<TYPE, PARTIAL_STAGES, TILE_SLOTS> runner;
         const auto rows_of = [&](int unit) {
             const int row = first + unit * UNIT_ROWS + pair;
-            return row_pair{ row_at(a.down, place, min(row, a.n_embd - 1)),
-                             row_at(a.down, place, min(row + 4, a.n_embd - 1)) };
+            return row_pair{ row_at(a.down, hot_index, min(row, a.n_embd - 1)),
+                             row_at(a.down, hot_index, min(row + 4, a.n_embd - 1)) };
         };
         runner.begin(f, shared + warp * P::warp_bytes, a.down.row_bytes, 0, 1, warp, n_warp,
                      (n_row + UNIT_ROWS - 1) / UNIT_ROWS, rows_of);
@@ -229,8 +229,8 @@ static __device__ __forceinline__ void down_rows(frame f, const partial_down_arg
 }
 
 template <int TYPE>
-static __global__ void __launch_bounds__(BESIDE_THREADS, 2) partial_down(frame f,
-                                                                         const partial_down_args a)
+static __global__ void __launch_bounds__(PARTIAL_THREADS, 2) partial_down(tracer f,
+                                                                          const partial_down_args a)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     const int group = (int)(blockIdx.x % (unsigned)a.tiles.n_group);
@@ -238,9 +238,9 @@ static __global__ void __launch_bounds__(BESIDE_THREADS, 2) partial_down(frame f
 
     pdl_begin(f);
     pdl_wait(f);
-    const int place = find_tile(tile, a.tiles);
-    for (int done = 0; place >= 0 && done < tile.n; done += a.tiles.each) {
-        down_rows<TYPE>(f, a, shared, tile.expert, place, group, tile.first + done,
+    const int hot_index = find_tile(tile, a.tiles);
+    for (int done = 0; hot_index >= 0 && done < tile.n; done += a.tiles.each) {
+        down_rows<TYPE>(f, a, shared, tile.expert, hot_index, group, tile.first + done,
                         min(a.tiles.each, tile.n - done));
         __syncthreads();
     }
@@ -259,7 +259,8 @@ typedef struct partial_sum_args {
 
 /* A block for a token, T of four values or one. Vectors in RAM are read past caches. */
 template <typename T>
-static __global__ void __launch_bounds__(SUM_THREADS) partial_sum(frame f, const partial_sum_args a)
+static __global__ void __launch_bounds__(SUM_THREADS)
+    partial_sum(tracer f, const partial_sum_args a)
 {
     enum { W = sizeof(T) / sizeof(float) };
     __shared__ const float *from[SELECT_MAX_K];
@@ -270,8 +271,8 @@ static __global__ void __launch_bounds__(SUM_THREADS) partial_sum(frame f, const
     pdl_wait(f);
     if ((int)threadIdx.x < a.k) {
         const size_t slot = t * a.k + threadIdx.x, own = (size_t)blockIdx.x * a.k + threadIdx.x;
-        const bool there = a.hot[a.ids[slot]] >= 0;
-        from[threadIdx.x] = there ? a.y + slot * a.n_embd : a.cold + own * a.n_embd;
+        const bool hot = a.hot[a.ids[slot]] >= 0;
+        from[threadIdx.x] = hot ? a.y + slot * a.n_embd : a.cold + own * a.n_embd;
         gates[threadIdx.x] = a.gates[slot];
     }
     __syncthreads();
@@ -293,7 +294,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) partial_sum(frame f, const
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-template <int TYPE> static void launch_beside_up(gpu *g, partial_up_args *a, int n_tile)
+template <int TYPE> static void launch_partial_up(gpu *g, partial_up_args *a, int n_tile)
 {
     const chip c = chip_of(g);
     const partial_shape s = partial_shape_of(&c, TYPE, a->cols);
@@ -303,12 +304,12 @@ template <int TYPE> static void launch_beside_up(gpu *g, partial_up_args *a, int
            s.threads, s.bytes, *a);
 }
 
-template <int TYPE> static void launch_beside_down(gpu *g, partial_down_args *a, int n_tile)
+template <int TYPE> static void launch_partial_down(gpu *g, partial_down_args *a, int n_tile)
 {
     const chip c = chip_of(g);
     const partial_shape s = partial_shape_of(&c, TYPE, a->n_ff);
     a->tiles.each = s.each;
-    a->tiles.n_group = (int)ceil_div((uint64_t)a->n_embd, BESIDE_DOWN_ROWS);
+    a->tiles.n_group = (int)ceil_div((uint64_t)a->n_embd, PARTIAL_DOWN_ROWS);
     launch(g, "experts down", 0, partial_down<TYPE>, (unsigned)n_tile * (unsigned)a->tiles.n_group,
            s.threads, s.bytes, *a);
 }
@@ -316,7 +317,7 @@ template <int TYPE> static void launch_beside_down(gpu *g, partial_down_args *a,
 static void up_by_type(gpu *g, int type, partial_up_args *a, int n_tile)
 {
     switch (type) {
-#define CASE(T) case T: launch_beside_up<T>(g, a, n_tile); break;
+#define CASE(T) case T: launch_partial_up<T>(g, a, n_tile); break;
     GPU_BLOCK_TYPES(CASE)
     GPU_FLOAT_TYPES(CASE)
 #undef CASE
@@ -327,7 +328,7 @@ static void up_by_type(gpu *g, int type, partial_up_args *a, int n_tile)
 static void down_by_type(gpu *g, int type, partial_down_args *a, int n_tile)
 {
     switch (type) {
-#define CASE(T) case T: launch_beside_down<T>(g, a, n_tile); break;
+#define CASE(T) case T: launch_partial_down<T>(g, a, n_tile); break;
     GPU_BLOCK_TYPES(CASE)
     GPU_FLOAT_TYPES(CASE)
 #undef CASE

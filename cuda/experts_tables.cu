@@ -2,12 +2,12 @@
  * IQ4_NL, IQ4_XS, MXFP4 and NVFP4. */
 #include "cuda/experts.cuh"
 
-void up_tables(gpu *g, stream_place at, int type, const up_args *a, uint64_t bytes)
+void up_tables(gpu *g, launch_stream at, int type, const up_args *a, uint64_t bytes)
 {
     LAUNCH_UP(GPU_TABLE_TYPES)
 }
 
-void down_tables(gpu *g, stream_place at, int type, const down_args *a, int n, uint64_t bytes)
+void down_tables(gpu *g, launch_stream at, int type, const down_args *a, int n, uint64_t bytes)
 {
     LAUNCH_DOWN(GPU_TABLE_TYPES)
 }

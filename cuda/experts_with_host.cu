@@ -13,7 +13,7 @@
  * nothing is fetched, all but predict are in one stream, which waits for it at the end of the token
  * alone.
  *
- * Everything that a kernel has to know of a slot is in its slot_place, so nothing depends on how
+ * Everything that a kernel has to know of a slot is in its expert_slot, so nothing depends on how
  * many experts are hot. A question is complete before its number is written, and so is a reply:
  * whoever sees the number may read the rest. The numbers keep host and device in step: a layer that
  * wants nothing of the host counts, too, but writes no question and waits for no reply. The host
@@ -81,11 +81,15 @@ typedef struct pad_view {
     int n_down, n_all;
 } pad_view;
 
-static uint64_t bank_room(const gpu_bank *b) { return slab_room((uint64_t)b->rows * b->row_bytes); }
+static uint64_t pad_bytes_of(const gpu_bank *b)
+{
+    return slab_pad_bytes((uint64_t)b->rows * b->row_bytes);
+}
 
 static pad_view pad_of(const gpu_expert_args *a, uint8_t *data, int n_down, int n_all)
 {
-    return { data, bank_room(&a->gate), bank_room(&a->up), bank_room(&a->down), n_down, n_all };
+    return { data, pad_bytes_of(&a->gate), pad_bytes_of(&a->up), pad_bytes_of(&a->down), n_down,
+             n_all };
 }
 
 size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all)
@@ -96,7 +100,7 @@ size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all)
 
 typedef struct split_scratch {
     pull_state *pull;
-    slot_place *slots;                   /* [GPU_FEW * k] */
+    expert_slot *slots;                  /* [GPU_FEW * k] */
     uint8_t *host_made;                  /* [GPU_FEW * k] */
     float *host_y;                       /* [GPU_FEW * k, n_embd] */
     size_t bytes;
@@ -109,8 +113,8 @@ static split_scratch split_layout(void *base, int k, int n_embd)
     split_scratch s;
     s.pull = (pull_state *)p;
     p += round_up(sizeof(pull_state));
-    s.slots = (slot_place *)p;
-    p += round_up(slots * sizeof(slot_place));
+    s.slots = (expert_slot *)p;
+    p += round_up(slots * sizeof(expert_slot));
     s.host_made = p;
     p += round_up(slots);
     s.host_y = (float *)p;
@@ -138,7 +142,7 @@ typedef struct ask_args {
     pad_view pad;
     float *prediction_x;                /* for the prediction: gets the vector, and the number of */
     uint32_t *prediction_number;         /* the question; NULL: no prediction */
-    slot_place *slots;
+    expert_slot *slots;
     uint32_t *number;
     uint32_t *log;                       /* in RAM, or NULL: [n * k] choices and where they are */
     bool closes;
@@ -181,7 +185,7 @@ static __device__ __forceinline__ void send_vectors(const ask_args &a)
 
 /* Which of a token's cold experts are fetched, by one warp, a choice in each lane: the first ones
  * whole, of the next ones the down slab, as far as slabs are in page-locked RAM, at from. */
-static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_args &a,
+static __device__ __forceinline__ void decide_fetch(expert_slot &p, const ask_args &a,
                                                     const uint8_t *fetch, const uint64_t (&from)[3],
                                                     bool cold)
 {
@@ -198,17 +202,17 @@ static __device__ __forceinline__ void decide_fetch(slot_place &p, const ask_arg
     const bool can_down = cold && !all && from[2];
     const int rank_down = __popc(__ballot_sync(~0u, can_down) & below);
     const uint64_t whole = a.pad.gate + a.pad.up + a.pad.down;
-    uint8_t *room = a.pad.data;
+    uint8_t *to = a.pad.data;
 
     if (all) {
-        room += (uint64_t)rank_all * whole;
+        to += (uint64_t)rank_all * whole;
         p.where = GPU_FETCHED;
-        p.gate = room + from[0] % LINE;
-        p.up = room + a.pad.gate + from[1] % LINE;
-        p.down = room + a.pad.gate + a.pad.up + from[2] % LINE;
+        p.gate = to + from[0] % LINE;
+        p.up = to + a.pad.gate + from[1] % LINE;
+        p.down = to + a.pad.gate + a.pad.up + from[2] % LINE;
     } else if (can_down && rank_down < n_down) {
         p.where = GPU_COLD_FETCHED;
-        p.down = room + (uint64_t)a.pad.n_all * whole + (uint64_t)rank_down * a.pad.down +
+        p.down = to + (uint64_t)a.pad.n_all * whole + (uint64_t)rank_down * a.pad.down +
                  from[2] % LINE;
     }
     for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
@@ -240,23 +244,23 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
 {
     const choice &c = a.chosen;
     const int lane = threadIdx.x % 32, slot = token * c.k + lane;
-    const bool mine = lane < c.k;
-    slot_place p = {};
+    const bool has_choice = lane < c.k;
+    expert_slot p = {};
     uint64_t from[3] = { 0, 0, 0 };
 
-    const int place = mine && a.hot ? a.hot[id] : -1;
-    if (mine && a.slabs)                 /* before it is known whether they are needed */
+    const int hot_index = has_choice && a.hot ? a.hot[id] : -1;
+    if (has_choice && a.slabs)           /* before it is known whether they are needed */
         for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)id * 3 + i);
     p.id = id;
     p.weight = weight;
-    p.where = place < 0 ? GPU_COLD : GPU_HOT;
-    if (place >= 0) {
-        p.gate = row_at(a.gate, place, 0);
-        p.up = row_at(a.up, place, 0);
-        p.down = row_at(a.down, place, 0);
+    p.where = hot_index < 0 ? GPU_COLD : GPU_HOT;
+    if (hot_index >= 0) {
+        p.gate = row_at(a.gate, hot_index, 0);
+        p.up = row_at(a.up, hot_index, 0);
+        p.down = row_at(a.down, hot_index, 0);
     }
-    decide_fetch(p, a, view->fetch, from, mine && p.where == GPU_COLD);
-    if (!mine) return;
+    decide_fetch(p, a, view->fetch, from, has_choice && p.where == GPU_COLD);
+    if (!has_choice) return;
     a.slots[slot] = p;
     ids[slot] = id;
     where[slot] = (uint8_t)p.where;
@@ -277,7 +281,7 @@ static __device__ __forceinline__ void write_question(const ask_args &a, const i
 }
 
 /* A warp for each token. Few registers, so that the block fits beside the router's. */
-static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_args a)
+static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask_args a)
 {
     __shared__ select_space space[GPU_FEW];
     __shared__ int ids[GPU_MOST_CHOICES];
@@ -286,7 +290,7 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     const int n_slot = a.n * a.chosen.k, warp = threadIdx.x / 32;
     int id = 0;
     float weight = 0.0f;
-    bool mine = false;
+    bool cold = false;
 
     pdl_begin(f);
     pdl_wait(f);
@@ -298,10 +302,10 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
     __syncthreads();
     const uint32_t number = view.number;
     for (int i = threadIdx.x; i < n_slot; i += ASK_THREADS) {
-        mine |= where[i] != GPU_HOT;
+        cold |= where[i] != GPU_HOT;
         if (a.log) a.log[i] = (uint32_t)ids[i] | (uint32_t)where[i] << 16;
     }
-    const bool wanted = __syncthreads_or(mine);
+    const bool wanted = __syncthreads_or(cold);
     if (wanted) write_question(a, ids, where);
     if (threadIdx.x == 0) *a.number = number;
     if (wanted || a.closes) __syncthreads();
@@ -317,7 +321,7 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(frame f, const ask_
 /* ---- the reply ------------------------------------------------------------------------------- */
 
 typedef struct answer_args {
-    const slot_place *slots;
+    const expert_slot *slots;
     int n_slot, n_embd;
     int mid_bytes;                       /* of a slot: its int8 form, or its floats */
     const uint32_t *number;
@@ -367,7 +371,7 @@ static __device__ __forceinline__ void take_vectors(const answer_args &a, Want w
 /* No other kernel writes its slots, and what it reads is older than the previous kernel (if early):
  * so it need not wait for that one until its end. Then it must, because the next kernel waits only
  * for this one. */
-static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const answer_args a)
+static __global__ void __launch_bounds__(ANSWER_THREADS) answer(tracer f, const answer_args a)
 {
     __shared__ uint8_t where[GPU_MOST_CHOICES], made[GPU_MOST_CHOICES];
     const int own = threadIdx.x;         /* slot */
@@ -411,12 +415,12 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(frame f, const a
 
 #define ALL_TYPES(X) GPU_BLOCK_TYPES(X) GPU_FLOAT_TYPES(X)
 
-static void up_by_type(gpu *g, stream_place at, int type, const split_up_args *a, uint64_t bytes)
+static void up_by_type(gpu *g, launch_stream at, int type, const split_up_args *a, uint64_t bytes)
 {
     LAUNCH_UP(ALL_TYPES)
 }
 
-static void down_by_type(gpu *g, stream_place at, int type, const split_down_args *a, int n,
+static void down_by_type(gpu *g, launch_stream at, int type, const split_down_args *a, int n,
                          uint64_t bytes)
 {
     LAUNCH_DOWN(ALL_TYPES)
@@ -439,7 +443,7 @@ static void join_side(gpu *g)
     gpu_fail(g, cudaStreamWaitEvent(g->stream, g->replied, 0), "split layer");
 }
 
-static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const gpu_expert_args *a,
+static void fetch_slabs(gpu *g, launch_stream at, const layer_args *layer, const gpu_expert_args *a,
                         const gpu_with_host *s, const split_scratch *scratch)
 {
     const gpu_bank *bank[3] = { &a->gate, &a->up, &a->down };
@@ -465,7 +469,7 @@ static void fetch_slabs(gpu *g, stream_place at, const layer_args *layer, const 
     up_by_type(g, at, a->gate.type, &up, 0);
 }
 
-static void take_answer(gpu *g, stream_place at, const layer_args *layer,
+static void take_answer(gpu *g, launch_stream at, const layer_args *layer,
                         const gpu_expert_args *a, const gpu_with_host *s,
                         const split_scratch *scratch, bool early)
 {
@@ -567,7 +571,7 @@ void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, cons
                        (uint64_t)a->gate.rows);
         early = true;
     }
-    stream_place at = main_stream(g);
+    launch_stream at = main_stream(g);
     if (!forks && s->closes && g->predicting) {
         gpu_fail(g, cudaStreamWaitEvent(g->stream, g->predicted, 0), "split layer");
         g->predicting = at.dependent = false;

@@ -16,7 +16,7 @@ enum {
 static inline uint64_t round_up(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /* Room for a slab in VRAM, where it begins at the same offset within a line as in RAM. */
-static inline uint64_t slab_room(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
+static inline uint64_t slab_pad_bytes(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
 
 typedef struct pull_state {              /* zero before and after, except start */
     unsigned long long start;            /* on the device's clock */
@@ -25,7 +25,7 @@ typedef struct pull_state {              /* zero before and after, except start 
 } pull_state;
 
 typedef struct pull_args {
-    const slot_place *slots;             /* [k] of one token */
+    const expert_slot *slots;            /* [k] of one token */
     int k;
     uint32_t bytes[3];                   /* of a gate, up, down slab */
     const uint32_t *number;
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_
  * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
  * It only needs this to decide: the kernels that read slabs run after this one. So there is no
  * fence, which would make the whole SM wait. */
-static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pull_args a)
+static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(tracer f, const pull_args a)
 {
     __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -94,7 +94,7 @@ static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(frame f, const pu
         const bool of_whole = i >= alone;
         const int slot = slot_of[of_whole ? n_down + (i - alone) / whole : i / down];
         const int at = of_whole ? (i - alone) % whole : gate + up + i % down;
-        const slot_place &p = a.slots[slot];
+        const expert_slot &p = a.slots[slot];
         const int kind = at < gate ? 0 : at < gate + up ? 1 : 2;
         pull_part(kind == 0 ? p.gate : kind == 1 ? p.up : p.down, p.from[kind],
                   kind == 0 ? a.bytes[0] : kind == 1 ? a.bytes[1] : a.bytes[2],

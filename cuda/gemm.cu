@@ -65,7 +65,7 @@ static gemm_way strategy_of(const gpu *g, const gemm *p)
 /* With room for staged weights of any type. */
 static int tile_that_fits(const gpu *g, int tokens)
 {
-    const size_t staged = gemm_is_staged(g) ? raw_room<QT_Q8_0>::bytes : 0;
+    const size_t staged = gemm_is_staged(g) ? raw_weights<QT_Q8_0>::bytes : 0;
     const chip c = chip_of(g);
     return tile_tokens_that_fit(&c, staged, tokens);
 }

@@ -33,11 +33,11 @@ template <int SIDE, int TOKENS, int GROUPS> struct shape {
 
 /* A thread's first row and token in the tile. Lanes are dealt out so that rows do not depend on bit
  * 0 of the lane, and tokens not on bit 1: then the 16 bytes that two lanes share are read once. */
-typedef struct thread_place {
+typedef struct thread_tile {
     int row, token;
-} thread_place;
+} thread_tile;
 
-static __device__ __forceinline__ thread_place place_of(int t)
+static __device__ __forceinline__ thread_tile thread_tile_of(int t)
 {
     const int lane = t % 32;
     return { (lane >> 1 & 1) | (lane >> 2 & 6), t / 32 * 32 + 2 * ((lane & 1) | (lane >> 1 & 2)) };
@@ -110,7 +110,7 @@ template <int SIDE> static __device__ __forceinline__ void group_sync(int group)
 /* run[j][i] += the products of one step. */
 template <int ROWS, int EACH>
 static __device__ __forceinline__ void multiply(float (&run)[EACH][ROWS], const float *stage,
-                                                thread_place at)
+                                                thread_tile at)
 {
     const float *w = stage + at.row * STEP, *x = stage + (8 * ROWS + at.token) * STEP;
     #pragma unroll 2
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void multiply(float (&run)[EACH][ROWS], const 
 template <int SIDE, int GROUPS, int EACH, int FETCHED>
 static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], float *stages,
                                                 const float *const (&from)[FETCHED],
-                                                thread_place at, int cols, bool vectors)
+                                                thread_tile at, int cols, bool vectors)
 {
     constexpr int STAGE = shape<SIDE, EACH * SIDE / 8, GROUPS>::STAGE;
     const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
@@ -210,7 +210,7 @@ static __device__ __forceinline__ void write_token(const gemm &p, const float (&
 template <int SIDE, int GROUPS, int EACH>
 static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
                                                    const float (&sum)[EACH][SIDE / 8],
-                                                   thread_place at, int expert, int position, int n)
+                                                   thread_tile at, int expert, int position, int n)
 {
     enum { ROWS = SIDE / 8 };
     const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
@@ -241,12 +241,12 @@ static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
 /* A tile of tokens may be longer than TOKENS: then it is taken in parts. */
 template <int SIDE, int TOKENS, int GROUPS>
 static __global__ void __launch_bounds__(SIDE * GROUPS, shape<SIDE, TOKENS, GROUPS>::BLOCKS)
-gemm_floats(frame f, const gemm p, bool vectors)
+gemm_floats(tracer f, const gemm p, bool vectors)
 {
     typedef shape<SIDE, TOKENS, GROUPS> S;
     extern __shared__ __align__(16) float shared[];
     const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
-    const thread_place at = place_of(t);
+    const thread_tile at = thread_tile_of(t);
     const float *from[S::FETCHED];
     token_tile tile;
 
@@ -277,7 +277,7 @@ gemm_floats(frame f, const gemm p, bool vectors)
 /* ---- a few rows ------------------------------------------------------------------------------ */
 
 /* A warp for a token; every lane its columns, then the sum over lanes. */
-static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(frame f, const gemm p,
+static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(tracer f, const gemm p,
                                                                     bool vectors)
 {
     const int t = (int)(blockIdx.x * THIN_WARPS + threadIdx.x / 32), lane = threadIdx.x % 32;

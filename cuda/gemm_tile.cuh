@@ -312,7 +312,7 @@ static __device__ __forceinline__ void multiply_staged(typename multiplier<TOKEN
 
 /* Dynamic shared memory: two tiles of weights, two of activations, weights as they were. */
 template <int TYPE, int TOKENS, bool LOWS>
-static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_tile(frame f,
+static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_tile(tracer f,
                                                                                     const gemm p)
 {
     typedef layout<TOKENS> L;
@@ -357,7 +357,7 @@ template <int TYPE, bool LOWS = false> static void run_type(gpu *g, const gemm *
                                      : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
     const int tokens = max_int(p->tile_tokens, GEMM_LEAST_TILE); /* those of the kernel below */
     const dim3 grid(ceil_div((uint64_t)p->rows, (uint64_t)rows), n_tile);
-    const size_t staged = gemm_is_staged(g) ? raw_room<TYPE>::bytes : 0;
+    const size_t staged = gemm_is_staged(g) ? raw_weights<TYPE>::bytes : 0;
     const size_t smem = tile_bytes(tokens) + staged;
 
     if (TYPE != ANY && (uintptr_t)p->x % 16 != 0) {

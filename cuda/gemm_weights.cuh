@@ -29,8 +29,8 @@ template <int TYPE> struct is_plain { enum { value = TYPE == QT_BF16 }; };
 template <int TYPE> struct is_wide { enum { value = TYPE == QT_F16 || TYPE == QT_BF16 }; };
 template <int TYPE> struct is_block { enum { value = TYPE != ANY && !is_wide<TYPE>::value }; };
 
-/* K-quants of aligned blocks begin at multiples of 16. The pitch is an odd number of chunks, so that
- * rows are in other banks. */
+/* K-quants of aligned blocks begin at multiples of 16. The pitch is an odd number of chunks, so
+ * that rows are in other banks. */
 template <int TYPE> struct raw_layout {
     enum {
         aligned = TYPE == QT_Q4_K || TYPE == QT_Q5_K,
@@ -42,7 +42,7 @@ template <> struct raw_layout<QT_F16> { enum { bytes = 0 }; };
 template <> struct raw_layout<QT_BF16> { enum { bytes = 0 }; };
 template <> struct raw_layout<ANY> { enum { bytes = 0 }; };
 
-template <int TYPE> struct raw_room {
+template <int TYPE> struct raw_weights {
     enum { bytes = is_block<TYPE>::value ? raw_tile_bytes(TYPE) : 0 };
 };
 

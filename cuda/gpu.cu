@@ -60,9 +60,9 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
         return fail(err, rc, "memory", device);
     snprintf(out->name, sizeof out->name, "%s", prop.name);
     /* speeds are kept by this name: a smaller card has its own */
-    if (gpu_pretended_sms() > 0 && gpu_pretended_sms() < prop.multiProcessorCount)
+    if (gpu_sm_limit() > 0 && gpu_sm_limit() < prop.multiProcessorCount)
         snprintf(out->name, sizeof out->name, "%.200s (%d multiprocessors)", prop.name,
-                 gpu_pretended_sms());
+                 gpu_sm_limit());
     out->cc_major = prop.major;
     out->cc_minor = prop.minor;
     out->n_sm = prop.multiProcessorCount;
@@ -139,7 +139,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
         return fail(err, rc, "open", device);
     }
     g->n_sm = g->n_sm_all = prop.multiProcessorCount;
-    if ((divided = gpu_smaller_open(g, err)) < 0) {
+    if ((divided = sm_partition_open(g, err)) < 0) {
         gpu_close(g);
         return divided;
     }
@@ -158,7 +158,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     }
     /* code compiled for an older chip and translated for this one does not know how to wait */
     g->dependent_launch = g->cc >= 90 && g->code >= 90;
-    gpu_gather_make(g);
+    read_batch_make(g);
     *out = g;
     return 0;
 }
@@ -170,13 +170,13 @@ void gpu_close(gpu *g)
         gpu_throttle_end(g, NULL);
         gpu_sync_streams(g);
         gpu_upload_end(g, NULL);
-        gpu_gather_free(g);
+        read_batch_free(g);
         gpu_profile_end(g);
         gpu_gemm_reclaim(g, g->lent);
     }
     close_streams(g);
     if (g->wait) cudaFreeHost(g->wait);
-    gpu_smaller_close(g);
+    sm_partition_close(g);
     mem_free(g);
 }
 

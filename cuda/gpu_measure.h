@@ -61,7 +61,7 @@ void gpu_profile_end(gpu *g);            /* recordings made meanwhile must not b
  * divided. n = 0, or as many as the chip has: all of them. gpu_open fails with ERR_UNSUPPORTED
  * where driver or build cannot divide the chip. Must be called before any other function of a
  * gpu. */
-void gpu_pretend_sms(int n);
+void gpu_limit_sms(int n);
 
 typedef struct gpu_throttled {
     int n_sm, n_sm_all;                  /* in use; of the chip */

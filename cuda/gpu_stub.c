@@ -59,7 +59,7 @@ __attribute__((used)) static uint64_t no_device(void) { return 0; }
     X(gpu_close) X(gpu_free) X(gpu_alloc_host) X(gpu_free_host) X(gpu_read_later) X(gpu_read_end)  \
     X(gpu_zero) X(gpu_copy) X(gpu_upload) X(gpu_upload_end) X(gpu_set_host_limit) X(gpu_recover)   \
     X(gpu_recoveries) X(gpu_gemm_set) X(gpu_gemm_name) X(gpu_gemm_scratch) X(gpu_gemm_lend)        \
-    X(gpu_gemm_reclaim) X(gpu_read_bandwidth) X(gpu_pretend_sms) X(gpu_throttle_begin)             \
+    X(gpu_gemm_reclaim) X(gpu_read_bandwidth) X(gpu_limit_sms) X(gpu_throttle_begin)             \
     X(gpu_throttle_end) X(gpu_multiply_peak) X(gpu_measure_links) X(gpu_load_begin)                \
     X(gpu_load_end) X(gpu_profile_begin) X(gpu_profile_read) X(gpu_profile_end)                    \
     X(gpu_record_begin) X(gpu_recording_create) X(gpu_record_end) X(gpu_replay)                    \

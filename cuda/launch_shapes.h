@@ -91,14 +91,14 @@ SHAPE_FN int chunk_bytes(int type, int stages, bool bulk)
 }
 
 /* Of a row at any address. */
-SHAPE_FN int chunk_room(int type, int stages, bool bulk)
+SHAPE_FN int chunk_row_bytes(int type, int stages, bool bulk)
 {
     return (chunk_bytes(type, stages, bulk) + 15 + 15) / 16 * 16;
 }
 
 SHAPE_FN int chunk_pitch(int type, int stages, bool bulk)
 {
-    return pitch_of(chunk_room(type, stages, bulk), pitch_mask(type));
+    return pitch_of(chunk_row_bytes(type, stages, bulk), pitch_mask(type));
 }
 
 /* Of a warp: its chunks, and in bulk a barrier of 8 bytes for each. */
@@ -239,7 +239,7 @@ static inline dense_shape dense_block_shape(const chip *c, int type, int tokens,
 /* ---- experts of a batch: experts_partial_batch.cu, contract_few.cuh -------------------------- */
 
 enum {
-    BESIDE_THREADS = 256, BESIDE_STAGES = 3,
+    PARTIAL_THREADS = 256, PARTIAL_STAGES = 3,
     FEW_THREADS = 256, FEW_LEAST_THREADS = 128, FEW_STAGES = 3
 };
 
@@ -255,9 +255,9 @@ static inline partial_shape partial_shape_of(const chip *c, int type, int cols)
 {
     const bool floats = shape_is_float(type);
     const size_t vector = floats ? (size_t)cols * sizeof(float) : gpu_blocks_bytes(cols);
-    const size_t warp = floats ? 0 : warp_bytes(c, type, BESIDE_STAGES, UNIT_ROWS, true);
+    const size_t warp = floats ? 0 : warp_bytes(c, type, PARTIAL_STAGES, UNIT_ROWS, true);
     const size_t most = c->block_bytes - STATIC_BYTES;
-    partial_shape s = { BESIDE_THREADS, GPU_FEW, 0 };
+    partial_shape s = { PARTIAL_THREADS, GPU_FEW, 0 };
     while (s.threads > 32 && warp > 0 && s.threads / 32 * warp + (size_t)s.each * vector > most)
         s.threads /= 2;
     while (s.each > 1 && s.threads / 32 * warp + (size_t)s.each * vector > most) s.each--;

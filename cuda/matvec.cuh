@@ -103,7 +103,8 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
  * kernels lose more than they win by them. Where there are none nobody launches it. SHAPE: of the
  * input. */
 template <int TYPE, int TOKENS, bool LONG, int SHAPE>
-static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f, const dense_args a)
+static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128)
+    dense_blocks(tracer f, const dense_args a)
 {
     typedef piece_of<TYPE, STAGES, UNIT_ROWS, LONG> P;
     extern __shared__ __align__(16) uint8_t shared[];
@@ -174,7 +175,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128) dense_blocks(frame f,
 }
 
 template <int TYPE, int TOKENS>
-static __global__ void __launch_bounds__(THREADS) dense_floats(frame f, const dense_args a)
+static __global__ void __launch_bounds__(THREADS) dense_floats(tracer f, const dense_args a)
 {
     extern __shared__ __align__(16) float values[];
     const int warp = threadIdx.x / 32, cols = a.in.cols, step = gridDim.x * WARPS;

@@ -41,7 +41,7 @@ static __device__ __forceinline__ void pull_window(uint4 *to, const uint4 *from)
     }
 }
 
-static __global__ void __launch_bounds__(PULL_THREADS) pull_once(frame f, uint4 *to,
+static __global__ void __launch_bounds__(PULL_THREADS) pull_once(tracer f, uint4 *to,
                                                                  const uint4 *from, int n_window)
 {
     pdl_begin(f);
@@ -59,7 +59,7 @@ typedef struct load_words {
 } load_words;
 
 /* Until the host says stop, or until the limit: the host may have been stopped itself. */
-static __global__ void __launch_bounds__(PULL_THREADS) pull_on(frame f, uint4 *to,
+static __global__ void __launch_bounds__(PULL_THREADS) pull_on(tracer f, uint4 *to,
                                                                const uint4 *from, int n_window,
                                                                load_words *words, host_wait *wait)
 {
@@ -100,7 +100,7 @@ typedef struct hop_mailbox {             /* page-locked; words that someone poll
 } hop_mailbox;
 
 /* One block. */
-static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mailbox *m,
+static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(tracer f, hop_mailbox *m,
                                                               uint32_t *number)
 {
     pdl_begin(f);
@@ -117,7 +117,7 @@ static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(frame f, hop_mailb
 }
 
 /* One warp. */
-static __global__ void hop_wait(frame f, const hop_mailbox *m, const uint32_t *number,
+static __global__ void hop_wait(tracer f, const hop_mailbox *m, const uint32_t *number,
                                 host_wait *wait)
 {
     pdl_begin(f);
@@ -129,7 +129,7 @@ static __global__ void hop_wait(frame f, const hop_mailbox *m, const uint32_t *n
     pdl_end(f);
 }
 
-static __global__ void __launch_bounds__(READ_THREADS) hop_read(frame f, uint4 *to,
+static __global__ void __launch_bounds__(READ_THREADS) hop_read(tracer f, uint4 *to,
                                                                 const hop_mailbox *m)
 {
     const unsigned i = blockIdx.x * READ_THREADS + threadIdx.x;

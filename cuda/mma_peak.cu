@@ -5,7 +5,7 @@
 
 enum { THREADS = 256, SUMS = 8, STEPS = 2048, BLOCKS = 4, ROUNDS = 5 };
 
-static __global__ void __launch_bounds__(THREADS) multiply_registers(frame f, float *to)
+static __global__ void __launch_bounds__(THREADS) multiply_registers(tracer f, float *to)
 {
     float sum[SUMS][4] = {};
     uint32_t a[4], b[SUMS][2];

@@ -11,7 +11,7 @@ enum { WEIGH_THREADS = 256 };
 /* ---- the factor ------------------------------------------------------------------------------ */
 
 /* A block for a token: as the sum over experts takes in a shared one. */
-static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(frame f, float *y, const float *from,
+static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(tracer f, float *y, const float *from,
                                                               const float *sigma, int n_embd,
                                                               bool add)
 {

@@ -18,20 +18,20 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
                                                     select_space *space)
 {
     const int lane = threadIdx.x % 32, first = token * a.k;
-    const bool mine = lane < a.k, usual = is_usual(a.rule);
+    const bool has_choice = lane < a.k, usual = is_usual(a.rule);
     float *logits = a.logits + (size_t)token * a.n_expert;
     float gate, value = -INFINITY;
     score_scale scale = {};
     int id;
 
     select_by_rule(&id, &gate, logits, a.n_expert, a.k, space, a.rule);
-    const bool hot = mine && a.hot[id] >= 0;
-    if (mine && a.wanted)
+    const bool hot = has_choice && a.hot[id] >= 0;
+    if (has_choice && a.wanted)
         a.wanted[first + lane] = (uint32_t)id | (uint32_t)(hot ? GPU_HOT : GPU_COLD) << 16;
     if (!usual) scale = score_scale_of(a.rule, logits, a.n_expert);
-    if (mine) value = __ldcg(logits + id);
+    if (has_choice) value = __ldcg(logits + id);
     const bool drops = __ballot_sync(~0u, hot) != 0;
-    const bool kept = drops ? hot : mine;
+    const bool kept = drops ? hot : has_choice;
     const unsigned all = __ballot_sync(~0u, kept);
     if (usual) {
         const float top = warp_most(kept ? value : -INFINITY);
@@ -46,13 +46,13 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
         a.ids[slot] = id;
         a.gates[slot] = gate;
     }
-    if (mine && lane >= __popc(all)) {
+    if (has_choice && lane >= __popc(all)) {
         a.ids[first + lane] = leader;
         a.gates[first + lane] = 0.0f;
     }
 }
 
-static __global__ void __launch_bounds__(PREFER_THREADS) prefer(frame f, const gpu_prefer a)
+static __global__ void __launch_bounds__(PREFER_THREADS) prefer(tracer f, const gpu_prefer a)
 {
     __shared__ select_space space[GPU_FEW];
     const int token = threadIdx.x / 32;

@@ -42,7 +42,7 @@ template <int W> static __device__ __forceinline__ float squares(const float (&v
 
 /* A block for a token: x, normed or gated as a whole. */
 template <int KIND, int W, bool LOWS>
-static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const prepare_args a)
+static __global__ void __launch_bounds__(THREADS) prepare_token(tracer f, const prepare_args a)
 {
     __shared__ float shared[33];
     const size_t t = blockIdx.x;
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(frame f, const p
 
 /* A block for a token, a warp for every eighth head: normed by heads, then gated. */
 template <int W, bool LOWS>
-static __global__ void __launch_bounds__(THREADS) prepare_heads(frame f, const prepare_args a)
+static __global__ void __launch_bounds__(THREADS) prepare_heads(tracer f, const prepare_args a)
 {
     const size_t t = blockIdx.x;
     const int n_head = a.cols / a.head_dim, lane = threadIdx.x % 32;
@@ -185,7 +185,7 @@ enum { CONV_THREADS = 128, CONV_TOKENS = 32, MAX_TAPS = 8 };
 
 /* A thread takes one channel through CONV_TOKENS tokens. Fewer taps than eight are the last of
  * eight, so that all indices are constants. */
-static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(frame f, float *y,
+static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f, float *y,
                                                                        int y_stride, gpu_conv c,
                                                                        int rows, int n)
 {
@@ -223,7 +223,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(frame f, 
 }
 
 /* The last n_tap - 1 of the window's and the batch's tokens. Row j comes from a later one. */
-static __global__ void __launch_bounds__(CONV_THREADS) move_window(frame f, gpu_conv c, int rows,
+static __global__ void __launch_bounds__(CONV_THREADS) move_window(tracer f, gpu_conv c, int rows,
                                                                    int n)
 {
     const int r = (int)(blockIdx.x * CONV_THREADS + threadIdx.x), n_old = c.n_tap - 1;

@@ -98,7 +98,7 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
 
 /* As quantise_rows in experts.cu makes it, to the bit. sums: 32 floats. */
 template <int SHAPE>
-static __device__ __forceinline__ void leave_form(frame f, const left_form &form, int t,
+static __device__ __forceinline__ void leave_form(tracer f, const left_form &form, int t,
                                                   float *sums)
 {
     const int cols = form.in.cols;
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void leave_form(frame f, const left_form &form
  * the eight that are 8 * THREADS further on. SHAPE: of all inputs; UNGATED_INPUT means, too, that
  * the weights are F32. */
 template <int EACH, int SHAPE>
-static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const few_args a)
+static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const few_args a)
 {
     extern __shared__ __align__(16) uint8_t shared[];    /* [EACH] rows */
     __shared__ float sums[32], found[EACH][WARPS];
@@ -205,7 +205,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(frame f, const fe
 
 /* ---- many tokens ----------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(THREADS) select_many(frame f, const select_args a, int n)
+static __global__ void __launch_bounds__(THREADS) select_many(tracer f, const select_args a, int n)
 {
     __shared__ select_space space[WARPS];
     const int t = blockIdx.x * WARPS + threadIdx.x / 32;
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(THREADS) select_many(frame f, const sel
     pdl_end(f);
 }
 
-static __global__ void make_keys(frame f, float *keys, const float *logits, const float *bias,
+static __global__ void make_keys(tracer f, float *keys, const float *logits, const float *bias,
                                  int n_expert, int n)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -225,7 +225,7 @@ static __global__ void make_keys(frame f, float *keys, const float *logits, cons
     pdl_end(f);
 }
 
-static __global__ void sigmoid_many(frame f, float *x, int n)
+static __global__ void sigmoid_many(tracer f, float *x, int n)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     pdl_begin(f);
@@ -273,7 +273,7 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
     if (grid == n_sm && n_more < n_sm && rows_of(n_sm - n_more) == rows_of(grid)) grid -= n_more;
     a->n_block = grid;
     a->n_each = (int)rows_of(grid);
-    const auto go = [&](void (*kernel)(frame, few_args)) {
+    const auto go = [&](void (*kernel)(tracer, few_args)) {
         launch(g, "router", a->router.row_bytes * (uint64_t)n_row, kernel,
                grid + n_more, THREADS, rows_of(grid) * pitch, *a);
     };

@@ -13,7 +13,7 @@ enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
 
 /* allowed comes from the host before the launch, often out of its RAM: a block reads its share of
  * it at once, and before it waits for the logits. */
-static __global__ void add_bias(frame f, float *work, uint32_t *top, const float *logits,
+static __global__ void add_bias(tracer f, float *work, uint32_t *top, const float *logits,
                                 const float *bias, const uint64_t *allowed, int n, int n_padded)
 {
     enum { WORDS = THREADS / BLOCK };
@@ -35,7 +35,7 @@ static __global__ void add_bias(frame f, float *work, uint32_t *top, const float
     pdl_end(f);
 }
 
-static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
+static __global__ void penalise(tracer f, float *work, const gpu_shortlist s)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x;
     pdl_begin(f);
@@ -56,7 +56,7 @@ static __global__ void penalise(frame f, float *work, const gpu_shortlist s)
 }
 
 /* A warp for each block of ids. top: gets the key of the largest of all. */
-static __global__ void block_maxima(frame f, float *maxima, uint32_t *top, const float *work,
+static __global__ void block_maxima(tracer f, float *maxima, uint32_t *top, const float *work,
                                     int n_block)
 {
     const int b = (blockIdx.x * THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -94,8 +94,8 @@ static __device__ __forceinline__ double weight_of(float x, double largest, doub
 
 /* A thread for each lane of each block: eight ids, then eight lanes in order. A block of which
  * nothing can be picked weighs nothing, instead of next to nothing. */
-static __global__ void block_masses(frame f, double *masses, const uint32_t *top, const float *work,
-                                    const gpu_shortlist s, int n_block)
+static __global__ void block_masses(tracer f, double *masses, const uint32_t *top,
+                                    const float *work, const gpu_shortlist s, int n_block)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x, b = i / LANES, lane = i % LANES;
     pdl_begin(f);
@@ -140,7 +140,7 @@ void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
 /* ---- candidates ------------------------------------------------------------------------------ */
 
 /* top, or NULL: the key of the bound. */
-static __global__ void gather(frame f, gpu_pair *to, uint32_t *count, int cap, const float *work,
+static __global__ void gather(tracer f, gpu_pair *to, uint32_t *count, int cap, const float *work,
                               int n, float bound, const uint32_t *top)
 {
     const int i = blockIdx.x * THREADS + threadIdx.x;

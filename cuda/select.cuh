@@ -103,11 +103,11 @@ static __device__ __forceinline__ bool select_usual(int *id, float *value, const
             at++;
         }
     __syncwarp();
-    const uint32_t mine = lane < total ? s->key[lane] : 0;
+    const uint32_t own_key = lane < total ? s->key[lane] : 0;
     const int my_id = lane < total ? s->id[lane] : 0x7FFFFFFF;
     const float my_value = s->value[lane];
     __syncwarp();
-    const int rank = lanes_before(mine, my_id);
+    const int rank = lanes_before(own_key, my_id);
     if (lane < total && rank < k) {
         s->id[rank] = my_id;
         s->value[rank] = my_value;
@@ -196,7 +196,7 @@ static __device__ __forceinline__ void select_largest(int *id, float *value, con
 
 enum { SELECT_MAX_THREADS = 384 };       /* of the block */
 
-typedef struct __align__(16) select_room {       /* shared memory of the block */
+typedef struct __align__(16) block_select_space {  /* shared memory of the block */
     uint32_t key[32];                    /* lanes' maxima; then of those that reach the bound */
     int id[32];
     float value[32];
@@ -204,7 +204,7 @@ typedef struct __align__(16) select_room {       /* shared memory of the block *
     int n;
     int chosen[SELECT_MAX_K];            /* what is found, the largest first */
     float chosen_value[SELECT_MAX_K];
-} select_room;
+} block_select_space;
 
 static __device__ __forceinline__ uint32_t warp_least(uint32_t v)
 {
@@ -235,7 +235,7 @@ struct block_selector {
         }
     }
 
-    __device__ __forceinline__ void end(select_room *s, int k)
+    __device__ __forceinline__ void end(block_select_space *s, int k)
     {
         if (n_expert > 32) gather(s, k);
         if (warp_index() == 0) {
@@ -247,7 +247,7 @@ struct block_selector {
     }
 
 private:
-    static __device__ __forceinline__ void choose(select_room *s, int place, int k, int id,
+    static __device__ __forceinline__ void choose(block_select_space *s, int place, int k, int id,
                                                   float value)
     {
         if (place >= k) return;
@@ -256,14 +256,14 @@ private:
     }
 
     /* By the first warp, these three. */
-    __device__ __forceinline__ void rank_all(select_room *s, int k)
+    __device__ __forceinline__ void rank_all(block_select_space *s, int k)
     {
         const int lane = threadIdx.x;
         const uint32_t key = lane < n_expert ? rank_key(v[0]) : 0;
         choose(s, place_of_lane(key), k, lane, v[0]);
     }
 
-    __device__ __forceinline__ void rank_gathered(select_room *s, int k)
+    __device__ __forceinline__ void rank_gathered(block_select_space *s, int k)
     {
         const int lane = threadIdx.x, id = s->id[lane];
         const uint32_t key = s->key[lane];
@@ -280,7 +280,7 @@ private:
         choose(s, place, k, id, s->value[lane]);
     }
 
-    __device__ __forceinline__ void rank_slowly(select_room *s, int k)
+    __device__ __forceinline__ void rank_slowly(block_select_space *s, int k)
     {
         int id = 0;
         float value = 0.0f;
@@ -290,7 +290,7 @@ private:
 
     /* Those that reach the bound, which is the k-th largest of the lanes' maxima; in any order, of
      * more than 32 only so many. */
-    __device__ __forceinline__ void gather(select_room *s, int k)
+    __device__ __forceinline__ void gather(block_select_space *s, int k)
     {
         const int thread = threadIdx.x, lane = thread % 32, n_thread = blockDim.x;
         uint32_t key[EACH], best = 0;
@@ -332,8 +332,8 @@ private:
     }
 
     /* By whole warps: each counts once. */
-    static __device__ __forceinline__ void offer(select_room *s, uint32_t key, int id, float value,
-                                                 uint32_t bound)
+    static __device__ __forceinline__ void offer(block_select_space *s, uint32_t key, int id,
+                                                 float value, uint32_t bound)
     {
         const int lane = threadIdx.x % 32;
         const unsigned who = __ballot_sync(~0u, key >= bound);

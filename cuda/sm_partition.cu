@@ -11,14 +11,14 @@
 
 enum { MOST_AT_A_TIME = 16 };            /* no chip is divided more coarsely */
 
-static int pretended;                    /* multiprocessors; 0: all there are. Of the process, since
+static int sm_limit;                     /* multiprocessors; 0: all there are. Of the process, since
                                           * the driver's variable below is, too */
 
-int gpu_pretended_sms(void) { return pretended; }
+int gpu_sm_limit(void) { return sm_limit; }
 
-void gpu_pretend_sms(int n)
+void gpu_limit_sms(int n)
 {
-    pretended = n;
+    sm_limit = n;
     /* Streams share as many queues as the driver makes when it starts, usually 8. In one queue a
      * kernel of ours would wait for a reader before it (bandwidth_limiter.cu), though that one
      * runs on other multiprocessors. */
@@ -44,7 +44,7 @@ typedef struct part {
     int n_sm;
 } part;
 
-struct gpu_smaller {
+struct sm_partition {
     driver call;
     part own, rest;
 };
@@ -79,7 +79,7 @@ static cudaError_t make_part(part *p, const driver *d, CUdevResource *of, CUdevi
 }
 
 /* As many as were asked for, rounded up to what the chip can set apart, and the rest, if any. */
-static cudaError_t divide(gpu_smaller *s, int ordinal)
+static cudaError_t divide(sm_partition *s, int ordinal)
 {
     const driver *d = &s->call;
     CUdevice device;
@@ -88,7 +88,7 @@ static cudaError_t divide(gpu_smaller *s, int ordinal)
     CUresult rc;
     if ((rc = d->cuDeviceGet(&device, ordinal)) != CUDA_SUCCESS ||
         (rc = d->cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM)) != CUDA_SUCCESS ||
-        (rc = d->cuDevSmResourceSplitByCount(&own, &n_own, &all, &rest, 0, (unsigned)pretended)) !=
+        (rc = d->cuDevSmResourceSplitByCount(&own, &n_own, &all, &rest, 0, (unsigned)sm_limit)) !=
         CUDA_SUCCESS)
         return (cudaError_t)rc;
     if (n_own != 1) return cudaErrorInvalidResourceConfiguration;
@@ -98,63 +98,63 @@ static cudaError_t divide(gpu_smaller *s, int ordinal)
     return make_part(&s->rest, d, &rest, device);
 }
 
-int gpu_smaller_open(gpu *g, err_ctx *err)
+int sm_partition_open(gpu *g, err_ctx *err)
 {
-    if (pretended <= 0 || pretended >= g->n_sm) return 0;
-    gpu_smaller *s = g->smaller = (gpu_smaller *)mem_zalloc(sizeof *s);
+    if (sm_limit <= 0 || sm_limit >= g->n_sm) return 0;
+    sm_partition *s = g->partition = (sm_partition *)mem_zalloc(sizeof *s);
     if (!s) return err_set(err, ERR_NOMEM, "a smaller card: %zu bytes", sizeof *s);
     if (!find_driver(&s->call))
         return err_set(err, ERR_UNSUPPORTED, "GPU %d: its driver cannot divide it (it takes one "
                        "for CUDA 12.4 or later)", g->device);
     cudaError_t rc = divide(s, g->device);
-    if (rc == cudaErrorInvalidResourceConfiguration && pretended + MOST_AT_A_TIME > g->n_sm) {
-        gpu_smaller_close(g);            /* a few more than these would be all */
+    if (rc == cudaErrorInvalidResourceConfiguration && sm_limit + MOST_AT_A_TIME > g->n_sm) {
+        sm_partition_close(g);           /* a few more than these would be all */
         return 0;
     }
-    if (rc == cudaSuccess) rc = gpu_make_current(g);
+    if (rc == cudaSuccess) rc = sm_partition_select(g);
     if (rc != cudaSuccess)
         return err_set(err, ERR_UNSUPPORTED, "GPU %d: %d of its %d multiprocessors cannot be set "
-                       "apart: %s", g->device, pretended, g->n_sm, cudaGetErrorString(rc));
+                       "apart: %s", g->device, sm_limit, g->n_sm, cudaGetErrorString(rc));
     g->n_sm = s->own.n_sm;
     return 0;
 }
 
-void gpu_smaller_close(gpu *g)
+void sm_partition_close(gpu *g)
 {
-    gpu_smaller *s = g->smaller;
+    sm_partition *s = g->partition;
     if (!s) return;
     cudaSetDevice(g->device);            /* what is current must not be destroyed */
     if (s->rest.green) s->call.cuGreenCtxDestroy(s->rest.green);
     if (s->own.green) s->call.cuGreenCtxDestroy(s->own.green);
     mem_free(s);
-    g->smaller = NULL;
+    g->partition = NULL;
 }
 
-cudaError_t gpu_make_current(const gpu *g)
+cudaError_t sm_partition_select(const gpu *g)
 {
-    const gpu_smaller *s = g->smaller;
+    const sm_partition *s = g->partition;
     return s ? (cudaError_t)s->call.cuCtxSetCurrent(s->own.context) : cudaSetDevice(g->device);
 }
 
-int gpu_rest_sms(const gpu *g) { return g->smaller ? g->smaller->rest.n_sm : 0; }
+int sm_partition_other_sms(const gpu *g) { return g->partition ? g->partition->rest.n_sm : 0; }
 
-cudaError_t gpu_rest_make_current(const gpu *g)
+cudaError_t sm_partition_select_other(const gpu *g)
 {
-    return (cudaError_t)g->smaller->call.cuCtxSetCurrent(g->smaller->rest.context);
+    return (cudaError_t)g->partition->call.cuCtxSetCurrent(g->partition->rest.context);
 }
 
 #else                                    /* an older toolkit */
 
-int gpu_smaller_open(gpu *g, err_ctx *err)
+int sm_partition_open(gpu *g, err_ctx *err)
 {
-    if (pretended <= 0 || pretended >= g->n_sm) return 0;
+    if (sm_limit <= 0 || sm_limit >= g->n_sm) return 0;
     return err_set(err, ERR_UNSUPPORTED, "GPU %d: this build cannot divide it (it takes CUDA 12.5 "
                    "or later to make one that can)", g->device);
 }
 
-void gpu_smaller_close(gpu *) {}
-cudaError_t gpu_make_current(const gpu *g) { return cudaSetDevice(g->device); }
-int gpu_rest_sms(const gpu *) { return 0; }
-cudaError_t gpu_rest_make_current(const gpu *) { return cudaErrorNotSupported; }
+void sm_partition_close(gpu *) {}
+cudaError_t sm_partition_select(const gpu *g) { return cudaSetDevice(g->device); }
+int sm_partition_other_sms(const gpu *) { return 0; }
+cudaError_t sm_partition_select_other(const gpu *) { return cudaErrorNotSupported; }
 
 #endif

@@ -20,7 +20,7 @@ static __device__ __forceinline__ void embed_block(float *x, const uint8_t *row,
     }
 }
 
-static __global__ void embed(frame f, float *x, const gpu_matrix table, const int32_t *ids)
+static __global__ void embed(tracer f, float *x, const gpu_matrix table, const int32_t *ids)
 {
     const int t = blockIdx.x, cols = table.cols;
     pdl_begin(f);
@@ -49,7 +49,7 @@ void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, in
 
 /* ---- rotation -------------------------------------------------------------------------------- */
 
-static __global__ void rope_table(frame f, float *cosine, float *sine, const double *freq,
+static __global__ void rope_table(tracer f, float *cosine, float *sine, const double *freq,
                                   double magnitude, int half, const gpu_cursor *at)
 {
     pdl_begin(f);
@@ -72,7 +72,8 @@ void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, doub
 
 /* ---- capped logits --------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(THREADS) soft_cap(frame f, float *x, uint64_t n, float cap)
+static __global__ void __launch_bounds__(THREADS)
+    soft_cap(tracer f, float *x, uint64_t n, float cap)
 {
     pdl_begin(f);
     pdl_wait(f);
@@ -113,7 +114,7 @@ static __device__ __forceinline__ unsigned long long block_largest(unsigned long
 }
 
 static __global__ void __launch_bounds__(THREADS)
-largest(frame f, const float *logits, int n, gpu_cursor *at, unsigned long long *seen,
+largest(tracer f, const float *logits, int n, gpu_cursor *at, unsigned long long *seen,
         unsigned long long *found, uint32_t *counter)
 {
     __shared__ bool is_last;
@@ -154,7 +155,7 @@ void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *s
            (unsigned long long *)seen, (unsigned long long *)best, counter);
 }
 
-static __global__ void advance(frame f, gpu_cursor *at, int n)
+static __global__ void advance(tracer f, gpu_cursor *at, int n)
 {
     pdl_begin(f);
     pdl_wait(f);

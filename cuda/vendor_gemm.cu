@@ -218,14 +218,15 @@ static __device__ __forceinline__ uint32_t two_weights(uint32_t codes, int i, fl
 /* A thread for a block of 32 weights. Four chunks of 16 bytes for each thread are turned round in
  * shared memory, chunk i of a warp at i ^ (i / 8 % 8), so that a warp writes whole lines. */
 template <int TYPE>
-static __global__ void __launch_bounds__(DECODE_THREADS) decode_blocks(frame f, const decode_args a)
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    decode_blocks(tracer f, const decode_args a)
 {
     __shared__ uint4 turned[DECODE_THREADS / 32][128];
     const unsigned lane = threadIdx.x % 32;
     const unsigned first = blockIdx.x * DECODE_THREADS + threadIdx.x - lane;
     const unsigned at = min(first + lane, a.n_block - 1);
     const int row = (int)(at / (unsigned)a.row_blocks), b = (int)(at % (unsigned)a.row_blocks);
-    uint4 *mine = turned[threadIdx.x / 32];
+    uint4 *warp_chunks = turned[threadIdx.x / 32];
     weight_parts p;
     float scale[2], offset[2];
 
@@ -237,10 +238,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_blocks(frame f, 
     for (unsigned c = 0; c < 4; c++) {
         const unsigned i = 4 * lane + c;
         const float by = scale[c / 2], from = offset[c / 2];
-        mine[i ^ (i / 8 % 8)] = make_uint4(two_weights(p.w[2 * c], 0, by, from),
-                                           two_weights(p.w[2 * c], 2, by, from),
-                                           two_weights(p.w[2 * c + 1], 0, by, from),
-                                           two_weights(p.w[2 * c + 1], 2, by, from));
+        warp_chunks[i ^ (i / 8 % 8)] = make_uint4(two_weights(p.w[2 * c], 0, by, from),
+                                                  two_weights(p.w[2 * c], 2, by, from),
+                                                  two_weights(p.w[2 * c + 1], 0, by, from),
+                                                  two_weights(p.w[2 * c + 1], 2, by, from));
     }
     __syncwarp();
     pdl_wait(f);                         /* the last product has read what was here */
@@ -248,13 +249,14 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_blocks(frame f, 
     for (unsigned k = 0; k < 4; k++) {
         const unsigned i = 32 * k + lane;
         const size_t chunk = (size_t)first * 4 + i;
-        if (chunk < (size_t)a.n_block * 4) a.to[chunk] = mine[i ^ (i / 8 % 8)];
+        if (chunk < (size_t)a.n_block * 4) a.to[chunk] = warp_chunks[i ^ (i / 8 % 8)];
     }
     pdl_end(f);
 }
 
 /* A thread for 8 weights of 16 bits at any even address. */
-static __global__ void __launch_bounds__(DECODE_THREADS) decode_halves(frame f, const decode_args a)
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    decode_halves(tracer f, const decode_args a)
 {
     const unsigned at = blockIdx.x * DECODE_THREADS + threadIdx.x;
     const unsigned use = min(at, a.n_block - 1);

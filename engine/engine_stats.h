@@ -22,7 +22,7 @@ struct gpu_span;
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
                     double *bandwidth, err_ctx *err);
 
-/* A smaller card on this one, from gpu_pretend_sms on: cuda/gpu.h has what these do. Fails without
+/* A smaller card on this one, from gpu_limit_sms on: cuda/gpu.h has what these do. Fails without
  * a GPU. */
 struct gpu_throttled;
 int engine_throttle_begin(engine *e, double share, struct gpu_throttled *out, err_ctx *err);

@@ -174,7 +174,7 @@ int gpu_count(void)
 
 static int pretended;
 
-void gpu_pretend_sms(int n) { pretended = n; }
+void gpu_limit_sms(int n) { pretended = n; }
 
 int sim_sms(const gpu_info *info)
 {

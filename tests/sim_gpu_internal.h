@@ -41,7 +41,7 @@ bool sim_take_vram(uint64_t bytes);
 void sim_return_vram(uint64_t bytes);
 bool sim_touches_locked(const void *p, uint64_t bytes);  /* any of it is page-locked */
 
-int sim_sms(const gpu_info *info);       /* in use, by gpu_pretend_sms */
+int sim_sms(const gpu_info *info);       /* in use, by gpu_limit_sms */
 
 /* Operations never write to this allocation, and read it only while *readable is true. */
 void sim_guard_vram(const void *p, const bool *readable);

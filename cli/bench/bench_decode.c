@@ -382,7 +382,7 @@ int cmd_bench_decode(int argc, char **argv)
         console_error("--sms: a smaller card is a GPU: --device cuda");
         return 2;
     }
-    if (opt.sms > 0) gpu_pretend_sms((int)opt.sms);
+    if (opt.sms > 0) gpu_limit_sms((int)opt.sms);
     m.opt = &opt;
     rc = run_model(&m);
     mem_free(m.prompt);
