@@ -1,15 +1,14 @@
-/* activations.cuh - a vector on its way into products: norms and gates, then int8 codes in blocks
+/* activations.cuh - makes a vector ready for products: norms and gates, then int8 codes in blocks
  * of 32, by a whole thread block, in shared memory.
  *
- * The int8 form of a vector of n blocks, 40 n bytes, in shared and in global memory alike:
- *
+ * The int8 form of a vector of n blocks takes 40 n bytes, in shared and in global memory alike:
  *   first  [n][16] int8     weights 0..15 of every block
  *   second [n][16] int8     weights 16..31
  *   dx     [n] float        scales
  *   s      [n][2] int16     sums of the two halves
- *
- * (apart, so that eight threads that read eight blocks in step hit no bank twice). The codes are
- * the contract's, bit for bit. Norms and gates are not part of it. */
+ * The halves are stored apart so that eight threads that read eight blocks in step have no bank
+ * conflict. The codes are the contract's, bit for bit. Norms and gates are not part of the
+ * contract. */
 #ifndef CUDA_ACTIVATIONS_CUH
 #define CUDA_ACTIVATIONS_CUH
 
@@ -21,7 +20,7 @@ static __device__ __forceinline__ int blocks_pitch(int cols)
     return (cols / 32 * 40 + 15) / 16 * 16;
 }
 
-/* gpu_input without what only the host needs. */
+/* gpu_input without the fields that only the host needs. */
 typedef struct input_view {
     gpu_input_kind kind;
     int cols;
@@ -36,10 +35,10 @@ static inline input_view view_of(const gpu_input *in)
              in->head_stride, in->gate_stride };
 }
 
-/* What is known of an input when a kernel is compiled: nothing; that eight values at a time are all
- * there, at multiples of 16 bytes; that it has no gates, either. In a kernel of a few microseconds
- * most code runs once, and takes longer to fetch than to run: what never runs should not lie
- * between. */
+/* Properties of an input that are known at compile time: none; eight values at a time are
+ * complete and at multiples of 16 bytes; in addition there are no gates. In a kernel of a few
+ * microseconds most code runs once, and fetching it takes longer than running it, so unused
+ * cases are left out. */
 enum { ANY_INPUT, WHOLE_INPUT, UNGATED_INPUT };
 
 static inline bool is_whole(const input_view &in)
@@ -102,7 +101,7 @@ static __device__ __forceinline__ float squares8(const float (&v)[8])
     return sum;
 }
 
-/* What the gates of values 8i .. 8i+7 multiply them with: whole heads are multiples of 8. */
+/* Factors of values 8i .. 8i+7 by the gates. Whole heads are multiples of 8. */
 template <int SHAPE>
 static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_view &in, int t, int i)
 {
@@ -123,9 +122,9 @@ static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_v
     else for (int k = 0; k < 8; k++) w[k] = 1.0f;
 }
 
-/* Values 8i .. 8i+7, finished; w are their weights, gate is what load_gate8 gives. The caller gives
- * the factor of a norm over the whole vector. All threads of a warp call it together, neighbours
- * with consecutive i. */
+/* Values 8i .. 8i+7, finished; w are their weights, gate is the result of load_gate8. The caller
+ * passes the factor of a norm over the whole vector. All threads of a warp call it together,
+ * neighbours with consecutive i. */
 template <int SHAPE>
 static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, float factor,
                                                const float (&w)[8], const float (&gate)[8])
@@ -191,8 +190,8 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
 
 /* ---- a whole vector -------------------------------------------------------------------------- */
 
-/* What can be read before the input is ready: weights of a thread's first rounds. A block of few
- * threads keeps more rounds in registers. */
+/* The data that can be read before the input is ready: weights of a thread's first rounds. A block
+ * of few threads keeps more rounds in registers. */
 template <int KEPT> struct input_ahead {
     float w[KEPT][8];
 };
@@ -209,8 +208,8 @@ static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view
     return a;
 }
 
-/* Round r of a thread of token t, values i: as they came, with weights and gates. x: the vector, of
- * which kept has the first rounds. */
+/* Round r of a thread of token t, values i, unchanged, with weights and gates. x: the vector; kept
+ * has its first rounds. */
 template <int SHAPE, int KEPT>
 static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8], float (&gate)[8],
                                                    const input_view &in, const float *x, int t,
@@ -229,8 +228,8 @@ static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8],
             for (int k = 0; k < 8; k++) v[k] = kept[kr][k], w[k] = ahead.w[kr][k];
 }
 
-/* Token t's vector: its int8 form to codes, its values to floats, whichever is not NULL. The block
- * synchronises at the end. shared: 32 floats. */
+/* Token t's vector: writes its int8 form to codes and its values to floats, whichever is not NULL.
+ * The block synchronises at the end. shared: 32 floats. */
 template <int SHAPE, int THREADS, int KEPT>
 static __device__ __forceinline__ void input_finish(void *codes, float *floats,
                                                     const input_view &in, int t, float *shared,
@@ -253,7 +252,7 @@ static __device__ __forceinline__ void input_finish(void *codes, float *floats,
         }
         factor = 1.0f / sqrtf(block_sum<THREADS>(sum, shared) / (float)in.cols + in.eps);
     }
-    /* By whole warps, as long as they have values; as little code as possible: see ANY_INPUT. */
+    /* By whole warps while they have values. Short code: see ANY_INPUT. */
     #pragma unroll 1
     for (int r = 0; 8 * (threadIdx.x / 32 * 32 + r * THREADS) < in.cols; r++) {
         const int i = threadIdx.x + r * THREADS;

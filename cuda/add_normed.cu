@@ -1,12 +1,12 @@
-/* add_normed.cu - parts of a layer that are normed before they join the residual stream.
+/* add_normed.cu - adds parts of a layer to the residual stream after a norm.
  *
- * A block takes a token. Sums of squares are in double, and every other rounding is that of
- * engine/host/host_steps.c. A vector of up to KEPT_COLS values is kept in registers: all of a
- * part is on its way before the first value is needed, and gains before the parts are there. Which
- * thread has which values follows from the width alone, so a token has the same bits in any batch.
+ * A block computes a token. Sums of squares are in double; every other rounding is that of
+ * engine/host/host_steps.c. A vector of up to KEPT_COLS values is kept in registers: the block
+ * requests a whole part before it uses the first value, and gains before the parts arrive. The
+ * width alone decides which thread has which values, so a token has the same bits in any batch.
  *
  * Wider vectors, and those that cannot be read four values at a time, are read and normed twice,
- * once for the norm of their sum: they are in the cache, and there is no limit to their width. */
+ * once for the norm of their sum. The second read hits the cache, and the width has no limit. */
 #include "cuda/device.cuh"
 
 /* ---- kept in registers ----------------------------------------------------------------------- */
@@ -56,8 +56,8 @@ template <int N> static __device__ __forceinline__ void warp_sums(double (&sum)[
 }
 
 /* 1 / rms of N = 1 or 2 vectors, from their threads' sums of squares; share: 1 / cols. The first
- * warp computes it for all: many chips have few units for double. An error of 1e-16 before the
- * rounding to float hardly ever shows. */
+ * warp computes it for all, because many chips have few units for double. An error of 1e-16 before
+ * the rounding to float rarely changes the result. */
 template <int N>
 static __device__ __forceinline__ float2 scales_of(double (&sum)[N], double share, float eps)
 {
@@ -89,8 +89,8 @@ static __device__ __forceinline__ void fetch_ahead(const float *from, int cols)
 }
 
 /* Sixteen bytes at a time: cols is a multiple of 4, and all vectors begin at multiples of 16. At
- * most 64 registers, so that a block fits beside one of the product before it and starts early:
- * that is why x and the last gain, which are needed last, come during the second sum. */
+ * most 64 registers, so that a block fits next to one of the previous product and starts early. So
+ * x and the last gain, which are needed last, are loaded during the second sum. */
 static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(tracer f, const gpu_normed a,
                                                                 double share)
 {
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(tracer f, const 
         v[i] = 0.0f;
     }
     store_own(a.x + first, x, a.cols);
-    if (a.clear) store_own(a.clear + first, v, a.cols);  /* nobody else reads it any more */
+    if (a.clear) store_own(a.clear + first, v, a.cols);  /* no other thread reads it after this */
     pdl_end(f);
 }
 
@@ -198,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS) add_normed(tracer f, const gpu
     for (int c = threadIdx.x; c < a.cols; c += THREADS) {
         const float v = __fmul_rn(__fmul_rn(sum_at(a, first + c, c, by), scale), a.gain[c]);
         a.x[first + c] = __fmul_rn(__fadd_rn(a.x[first + c], v), a.scale);
-        if (a.clear) a.clear[first + c] = 0.0f;          /* nobody else reads it any more */
+        if (a.clear) a.clear[first + c] = 0.0f;          /* no other thread reads it after this */
     }
     pdl_end(f);
 }

@@ -1,5 +1,5 @@
-/* attention.cu - attention: which kernel. attention_decode.cuh takes up to GPU_FEW tokens, in
- * one file for each kind of store; attention_prompt.cu takes prompts, where it can. */
+/* attention.cu - chooses the kernel of an attention: attention_decode.cuh for up to GPU_FEW tokens,
+ * in one file for each kind of KV store; attention_prompt.cu for prompts where it has a kernel. */
 #include "cuda/attention_decode.cuh"
 #include "cuda/attention_prompt_split_kv.cuh"
 
@@ -18,7 +18,7 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
            n_head_kv > 0 && n_head % n_head_kv == 0;
 }
 
-/* Heads whose norms have been taken, whole, have none of their own. */
+/* After a norm over all heads there is none by heads. */
 static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 {
     gpu_attention rest = *a;

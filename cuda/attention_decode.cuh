@@ -1,14 +1,14 @@
 /* attention_decode.cuh - the kernel of attention.cu: attention of up to GPU_FEW tokens over their
  * keys, in F32 arithmetic.
  *
- * Threads hold eight dimensions each: head_dim / 8 of them make a key's score, and a warp works on
- * several keys at a time, four rounds before it looks at the maximum. Heads of 512 have sixteen
+ * A thread holds eight dimensions: head_dim / 8 threads make a key's score, and a warp computes
+ * several keys at a time, four rounds between two updates of the maximum. Heads of 512 have sixteen
  * dimensions in a thread, eight in each half of the head, one key in a warp, and two rounds. All
- * keys but a token's own are old: a block asks for its first ones before it waits for the queries.
- * attention_decode_mma.cu takes long stores of F16. Prompts come here, too, where there is no
- * kernel for them: then a block sees all keys of its token.
+ * keys but a token's own are old, so a block requests its first keys before it waits for the
+ * queries. attention_decode_mma.cu has long F16 stores. Prompts without a kernel of their own come
+ * here, too: then a block attends to all keys of its token.
  *
- * Each kind of store is compiled in a file of its own, only because compiling takes so long. */
+ * Each kind of store is compiled in a file of its own, which shortens compilation. */
 #ifndef CUDA_ATTENTION_DECODE_CUH
 #define CUDA_ATTENTION_DECODE_CUH
 
@@ -21,26 +21,26 @@ template <int DIM> struct key_shape {
         LANES = DIM < 256 ? DIM / 8 : 32,        /* threads of a key */
         KEYS = 32 / LANES,                       /* of a warp */
         PIECES = DIM / (8 * LANES),              /* of eight dimensions, of a thread */
-        ROUNDS = PIECES > 1 ? 2 : 4              /* keys of a thread between two looks at the
+        ROUNDS = PIECES > 1 ? 2 : 4              /* keys of a thread between two updates of the
                                                   * maximum */
     };
 };
 
 enum {
-    FEW_HEADS = 4,                       /* query heads of a block, at most: few keep the latency
-                                          * low, MAX_HEADS read keys once where there are many */
-    MANY_KEYS = 8192                     /* from this many keys on */
+    FEW_HEADS = 4,                       /* most query heads of a block: few keep the latency low,
+                                          * MAX_HEADS read keys once where there are many */
+    MANY_KEYS = 8192                     /* keys from which MAX_HEADS are used */
 };
 
-/* Keys and values of ROUNDS keys of a thread, as they lie in the store. */
+/* Keys and values of ROUNDS keys of a thread, in stored form. */
 template <int KV, int DIM> struct key_batch {
     typedef key_shape<DIM> S;
     typedef typename kv_row<KV>::raw raw;
     raw k[S::ROUNDS][S::PIECES], v[S::ROUNDS][S::PIECES];
 
-    /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end are
-     * zeros: what lies there may be anything. wrap: the first multiple of kv_rows that is not below
-     * the run, which is not longer than the store. */
+    /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end become
+     * zeros, because their rows are undefined. ring_end: the first multiple of kv_rows that is not
+     * below the range, which is not longer than the store. */
     static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
                                                 const gpu_attention &a, const uint8_t *rows,
                                                 int key0, int end, int ring_end)
@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
     enum { LANES = S::LANES, KEYS = S::KEYS, PIECES = S::PIECES, ROUNDS = S::ROUNDS };
     enum { EACH = 8 * PIECES };          /* dimensions of a thread: d + i, and half a head on */
     const gpu_attention &a = r.a;
-    /* queries first, then what the warps found */
-    enum { PASS = HEADS * DIM > 1024 ? 1024 / HEADS : DIM };     /* dimensions with room */
+    /* queries first, then the warps' results */
+    enum { PASS = HEADS * DIM > 1024 ? 1024 / HEADS : DIM };     /* dimensions of a pass */
     const auto dim_at = [](int d, int i) { return d + i % 8 + i / 8 * 8 * LANES; };
     __shared__ __align__(16) float merge[WARPS][HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
             float top = largest[h];
             #pragma unroll
             for (int i = 0; i < ROUNDS; i++) top = fmaxf(top, score[i][h]);
-            /* nothing seen yet: any finite number will do */
+            /* no key so far: any finite number will do */
             const float base = top == -INFINITY ? 0.0f : top;
             const float shrink = power_of_2(largest[h] - base);
             largest[h] = top;
@@ -184,7 +184,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
         key0 = next;
     }
 
-    /* the keys of a warp, then the warps */
+    /* joins the keys of a warp, then the warps */
     __syncthreads();                     /* queries have been read */
     #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -245,12 +245,12 @@ static void launch_heads(gpu *g, const gpu_attention *a, int keys)
     launch_merge<DIM>(g, r);
 }
 
-/* As few heads in a block as make no more than four blocks on a multiprocessor, but two, unless a
+/* The fewest heads in a block that make at most four blocks on a multiprocessor, but two, unless a
  * key takes a whole warp: then each of its heads takes five shuffles. */
 template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
 {
-    const int runs = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * a->n;
-    const auto has_room = [&](int heads) { return rows_of_heads(a, heads) * runs <= 4 * g->n_sm; };
+    const int ranges = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * a->n;
+    const auto has_room = [&](int heads) { return rows_of_heads(a, heads) * ranges <= 4 * g->n_sm; };
     if constexpr (DIM >= 256) {
         if (has_room(1)) {
             launch_heads<KV, DIM, 1>(g, a, keys);
@@ -269,7 +269,7 @@ template <int KV, int DIM> static void launch_ranges(gpu *g, const gpu_attention
     else launch_heads<KV, DIM, MAX_HEADS>(g, a, keys);
 }
 
-/* Heads of 512 leave no registers for MAX_HEADS of them. */
+/* Heads of 512 have too few registers for MAX_HEADS. */
 template <int KV> static void launch_large(gpu *g, const gpu_attention *a)
 {
     const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;

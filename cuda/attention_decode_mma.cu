@@ -1,13 +1,13 @@
-/* attention_decode_mma.cu - attention of few tokens over a long store of F16 keys, by tensor cores.
+/* attention_decode_mma.cu - attention of few tokens over a long F16 KV store, by tensor cores.
  *
- * A warp takes tiles of 16 keys. Scores are K Q^T with keys as the 16 rows and heads as the 8
- * columns; the sums of values are V^T P with 16 dimensions as rows and the same columns. Keys and
- * values go from global memory to registers as they lie there, 16 bytes for each thread: any
- * dimension may stand in any column of a product as long as both factors agree, so they take the
- * order that the loads give. Weights and values are transposed in registers.
+ * A warp computes tiles of 16 keys. Scores are K Q^T with keys as the 16 rows and heads as the 8
+ * columns; sums of values are V^T P with 16 dimensions as rows and the same columns. Keys and
+ * values go from global memory to registers in stored order, 16 bytes for each thread. Any
+ * dimension may be in any column of a product if both factors agree, so dimensions keep the order
+ * of the loads. Weights and values are transposed in registers.
  *
- * With g = lane / 4 and t = lane % 4, chunk j of a row is dimensions 8 (t + 4j) .. +7, in the
- * words x, y, z, w of one load. Queries and weights are rounded to F16, sums are F32. */
+ * With g = lane / 4 and t = lane % 4, chunk j of a row is dimensions 8 (t + 4j) .. +7, in the words
+ * x, y, z, w of one load. Queries and weights are rounded to F16, sums are F32. */
 #include "cuda/attention_decode_split_kv.cuh"
 #include "cuda/batch.cuh"
 
@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
 {
     enum { CHUNKS = DIM / 32, STEPS = DIM / 16, PASS = DIM > 128 ? DIM / 2 : DIM };
     const gpu_attention &a = r.a;
-    /* queries first, then what the warps found */
+    /* queries first, then the warps' results */
     __shared__ __align__(16) float merge[WARPS][MAX_HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
     __shared__ float own_head[2][DIM];
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
 
     float o[STEPS][4] = {}, top[2] = { -INFINITY, -INFINITY }, sum[2] = { 0.0f, 0.0f };
     for (int key0 = where.begin + warp * TILE; key0 < where.end; key0 += WARPS * TILE) {
-        /* rows g and g + 8; past the end the last one is read instead, with weight 0 */
+        /* rows g and g + 8; past the end the last row is read, with weight 0 */
         const uint8_t *row[2][2];
         #pragma unroll
         for (int h = 0; h < 2; h++) {

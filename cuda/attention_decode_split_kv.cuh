@@ -1,10 +1,10 @@
-/* attention_decode_split_kv.cuh - what the kernels for attention of few tokens share: how the keys
- * that a token sees are cut into runs, how its own heads are prepared, and how runs are merged.
+/* attention_decode_split_kv.cuh - what the kernels for attention of few tokens share: keys of a
+ * token cut into ranges, preparation of the token's own heads, and the merge of ranges.
  *
- * A block takes one run and some of the query heads that share a key head. The block that finishes
- * last merges what the runs found, or, where runs are many, a separate kernel does. For a single
- * token, the block whose run ends with it norms, rotates and stores its key and value. Scores and
- * maxima are exponents of 2. */
+ * A block computes one range for some of the query heads that share a key head. The last block to
+ * finish merges the ranges; where ranges are many, a separate kernel does. For a single token, the
+ * block of the last range norms, rotates and stores the token's key and value. Scores and maxima
+ * are exponents of 2. */
 #ifndef CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
 #define CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
 
@@ -13,29 +13,30 @@
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
-    MAX_RANGES = 64, MERGE_RANGES = 32   /* at most, and merged by the block that finishes last */
+    MAX_RANGES = 64, MERGE_RANGES = 32   /* upper bounds: of all ranges, and of those that the last
+                                          * block merges */
 };
 
-/* Least length of a run: what all warps ask for at once (key_batch) where heads have 64, 128 or 256
- * dimensions. */
+/* Least length of a range: the keys that all warps request at once (key_batch) where heads have 64,
+ * 128 or 256 dimensions. */
 static __host__ __device__ __forceinline__ int least_range_keys(int dim)
 {
     return dim > 128 ? 32 : dim > 64 ? 64 : 128;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- ranges ---------------------------------------------------------------------------------- */
 
 typedef struct range_args {
     gpu_attention a;
     int group;                           /* queries of a key head */
     int n_part;                          /* blocks that share them */
     int max_ranges;
-    bool whole;                          /* norm, rotation and store are to be done here */
+    bool whole;                          /* this kernel also does norm, rotation and store */
 } range_args;
 
 static const float LOG2_E = 1.44269504f;
 
-/* How a token's keys are cut. */
+/* The ranges of a token's keys. */
 typedef struct range_plan {
     int lowest, n_key, range_keys, n_range;
 } range_plan;
@@ -54,8 +55,8 @@ static __device__ __forceinline__ range_plan plan_ranges(const gpu_attention &a,
     return p;
 }
 
-/* A head on its way from global to shared memory, by one warp: norm, then rotation. All loads are
- * issued before the first is used; weight and tables may be loaded before the head is ready. */
+/* Loads a head to shared memory, by one warp: norm, then rotation. All loads are issued before the
+ * first use; weight and tables may be loaded before the head is ready. */
 template <int DIM> struct head_maker {
     enum { EACH = DIM / 32 };
     float gain[EACH], cosine[EACH], sine[EACH];          /* of d = lane + 32 i */
@@ -105,7 +106,7 @@ template <int DIM> struct head_maker {
     }
 };
 
-/* x / rms(x), by one warp; lanes read what they wrote themselves. */
+/* x / rms(x), by one warp; each lane reads only its own writes. */
 template <int DIM> static __device__ __forceinline__ void norm_value(float *x, float eps)
 {
     float sum = 0.0f;
@@ -114,18 +115,18 @@ template <int DIM> static __device__ __forceinline__ void norm_value(float *x, f
     for (int c = threadIdx.x % 32; c < DIM; c += 32) x[c] *= scale;
 }
 
-/* What a block has to do. */
+/* The work of a block. */
 typedef struct range_work {
     int t, kv_head, head0, n_head;       /* token; key head; query heads */
     int range, n_range, begin, end;      /* keys */
-    int own;                             /* the key that is made here, or -1 */
+    int own;                             /* the key that this block makes, or -1 */
     int n_make;                          /* heads to be prepared: queries, own key and value */
     size_t row_bytes;
     uint8_t *keys, *values;              /* of the key head */
-    uint8_t *own_row[2];                 /* of the key that is made here, and of its value */
+    uint8_t *own_row[2];                 /* of the key that this block makes, and of its value */
 } range_work;
 
-/* whole: r.whole, for the compiler to know where the caller does. */
+/* whole: r.whole, as a constant where the caller knows it. */
 template <int HEADS>
 static __device__ __forceinline__ range_work work_of(const range_args &r, size_t row_bytes,
                                                      bool whole)
@@ -154,9 +155,9 @@ static __device__ __forceinline__ range_work work_of(const range_args &r, size_t
     return w;
 }
 
-/* Queries, then this token's own key and value, a warp for each while there are enough. maker has
- * begun the warp's first. own: room for key and value; fresh: their rows as they are stored, too,
- * or NULL. The block must synchronise before anybody reads them. */
+/* Makes the queries, then this token's own key and value, a warp for each while there are enough.
+ * maker has begun the warp's first head. own: memory for key and value; fresh: their rows in stored
+ * form, or NULL. The block must synchronise before it reads them. */
 template <int KV, int DIM, int HEADS>
 static __device__ __forceinline__ void make_heads(const range_args &r, const range_work &w,
                                                   bool whole, float (*queries)[DIM],
@@ -190,10 +191,10 @@ static __device__ __forceinline__ void make_heads(const range_args &r, const ran
     }
 }
 
-/* ---- merging runs ---------------------------------------------------------------------------- */
+/* ---- merging ranges -------------------------------------------------------------------------- */
 
-/* Where a run leaves what it found of a head: its sum of values, undivided, and after all of those
- * its maximum and its sum of weights. head: counted over all tokens. */
+/* The result of a range for a head: its sum of values, undivided; after all of those its maximum
+ * and its sum of weights. head: counted over all tokens. */
 template <int DIM>
 static __device__ __forceinline__ float *range_values(const range_args &r, size_t head, int range)
 {
@@ -207,10 +208,10 @@ static __device__ __forceinline__ float2 *range_stats(const range_args &r, size_
     return (float2 *)behind + head * r.max_ranges + range;
 }
 
-/* The whole block merges the runs of n_head heads from head0 on, HEADS at most; sinks are added
- * here. Threads take four dimensions each; if HEADS leave threads over, these share the runs. What
- * is read first is asked for before the weights are known: all of it where runs are many, since
- * nothing else is in registers there. */
+/* Merges the ranges of n_head heads from head0 on, HEADS at most, by the whole block, and adds
+ * sinks. A thread has four dimensions; if HEADS leave threads over, those divide the ranges. The
+ * first loads are issued before the weights are known: all of them where ranges are many, because
+ * registers are free there. */
 template <int DIM, int HEADS, int RANGES>
 static __device__ __forceinline__ void merge_heads(const range_args &r, int n_range, int t,
                                                    int head0, int n_head)
@@ -220,8 +221,8 @@ static __device__ __forceinline__ void merge_heads(const range_args &r, int n_ra
         TOGETHER = HEADS * QUADS <= THREADS ? HEADS : THREADS / QUADS,
         SHARES = THREADS / (TOGETHER * QUADS),
         MANY = RANGES / SHARES < 16 ? RANGES / SHARES : 16,
-        ASKED = RANGES > MERGE_RANGES ? MANY : SHARES < 8 ? 4 : 2,  /* quads asked for at a time */
-        EACH = (RANGES + 31) / 32                /* runs of a lane */
+        ASKED = RANGES > MERGE_RANGES ? MANY : SHARES < 8 ? 4 : 2,  /* quads loaded at a time */
+        EACH = (RANGES + 31) / 32                /* ranges of a lane */
     };
     static_assert((HEADS & (HEADS - 1)) == 0 && THREADS % (TOGETHER * QUADS) == 0, "even shares");
     static_assert(SHARES == 1 || TOGETHER == HEADS, "shares are found once");
@@ -267,7 +268,8 @@ static __device__ __forceinline__ void merge_heads(const range_args &r, int n_ra
                 factor[h][lane + 32 * i] = power_of_2(stats[i].x - top) * inverse;
     }
     __syncthreads();
-    for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* for which there are threads */
+    for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* as many heads as there are threads
+                                                          * for */
         const int h = h0 + quad / QUADS;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (h0 > 0) ask(h0, share);
@@ -312,7 +314,8 @@ static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS
     return s;
 }
 
-/* Dimension c of head h of a block's run: undivided for the merge, or finished if it is alone. */
+/* Stores dimension c of head h of a block's range: undivided for the merge, or finished if it is
+ * the only range. */
 template <int DIM>
 static __device__ __forceinline__ void store_value(const range_args &r, const range_work &w, int h,
                                                    int c, float value, float2 stats)
@@ -327,8 +330,8 @@ static __device__ __forceinline__ void store_value(const range_args &r, const ra
     if (c == 0) *range_stats<DIM>(r, head, w.range) = stats;
 }
 
-/* Joins what a block's warps found: PASS dimensions of its heads, from `first` on. The block has
- * synchronised, and does again. */
+/* Joins the results of a block's warps: PASS dimensions of its heads, from `first` on. The block
+ * has synchronised, and does again. */
 template <int DIM, int PASS, int HEADS>
 static __device__ __forceinline__ void store_pass(const range_args &r, const range_work &where,
                                                   const float (*found)[HEADS][PASS],
@@ -346,7 +349,8 @@ static __device__ __forceinline__ void store_pass(const range_args &r, const ran
     __syncthreads();
 }
 
-/* Counts; what the block wrote before it synchronised is there for whoever counts after it. */
+/* Increments the counter. Blocks that count later see the writes before this block's last
+ * synchronisation. */
 static __device__ __forceinline__ uint32_t count_done(uint32_t *counter)
 {
     uint32_t before;
@@ -355,8 +359,8 @@ static __device__ __forceinline__ uint32_t count_done(uint32_t *counter)
     return before;
 }
 
-/* By all threads of all blocks of a token and some heads of it, once their runs are stored and they
- * have synchronised. */
+/* Called by all threads of all blocks of a token and some of its heads, after they have stored
+ * their ranges and synchronised. */
 template <int DIM, int HEADS>
 static __device__ __forceinline__ void merge_if_last(const range_args &r, const range_work &w)
 {
@@ -372,7 +376,7 @@ static __device__ __forceinline__ void merge_if_last(const range_args &r, const 
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* As many runs as can be active at a time, but none shorter than least_range_keys. */
+/* As many ranges as can be active at a time, but none shorter than least_range_keys. */
 static inline int ranges_for(const gpu_attention *a, int keys, int room)
 {
     const int useful = (int)ceil_div(keys, least_range_keys(a->head_dim)),
@@ -390,7 +394,7 @@ static __global__ void __launch_bounds__(THREADS) decode_merge(tracer f, const r
     pdl_end(f);
 }
 
-/* Only where no block has merged them. */
+/* Merges by a kernel, where blocks do not. */
 template <int DIM> static void launch_merge(gpu *g, const range_args &r)
 {
     if (r.max_ranges > MERGE_RANGES)

@@ -1,11 +1,11 @@
-/* attention_prepare.cu - what happens to q, k and v of several tokens before the attention: norm
- * and rotation, and the store of keys and values; and, of any number of tokens, norms of all heads
- * together.
+/* attention_prepare.cu - prepares q, k and v of several tokens for the attention: norm, rotation,
+ * and the store of keys and values. Also norms over all heads, for any number of tokens.
  *
- * A warp takes one head of one token; lane l has values l, l + 32, ..., so that 32 lanes hold one
+ * A warp computes one head of one token; lane l has values l, l + 32, ..., so 32 lanes hold one
  * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: the same
- * projections and tables give the same stored bytes (up to the order of the norm's sum, which is in
- * double). The attention itself is in attention_prompt.cu and in the kernels for few tokens. */
+ * projections and tables give the same stored bytes, except for the order of the norm's sum,
+ * which is in double. The attention itself is in attention_prompt.cu and in the kernels for few
+ * tokens. */
 #include "cuda/batch.cuh"
 #include "cuda/kv_rows.cuh"
 
@@ -14,7 +14,7 @@ enum {
     USUAL_DIM = 256, MAX_DIM = 512       /* values of a head, at most */
 };
 
-/* A head's values to its row. VALUES, here and below: of a lane. */
+/* Stores a head's values to its row. VALUES, here and below: of a lane. */
 template <int VALUES>
 static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const gpu_attention &a,
                                                  const float (&x)[VALUES], int lane)

@@ -1,17 +1,18 @@
-/* attention_prompt.cu - attention of more than GPU_FEW tokens, tile by tile, with no score matrix.
+/* attention_prompt.cu - attention of more than GPU_FEW tokens, tile by tile, without a score
+ * matrix.
  *
- * Query heads that share a KV head are taken together: row r of their queries is head r % group of
- * token r / group. A block takes some 128 neighbouring rows, that is a few tokens with all their
- * heads. So every tile of keys and values that it brings into shared memory serves them all, and
- * the union of their windows is hardly wider than one window. It goes through the keys from the
- * oldest on and keeps for each row the largest score so far, the sum of exp(score - largest) and
- * that of the weighted values; when the largest changes, the sums are rescaled. A sink is what a
- * row begins with: a score without a value. One block sees all keys of its rows, in one order, or
- * some see a part of them each (attention_prompt_split_kv.cuh): the same input gives the same bits.
+ * Query heads that share a KV head are computed together: row r of their queries is head r % group
+ * of token r / group. A block computes about 128 neighbouring rows, which are a few tokens with all
+ * their heads. So every tile of keys and values in shared memory serves them all, and the union of
+ * their windows is hardly wider than one window. The block goes through the keys from the oldest
+ * on. For each row it keeps the largest score so far, the sum of exp(score - largest), and that of
+ * the weighted values; when the largest changes, it rescales the sums. A sink is an initial score
+ * without a value. One block attends to all keys of its rows, or several blocks to a part of them
+ * each (attention_prompt_split_kv.cuh). Both orders are fixed: the same input gives the same bits.
  *
- * F16 and Q8_0 stores are multiplied on tensor cores, binary16 with F32 sums: queries and weights
- * are rounded to binary16, and so is what Q8_0 stands for. An F32 store is multiplied in F32.
- * attention_prepare has stored the keys and rotated the queries. */
+ * F16 and Q8_0 stores are multiplied on tensor cores, binary16 with F32 sums: queries, weights and
+ * values of Q8_0 are rounded to binary16. An F32 store is multiplied in F32. attention_prepare has
+ * stored the keys and rotated the queries. */
 #include "cuda/attention_prompt_split_kv.cuh"
 #include "cuda/batch.cuh"
 #include "loader/quant_blocks.h"
@@ -30,7 +31,7 @@ typedef struct key_span {
     int all_first, all_last;             /* every row sees all of all_first .. all_last */
 } key_span;
 
-/* What is left of a span for one of n parts: some of its tiles of so many keys, or none. */
+/* Cuts a span to one of n parts: some of its tiles, or none. */
 static __device__ __forceinline__ void take_part(key_span &s, int keys, int part, int n)
 {
     const int n_tile = (s.end - s.first + keys - 1) / keys, first = s.first;
@@ -53,8 +54,8 @@ static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int p
     return s;
 }
 
-/* A tile's keys in the ring: n rows from row on, of which `run` lie before the ring's end and the
- * others at its beginning. Keys past the last one that is seen are not touched. */
+/* A tile's keys in the ring: n rows from row on, of which n_first are before the ring's end and the
+ * others at its beginning. Keys past the last visible one are not read. */
 typedef struct ring_part {
     int row, n, n_first;
 } ring_part;
@@ -74,9 +75,9 @@ static __device__ __forceinline__ int ring_row(const ring_part &p, int r)
     return r < p.n_first ? p.row + r : r - p.n_first;
 }
 
-/* Copies the same rows of N stores to N tiles in shared memory, in pieces of 16 bytes; rows without
- * a key become zeros, as a weight of zero must not multiply a NaN. place(row, piece): tile
- * offset. */
+/* Copies the same rows of N stores to N tiles in shared memory, in pieces of 16 bytes. Rows without
+ * a key become zeros, because a weight of zero must not multiply a NaN. place(row, piece): offset
+ * in the tile. */
 template <int KEYS, int PIECES, int THREADS, int N, typename Place>
 static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
                                                   const uint8_t *const (&rows)[N],
@@ -98,14 +99,14 @@ static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
 
 static const float log2_e = 1.4426950408889634f;
 
-/* Each warp has TILES tiles of 16 rows, and all columns of the output; or SPLIT warps have the same
- * rows, each computes their scores, and each has its share of the columns: there are no registers
- * for 512. */
+/* Each warp has TILES tiles of 16 rows, and all columns of the output. Or SPLIT warps have the same
+ * rows: each computes their scores, and each has a part of the columns, because heads of 512 need
+ * too many registers. */
 template <int DIM_, int WARPS_, int TILES_, int KEYS_, bool Q8_, int BLOCKS_, int SPLIT_ = 1>
 struct shape {
     enum {
         DIM = DIM_, WARPS = WARPS_, TILES = TILES_, KEYS = KEYS_, Q8 = Q8_,
-        BLOCKS = BLOCKS_,                /* that should fit into a multiprocessor's registers */
+        BLOCKS = BLOCKS_,                /* that should fit a multiprocessor's registers */
         SPLIT = SPLIT_,
         THREADS = WARPS * 32,
         ROWS = WARPS / SPLIT * TILES * 16,
@@ -162,8 +163,8 @@ static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attent
     }
 }
 
-/* Where a tile of Q8_0 lies among the bytes that fetch_raw brings: row r is at
- * lead[0] + r * STORED, or, counted from the ring's beginning, at second + lead[1] + r * STORED. */
+/* Offsets of a tile of Q8_0 in the bytes of fetch_raw: row r is at lead[0] + r * STORED, or,
+ * counted from the ring's beginning, at second + lead[1] + r * STORED. */
 typedef struct raw_part {
     int lead[2], second, end;            /* bytes; second and end are multiples of 16 */
 } raw_part;
@@ -231,7 +232,7 @@ static __device__ __forceinline__ void widen_raw(uint8_t *to, const uint8_t *raw
 
 /* ---- tensor cores: scores, weights, sums ----------------------------------------------------- */
 
-/* What a lane knows of its rows: of tile i, [0] is row lane / 4, [1] eight rows on. */
+/* A lane's state of its rows: of tile i, [0] is row lane / 4, [1] eight rows on. */
 template <typename S> struct row_state {
     int pos[S::TILES][2];
     float top[S::TILES][2];              /* largest score so far */
@@ -283,7 +284,7 @@ static __device__ __forceinline__ void score_tile(float (&s)[S::TILES][S::KEYS /
     }
 }
 
-/* Scores of keys that a row does not see become -infinity. key: the tile's first. */
+/* Sets scores of keys outside a row's window to -infinity. key: the tile's first. */
 template <typename S>
 static __device__ __forceinline__ void mask_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                  const row_state<S> &x, int key, int window,
@@ -302,7 +303,7 @@ static __device__ __forceinline__ void mask_tile(float (&s)[S::TILES][S::KEYS / 
         }
 }
 
-/* Scores to weights; rescales the rows' sums for them. */
+/* Turns scores into weights, and rescales the rows' sums for them. */
 template <typename S>
 static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                   row_state<S> &x)
@@ -343,7 +344,7 @@ static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS /
 }
 
 /* sum += weights * values, of the columns from first on. Two neighbouring results of the first
- * product, side by side, are the left factor of 16 keys of the second. */
+ * product are the left factor of 16 keys of the second. */
 template <typename S>
 static __device__ __forceinline__ void add_tile(row_state<S> &x,
                                                 const float (&s)[S::TILES][S::KEYS / 8][4],
@@ -401,7 +402,7 @@ static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_att
     }
 }
 
-/* The output, columns from first on; or, of one of n_part parts, what it found. */
+/* Stores the output, columns from first on; or the result of one of n_part parts. */
 template <typename S>
 static __device__ __forceinline__ void store_rows(const row_state<S> &x, const gpu_attention &a,
                                                   int head_kv, int row, int first, int part,
@@ -435,7 +436,7 @@ static __device__ __forceinline__ void store_rows(const row_state<S> &x, const g
 
 /* Grid: KV heads; blocks of rows, the last tokens (with the most keys) first; parts of the keys.
  *
- * While a tile is worked on, the copy of the next one runs. Its memory is free as soon as all warps
+ * While a tile is computed, the copy of the next one runs. Its memory is free as soon as all warps
  * have left the previous tile: one barrier for each tile, and for Q8_0 a second one after the
  * widening. */
 template <typename S>
@@ -511,8 +512,8 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tr
 
 /* ---- F32 ------------------------------------------------------------------------------------- */
 
-/* 128 threads, 32 rows. A score is summed in runs of 64 dimensions, as the CPU does; sums of a
- * tile's weighted values are finished before they are added to those of the tiles before. */
+/* 128 threads, 32 rows. A score is summed in chunks of 64 dimensions, as on the CPU. Sums of a
+ * tile's weighted values are complete before they are added to those of earlier tiles. */
 template <int DIM_, int KEYS_> struct float_shape {
     enum {
         DIM = DIM_, KEYS = KEYS_, THREADS = 128, ROWS = FLOAT_QUERY_ROWS,
@@ -585,8 +586,8 @@ static __device__ __forceinline__ void float_scores(float *p, const gpu_attentio
     }
 }
 
-/* Scores to weights. Four threads share a row; top and total are its state, the same in all four.
- * Returns the factor by which earlier sums shrink. */
+/* Turns scores into weights. Four threads share a row; top and total are its state, the same in all
+ * four. Returns the factor by which earlier sums shrink. */
 template <typename S>
 static __device__ __forceinline__ float float_weights(float *p, float &top, float &total)
 {
@@ -761,7 +762,7 @@ template <typename S> static void launch_float(gpu *g, const gpu_attention *a)
            dim3((unsigned)a->n_head_kv, blocks_of(a, S::ROWS)), S::THREADS, S::SMEM, *a);
 }
 
-/* The first shape needs more shared memory than older chips have. */
+/* Uses the smaller shape where S exceeds the chip's shared memory. */
 template <typename S, typename Smaller> static void launch_tensor_fitting(gpu *g,
                                                                           const gpu_attention *a)
 {
@@ -769,7 +770,7 @@ template <typename S, typename Smaller> static void launch_tensor_fitting(gpu *g
     else launch_tensor<Smaller>(g, a);
 }
 
-/* Heads of 512, and the least that a chip must have for them. */
+/* Shapes of heads of 512; least is the smallest. */
 template <bool Q8> struct wide_shapes {
     typedef shape<512, 8, 1, 32, Q8, 1, 2> large;
     typedef shape<512, 8, 1, 16, Q8, 1, 2> medium;
@@ -779,7 +780,7 @@ template <bool Q8> struct wide_shapes {
 template <bool Q8> static void launch_wide(gpu *g, const gpu_attention *a)
 {
     typedef wide_shapes<Q8> of;
-    /* with few tokens, smaller blocks: else half of the multiprocessors would have none */
+    /* with few tokens, smaller blocks: otherwise half of the multiprocessors would be idle */
     const bool many = 2 * blocks_of(a, of::large::ROWS) * (unsigned)a->n_head_kv >
                       (unsigned)g->n_sm;
     if (many && of::large::SMEM <= g->smem_block) launch_tensor<typename of::large>(g, a);
@@ -804,7 +805,7 @@ template <bool Q8> static void launch_halves(gpu *g, const gpu_attention *a)
     case 128: launch_tensor_fitting<shape<128, 8, 1, 64, Q8, 1>, shape<128, 8, 1, 32, Q8, 1>>(g, a);
         break;
     case 256:
-        /* with few tokens, smaller blocks: else half of the multiprocessors would have none */
+        /* with few tokens, smaller blocks: otherwise half of the multiprocessors would be idle */
         if (large::SMEM <= g->smem_block &&
             2 * blocks_of(a, large::ROWS) * (unsigned)a->n_head_kv > (unsigned)g->n_sm)
             launch_tensor<large>(g, a);

@@ -1,24 +1,23 @@
-/* attention_prompt_split_kv.cuh - a prompt's few rows over many keys: blocks share the keys out,
- * and their sums are put together.
+/* attention_prompt_split_kv.cuh - attention of a prompt whose rows of queries do not fill the chip:
+ * each block attends to a part of the keys, in whole tiles, and a second kernel adds the parts in
+ * order.
  *
- * A message at the end of a long conversation has too few rows to give every multiprocessor a
- * block. Then each block takes some of the keys, in whole tiles, and leaves what it found in
- * gpu_attention.partial: [part][head of a token][dim] sums of weighted values, undivided, and after
- * all of them [part][head of a token] the largest score and the sum of weights. Scores are
- * exponents of 2; a sink is the first part's. The parts are added in their order. */
+ * gpu_attention.partial holds the parts: [part][head of a token][dim] sums of weighted values,
+ * undivided; then [part][head of a token] the largest score and the sum of weights. Scores are
+ * exponents of 2. A sink belongs to the first part. */
 #ifndef CUDA_ATTENTION_PROMPT_SPLIT_KV_CUH
 #define CUDA_ATTENTION_PROMPT_SPLIT_KV_CUH
 
 #include "cuda/device.cuh"
 
 enum {
-    PART_KEYS = 512,                     /* no part is made for fewer */
-    PART_TOKENS = 512,                   /* parts times tokens that partial has room for */
+    PART_KEYS = 512,                     /* keys of the smallest part */
+    PART_TOKENS = 512,                   /* upper bound of parts times tokens in partial */
     PART_THREADS = 128
 };
 
-/* room: blocks that can be active at a time; n_block: blocks that see all keys. Sizes alone decide:
- * the same input gives the same bits. */
+/* room: blocks that can be active at a time; n_block: blocks that attend to all keys. Sizes alone
+ * decide, so the same input gives the same bits. */
 static inline int parts_for(const gpu_attention *a, int room, int n_block)
 {
     const int seen = a->window && a->window + a->n - 1 < a->last ? a->window + a->n - 1 : a->last;

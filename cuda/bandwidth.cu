@@ -1,4 +1,5 @@
-/* bandwidth.cu - how fast this device reads its memory: the limit that speeds are compared with. */
+/* bandwidth.cu - measures how fast this device reads its memory: the limit that speeds are compared
+ * with. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 

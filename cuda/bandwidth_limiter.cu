@@ -1,10 +1,10 @@
-/* bandwidth_limiter.cu - less bandwidth for a smaller card, for measurements: readers on the
- * multiprocessors that are not ours (sm_partition.cu), as many as it takes until one on ours gets
- * no more than a share.
+/* bandwidth_limiter.cu - emulates the memory bandwidth of a smaller card, for measurements: reader
+ * kernels on the multiprocessors outside the partition (sm_partition.cu), as many as it takes to
+ * leave the partition a given share.
  *
- * Readers are kernels of a millisecond; a thread queues one after the other until it is told to
- * stop. One that never ends would be simpler, but everything else gets slower beside it. The thread
- * is made here, since what makes the others (tiers/thread.c) is above this room. */
+ * A reader is a kernel of a millisecond; a thread queues one after the other until `stop` is set.
+ * An endless reader would be simpler, but it slows down every other operation of the driver. The
+ * thread is created here because tiers/thread.c is above this folder. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 
@@ -20,20 +20,20 @@ static const char *const WHAT = "smaller card";
 
 struct gpu_limiter {
     const gpu *g;
-    uint8_t *memory;                     /* a buffer for us, and one for readers: neither finds in a
-                                          * cache what the other one read */
-    int n_reader;                        /* blocks; 0: there is no thread */
+    uint8_t *memory;                     /* one buffer for the partition and one for readers:
+                                          * neither may find the other's data in a cache */
+    int n_reader;                        /* blocks; 0: no thread */
     pthread_t thread;
-    bool stop;                           /* written here, read by the thread: it is to end */
-    bool ended;                          /* written by the thread, read here: it has ended */
-    uint64_t n_ended;                    /* its kernels; written by the thread, read here */
-    uint64_t begun;                      /* when the first had ended */
-    cudaError_t failure;                 /* the thread's, once it is over */
+    bool stop;                           /* tells the thread to end */
+    bool ended;                          /* the thread has ended */
+    uint64_t n_ended;                    /* kernels that ended; written by the thread */
+    uint64_t begun;                      /* time when the first kernel ended */
+    cudaError_t failure;                 /* the thread's; valid after ended */
 };
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* Takes no frame: the thread that launches it shares nothing with the device's. */
+/* Has no tracer: the thread that launches it shares nothing with the device's thread. */
 static __global__ void __launch_bounds__(THREADS) read_a_while(const uint4 *from, size_t n,
                                                                size_t at, uint32_t *to)
 {
@@ -57,7 +57,8 @@ static __global__ void __launch_bounds__(THREADS) read_a_while(const uint4 *from
     if (sum == 0x12345678u) *to = sum;   /* so that the reads are not optimised away */
 }
 
-/* The thread. Each kernel begins elsewhere: what the one before it read may still be in a cache. */
+/* The thread. Each kernel begins at another address, because a cache may hold what the previous one
+ * read. */
 static void *queue_readers(void *self)
 {
     gpu_limiter *h = (gpu_limiter *)self;
@@ -91,7 +92,7 @@ static void *queue_readers(void *self)
     return NULL;
 }
 
-/* Returns when they read. */
+/* Returns when the readers run. */
 static int readers_start(gpu_limiter *h, int n_reader, err_ctx *err)
 {
     sigset_t all, before;
@@ -99,7 +100,7 @@ static int readers_start(gpu_limiter *h, int n_reader, err_ctx *err)
     h->stop = h->ended = false;
     h->n_ended = 0;
     h->n_reader = n_reader;
-    sigfillset(&all);                    /* signals are for the program's other threads */
+    sigfillset(&all);                    /* signals go to the program's other threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int why = pthread_create(&h->thread, NULL, queue_readers, h);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -114,7 +115,8 @@ static int readers_start(gpu_limiter *h, int n_reader, err_ctx *err)
     return 0;
 }
 
-/* Whether they read all the time, or nearly: as many kernels have ended as there was time for. */
+/* Whether the readers ran for at least four fifths of the time, by the number of kernels that
+ * ended. */
 static bool readers_stop(gpu *g)
 {
     gpu_limiter *h = g->limiter;
@@ -128,9 +130,9 @@ static bool readers_stop(gpu *g)
     return g->failure == cudaSuccess && (n + IN_FLIGHT) * READ_NS >= ns / 5 * 4;
 }
 
-/* ---- measuring and holding ------------------------------------------------------------------- */
+/* ---- measuring and limiting ------------------------------------------------------------------ */
 
-/* The rate of a reader in the device's usual context, on all multiprocessors. */
+/* Read rate on all multiprocessors, in the device's usual context. */
 static double whole_rate(gpu *g)
 {
     const cudaStream_t stream = g->stream;
@@ -148,7 +150,7 @@ static double whole_rate(gpu *g)
     return rate;
 }
 
-/* As many blocks as can be active on the multiprocessors that are not ours. */
+/* Blocks that can be active on the other multiprocessors. */
 static int most_readers(gpu *g)
 {
     int each = 0;
@@ -157,8 +159,8 @@ static int most_readers(gpu *g)
     return each * sm_partition_other_sms(g);
 }
 
-/* The rate on our part beside so many. Something else may have had the chip for a moment: then once
- * more. */
+/* Read rate in the partition while n_reader blocks read. Measures again if another program used the
+ * chip meanwhile. */
 static int limited_rate(double *rate, gpu *g, int n_reader, err_ctx *err)
 {
     for (int i = 0; i < TRIES; i++) {
@@ -169,11 +171,11 @@ static int limited_rate(double *rate, gpu *g, int n_reader, err_ctx *err)
         if ((rc = gpu_wait(g, err)) < 0) return rc;
         if (kept_up) return 0;
     }
-    return err_set(err, ERR_UNSUPPORTED, "a smaller card: no kernel runs beside others here, or "
+    return err_set(err, ERR_UNSUPPORTED, "a smaller card: kernels do not run at the same time, or "
                    "other programs use the GPU");
 }
 
-/* The least number of readers that leaves no more than the share, and what it leaves. */
+/* The least number of readers that leaves at most the share, and the rate that it leaves. */
 static int find_readers(int *n_reader, gpu *g, double share, gpu_throttled *out, err_ctx *err)
 {
     int low = 0, rc;
@@ -213,8 +215,8 @@ int gpu_throttle_begin(gpu *g, double share, gpu_throttled *out, err_ctx *err)
 
     *out = { g->n_sm, g->n_sm_all, 0, 0 };
     if (share < 1 && sm_partition_other_sms(g) == 0)
-        return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
-                       "none is left to take bandwidth", g->n_sm);
+        return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are in use, "
+                       "and none is left to read", g->n_sm);
     if ((rc = limiter_make(g, share < 1, err)) < 0) return rc;
     out->whole_bytes_per_s = whole_rate(g);
     if ((rc = gpu_wait(g, err)) < 0 ||
@@ -231,5 +233,6 @@ int gpu_throttle_end(gpu *g, err_ctx *err)
     limiter_free(g);
     const int rc = gpu_wait(g, err);
     if (rc < 0 || kept_up) return rc;
-    return err_set(err, ERR_UNSUPPORTED, "a smaller card: its bandwidth was not held all the time");
+    return err_set(err, ERR_UNSUPPORTED, "a smaller card: its bandwidth was not limited all "
+                   "the time");
 }

@@ -1,6 +1,5 @@
 /* batch.cuh - products for more than GPU_FEW tokens: tensor cores, or exact F32 for float weights.
- *
- * Internal to cuda/. The operations of gpu.h call these when a batch is large. */
+ * The operations of gpu.h call these for large batches. */
 #ifndef CUDA_BATCH_CUH
 #define CUDA_BATCH_CUH
 
@@ -13,16 +12,17 @@ static inline bool is_float_weight(int type)
     return type == QT_F32 || type == QT_F16 || type == QT_BF16;
 }
 
-/* Those that are multiplied on tensor cores, although nothing about them was rounded. */
+/* Types that tensor cores multiply although their weights are floats. */
 static inline bool is_half_weight(int type) { return type == QT_F16 || type == QT_BF16; }
 
-/* Finishes in->rows and in->halves, with in->lows, whichever is asked for and not ready yet. */
+/* Finishes the requested forms of the input, in->rows and in->halves with in->lows, unless they are
+ * ready. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
-/* Whether a batch of this size is left to the contract's kernels, GPU_FEW tokens at a time. */
+/* Whether the contract's kernels compute a batch of n tokens, GPU_FEW at a time. */
 bool gemm_follows_contract(const gpu *g, int n);
 
-/* Tokens first .. first + n - 1 of an input, as one by itself. */
+/* Tokens first .. first + n - 1 of an input as an input. */
 static inline gpu_input input_part(const gpu_input *in, int first, int n)
 {
     const size_t at = (size_t)first * in->cols;
@@ -41,7 +41,7 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
  * weights by F32 ones. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
-/* silu(conv(raw)) -> y [n, y_stride] for all channels, and the window moves on by n tokens. */
+/* y [n, y_stride] = silu(conv(raw)) for all channels; moves the window on by n tokens. */
 void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int n);
 
 /* Positions first .. first + n - 1 of the sorted slots, which all chose the same expert. */
@@ -62,7 +62,7 @@ static inline int most_tiles(int n_slot, int n_expert, int tile_tokens)
     return (n_slot + tile_tokens - 1) / tile_tokens + n_expert;
 }
 
-/* The next part of a scratch at base, of which at bytes are taken. */
+/* The next part of a scratch at base; at: bytes used so far. */
 static inline uint8_t *scratch_take(uint8_t *base, size_t *at, size_t bytes)
 {
     uint8_t *p = base + *at;
@@ -70,7 +70,7 @@ static inline uint8_t *scratch_take(uint8_t *base, size_t *at, size_t bytes)
     return p;
 }
 
-/* Lists of n_slot slots with tiles of at least tile_tokens, from there. */
+/* Lists of n_slot slots with tiles of at least tile_tokens, in memory from there. */
 static inline slot_lists slot_lists_take(uint8_t *base, size_t *at, int n_slot, int n_expert,
                                          int tile_tokens)
 {
@@ -95,11 +95,11 @@ void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int3
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a);
 size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
 
-/* What gpu_experts_partial_begin needs. */
+/* Scratch of gpu_experts_partial_begin. */
 size_t experts_partial_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 
-/* gpu_attend, its parts: with norm_whole, the norms, in place; for n > 1, norm, rotation and store
- * of the batch's keys and values, in place for q; then, for n > GPU_FEW, the attention itself. */
+/* The parts of gpu_attend. With norm_whole, the norms, in place. For n > 1, norm, rotation and
+ * store of the batch's keys and values, in place for q. For n > GPU_FEW, the attention itself. */
 void attention_norm_whole(gpu *g, const gpu_attention *a);
 void attention_prepare(gpu *g, const gpu_attention *a);
 void attention_prompt(gpu *g, const gpu_attention *a);

@@ -1,7 +1,7 @@
-/* batched_reads.cu - many small pieces of VRAM, read with one wait.
+/* batched_reads.cu - gpu_read_later: many small reads of VRAM with one wait.
  *
- * Pieces go to a page-locked buffer in the order of the stream. When it is full, or at the end,
- * they are waited for and copied to where they belong. */
+ * Each read is a copy to a page-locked buffer in the stream. When the buffer is full, or at
+ * gpu_read_end, the thread waits and copies the bytes to their destinations. */
 #include "cuda/device.cuh"
 
 #include <string.h>
@@ -19,7 +19,7 @@ void read_batch_make(gpu *g)
 {
     read_batch *a = (read_batch *)mem_zalloc(sizeof *a);
     if (a && cudaMallocHost((void **)&a->buffer, BATCH_BYTES) != cudaSuccess) {
-        cudaGetLastError();              /* one by one, then */
+        cudaGetLastError();              /* reads are then done one by one */
         mem_free(a);
         a = NULL;
     }

@@ -1,10 +1,10 @@
-/* blocks.cuh - weight blocks taken apart into the integers and scales of the arithmetic contract,
- * one block of 32 at a time: the mirror of engine/cpu/contract_blocks.h.
+/* blocks.cuh - unpacks weight blocks into the integers and scales of the arithmetic contract, one
+ * block of 32 at a time: the counterpart of engine/cpu/contract_blocks.h.
  *
- * A row is seen as blocks of 32 weights, and eight of those make a group: one super-block of a
- * K-quant. unpack<TYPE>(parts, group, l) takes block l of the group that begins at any address that
- * the format allows (rows begin at multiples of 16). Weights come in their natural order, four in a
- * word. It may read up to 3 bytes before and after the block.
+ * A row is a sequence of blocks of 32 weights, and eight of those make a group: one super-block of
+ * a K-quant. unpack<TYPE>(parts, group, l) unpacks block l of the group that begins at any address
+ * that the format allows (rows begin at multiples of 16). Weights come in their natural order, four
+ * in a word. It may read up to 3 bytes before and after the block.
  *
  * The same source compiles for the host, where tests compare it with the reference. */
 #ifndef CUDA_BLOCKS_CUH
@@ -132,8 +132,7 @@ BOTH float half_at(const uint8_t *p)
 
 BOTH int byte_at(const uint8_t *p) { return *p; }
 
-/* The same functions again for a shared-memory address, which tells the compiler what a pointer
- * would not. */
+/* The same functions for a shared-memory address, which tells the compiler the pointer's space. */
 #ifdef __CUDACC__
 typedef struct shared_at {
     uint32_t address;
@@ -223,7 +222,7 @@ BOTH uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector)
 #endif
 }
 
-/* Four bytes minus four bytes, each by itself, without a borrow: |result| < 128. */
+/* Four bytes minus four bytes, each without a borrow: |result| < 128. */
 BOTH uint32_t subtract_bytes(uint32_t a, uint32_t b)
 {
     return ((a | 0x80808080u) - b) ^ 0x80808080u;        /* a < 128 */
@@ -246,7 +245,7 @@ BOTH uint32_t pack_digits(uint32_t codes)
 
 enum : uint32_t { E2M1_LOW = 0x03020100, E2M1_HIGH = 0x0C080604 };      /* magnitudes, doubled */
 
-/* What four E2M1 codes (in bytes) stand for, doubled. A set sign bit makes pick_bytes give 0. */
+/* The values of four E2M1 codes (in bytes), doubled. A set sign bit makes pick_bytes give 0. */
 BOTH uint32_t e2m1_values(uint32_t codes)
 {
     const uint32_t digits = pack_digits(codes);
@@ -514,8 +513,8 @@ BOTH int dot4(uint32_t a, uint32_t b, int c)
 #endif
 }
 
-/* q: the activation's 32 int8, s: the sums of its halves. Exact up to the roundings that
- * the contract names. */
+/* q: the activation's 32 int8, s: the sums of its halves. Exact up to the roundings that the
+ * contract names. */
 template <int TYPE>
 BOTH float block_value(const weight_parts &p, const uint32_t (&q)[8], int s_low, int s_high)
 {

@@ -1,9 +1,10 @@
 /* contract_few.cuh - products by the arithmetic contract for tiles of up to eight tokens.
  *
- * Where experts have few tokens each, the time goes into reading weights, and tensor cores would
- * multiply zeros. So a warp takes units of rows as it does for answers (dot.cuh), with the tile's
- * tokens in shared memory: a unit of gate and up is four rows of each, one of a single matrix eight
- * rows. The bits are those of contract_tile.cuh. Included by the files that name the types. */
+ * Where experts have few tokens each, reading weights takes the time, and tensor cores would
+ * multiply zeros. So a warp computes units of rows as it does for single tokens (dot.cuh), with the
+ * tile's tokens in shared memory. A unit of gate and up is four rows of each; a unit of a single
+ * matrix is eight rows. The bits are those of contract_tile.cuh. Included by the files that name
+ * the types. */
 #ifndef CUDA_CONTRACT_FEW_CUH
 #define CUDA_CONTRACT_FEW_CUH
 
@@ -21,8 +22,8 @@ static __device__ __forceinline__ float value_at(const float (&v)[CONTRACT_FEW],
     return r;
 }
 
-/* A block takes FEW_UNITS units of a tile's rows. Of the eight threads that have a row's sums each
- * stores one token's. */
+/* A block computes FEW_UNITS units of a tile's rows. Of the eight threads that have a row's sums,
+ * each stores one token's. */
 template <int TYPE, bool UP>
 static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, const gemm p)
 {
@@ -92,7 +93,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, 
 
 /* ---- the host side --------------------------------------------------------------------------- */
 
-/* False: a block has no room for the tokens and some warps' weights. */
+/* False: shared memory of a block is too small for the tokens and the weights of some warps. */
 template <int TYPE> static bool launch_few(gpu *g, const gemm *p)
 {
     const chip c = chip_of(g);

@@ -1,8 +1,8 @@
-/* contract_many.cu - products of many tokens by the arithmetic contract: their input, which kernel,
- * which tile; and the kernel for formats whose codes count equal steps.
+/* contract_many.cu - products of many tokens by the arithmetic contract: makes their input, chooses
+ * kernel and tile, and has the kernel for formats whose codes count equal steps.
  *
  * The kernels are in contract_tile.cuh and contract_few.cuh. Other formats are in
- * contract_k_quants.cu and contract_tables.cu, only because compiling takes so long. */
+ * contract_k_quants.cu and contract_tables.cu, which shortens compilation. */
 #include "cuda/contract_tile.cuh"
 
 enum { QUANTISE_THREADS = 256, ACTIVATE_THREADS = 256 };

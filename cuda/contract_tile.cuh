@@ -1,28 +1,29 @@
 /* contract_tile.cuh - products of many tokens by the arithmetic contract, on integer tensor cores:
- * the kernel of contract_many.cu and its like. The bits are those of engine/cpu/contract.c.
+ * the kernel of contract_many.cu and the files next to it. The bits are those of
+ * engine/cpu/contract.c.
  *
  * A tensor core's product of 16 rows, 8 tokens and 32 int8 is one block of the contract for each of
- * them (two products where the halves of a block have scales of their own). What is left are the
+ * them (two products where the halves of a block have scales of their own). The rest are the
  * contract's few F32 operations for a block, and eight sums for each output, one for each lane.
- * With all eight a thread would need 128 registers for its share of a warp's 32 rows by 16 tokens,
- * and a scheduler would have two warps, too few to hide how long anything takes. So columns are
- * passed over twice: lanes 0, 1, 4 and 5 first, whose sums fold into one, then 2, 3, 6 and 7.
+ * With all eight a thread would need 128 registers for its part of a warp's 32 rows by 16 tokens,
+ * and a scheduler would have two warps, too few to hide latency. So there are two passes over the
+ * columns: lanes 0, 1, 4 and 5 first, whose sums fold into one, then 2, 3, 6 and 7.
  *
- * A block of threads makes ROWS rows by TOKENS tokens. A step is four blocks of a group of eight
- * (256 columns): those of the pass's lanes. Weights come to shared memory as they are, in the
- * background, two steps ahead; every warp takes apart those that it asked for itself, one step
- * ahead of the products. There
+ * A block of threads computes ROWS rows by TOKENS tokens. A step is four blocks of a group of eight
+ * (256 columns): those of the pass's lanes. Raw weights arrive in shared memory in the background,
+ * two steps ahead. Every warp unpacks the weights that it requested itself, one step ahead of the
+ * products. Unpacked, there are
  *
  *   codes    [row, 128], weights' and activations': chunks 0..3 of 16 bytes are the first halves of
  *            four blocks, 4..7 the second ones; chunk c is at c ^ (row % 8), so that neither stores
- *            nor ldmatrix hit a bank twice
+ *            nor ldmatrix have bank conflicts
  *   scales   [block, 32 rows] and [block, 16 tokens] of a warp, so that a thread's four rows and
- *            its four tokens are four floats in a row
+ *            its four tokens are four consecutive floats
  *
  * A sum that a tensor core adds to the bits of MAGIC is the bits of MAGIC + sum. Where a block has
- * one scale t, v = t * sum is fma(t, MAGIC + sum, -t * MAGIC): both products are exact, so it is
- * rounded once and the same, but for the sign of a zero, which cannot show. It takes t * MAGIC to
- * be finite: for the sake of strange files there is a slower way, for the half groups that need it.
+ * one scale t, v = t * sum is fma(t, MAGIC + sum, -t * MAGIC). Both products are exact, so the
+ * result is rounded once and equal, except for the sign of a zero, which has no effect. t * MAGIC
+ * must be finite: half groups of a file where it is not use slower code.
  *
  * Past the last column scales are zero. Included by the files that name the types. */
 #ifndef CUDA_CONTRACT_TILE_CUH
@@ -55,7 +56,7 @@ template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
     enum {
         warps_m = ROWS / WARP_ROWS, warps_n = TOKENS / WARP_TOKENS, warps = warps_m * warps_n,
         threads = 32 * warps,
-        warp_rows = ROWS / warps,                /* that a warp takes apart */
+        warp_rows = ROWS / warps,                /* that a warp unpacks */
         units = warp_rows * STEP / 32,           /* blocks that a thread does in a step */
         row_units = warp_rows / 8,
         per_token = threads / TOKENS,            /* threads that copy a token */
@@ -170,7 +171,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         }
     }
 
-    /* Asks for a group of the warp's rows. */
+    /* Requests a group of the warp's rows. */
     __device__ __forceinline__ void copy(uint8_t *raw, int group) const
     {
         const int first = (int)(threadIdx.x / 32) * L::warp_rows, lane = (int)(threadIdx.x % 32);
@@ -187,7 +188,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         }
     }
 
-    /* A step's blocks of a group from raw to codes and scales, of the warp's rows. True: some scale
+    /* Unpacks a step's blocks of a group, of the warp's rows, to codes and scales. True: some scale
      * is too large to be folded. */
     __device__ __forceinline__ bool unpack_step(uint8_t *codes, float *scales, const uint8_t *raw,
                                                 int group, int pass) const
@@ -384,7 +385,7 @@ static __device__ __forceinline__ void multiply_step(lane_sums &sum, const uint8
     }
 }
 
-/* A pass's lanes, folded: (0 + 4) + (1 + 5), or (2 + 6) + (3 + 7). They begin anew. */
+/* Folds a pass's lanes: (0 + 4) + (1 + 5), or (2 + 6) + (3 + 7), and clears them. */
 static __device__ __forceinline__ void fold_pass(out_sums &to, lane_sums &sum)
 {
     #pragma unroll
@@ -428,7 +429,7 @@ static __device__ __forceinline__ void write_rows(const gemm &p, const token_til
     }
 }
 
-/* The first sixteen of a warp's rows are the gate's, the others the same rows of up. */
+/* The first sixteen of a warp's rows are gate's, the others the same rows of up. */
 template <int TYPE, int ROWS, int TOKENS>
 static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile &tile,
                                                  const out_sums &sum)
@@ -459,7 +460,7 @@ static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Chips before sm_80 have less shared memory: the smaller tile is theirs. */
+/* Chips before sm_80 have less shared memory and use the smaller tile. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { LEAST_ROWS = 0, MOST_ROWS = 32 };
 #else
@@ -509,7 +510,7 @@ static __device__ __forceinline__ void contract_block(const gemm &p, const token
         const bool more = i + 1 < 2 * n_group;
         const int pass = i + 1 >= n_group, group = i + 1 - pass * n_group;       /* the next ones */
 
-        /* this step's codes are there, and nobody reads the previous step's any more */
+        /* this step's codes are complete, and no thread reads the previous step's any more */
         const bool any = __syncthreads_or(odd);
         if (i == n_group) fold_pass(before, sum);
         if (more) tokens.copy(x + next * L::x_bytes, group, pass);

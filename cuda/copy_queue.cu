@@ -1,13 +1,13 @@
-/* copy_queue.cu - experts that change places in VRAM: copies beside the stream, copies in it, and
- * marks that the host waits for.
+/* copy_queue.cu - copies of experts between RAM and VRAM: a queue parallel to the stream, copies
+ * within the stream, and events that the host waits for.
  *
- * What lies where, and what may be overwritten, is decided above. */
+ * The layers above decide what is copied and what may be overwritten. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_experts.h"
 
 enum { MOVE_THREADS = 256, MOVE_BLOCKS = 8, MOVE_LOADS = 4 };
 
-/* ---- beside the stream ----------------------------------------------------------------------- */
+/* ---- parallel to the stream ------------------------------------------------------------------ */
 
 struct gpu_events {
     cudaEvent_t *events;
@@ -88,7 +88,7 @@ void gpu_copy_queue_free(gpu *g, gpu_copy_queue *m)
     mem_free(m);
 }
 
-/* Cut where pieces of page-locked memory end, on the host's side. */
+/* Cuts a copy where page-locked ranges end, on the host's side. */
 static void copy_pieces(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes,
                         cudaMemcpyKind way)
 {

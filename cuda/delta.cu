@@ -1,23 +1,22 @@
-/* delta.cu - the gated delta rule over one token or many, and which tokens go in chunks: those of
- * whole chunks by position (delta_chunks.cu). What is left, and all on older chips, goes here.
+/* delta.cu - the gated delta rule over one token or many. Whole chunks by position go to
+ * delta_chunks.cu; all other tokens, and all tokens on chips before sm_80, are computed here.
  *
- * Columns of the state are independent, so a warp takes eight of them and needs no other: a thread
- * holds a quarter of the rows of one column in registers, from the first token to the last. With S
- * the state before a token, decay e, k and q normed:
+ * Columns of the state are independent, so a warp computes eight of them without another warp: a
+ * thread holds a quarter of the rows of one column in registers, from the first token to the last.
+ * With S the state before a token, decay e, k and q normed:
  *
  *     d = beta (v - e S^T k),   S' = e S + k (x) d,   out = S'^T q = e S^T q + (q . k) d
  *
- * so both products are taken from the old state together. The decay is the sum of two floats:
- * rounded to one float, the same error in every token would shift what slow heads remember. Tokens
- * come through shared memory, a tile at a time. For more than one token a separate kernel computes
- * the norms and gates. */
+ * So both products use the old state. The decay is the sum of two floats: with one float, the same
+ * rounding error in every token would shift what slow heads remember. Tokens pass through shared
+ * memory, a tile at a time. For more than one token a separate kernel computes norms and gates. */
 #include "cuda/delta.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
 
 /* ---- gates and norms ------------------------------------------------------------------------- */
 
-/* n > 1: q and k normed in place, write strengths and log decays in place of ba. A warp for each
+/* n > 1: norms q and k in place, and writes write strengths and log decays over ba. A warp for each
  * (token, key head). */
 template <int DIM>
 static __global__ void __launch_bounds__(32) delta_prepare(tracer f, const gpu_delta d)
@@ -49,13 +48,13 @@ static __global__ void __launch_bounds__(32) delta_prepare(tracer f, const gpu_d
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-/* What one token needs, for the columns of a block. */
+/* The input of one token, for the columns of a block. */
 template <int DIM> struct delta_token {
     float q[DIM], k[DIM], v[COLUMNS];
     float beta, log_decay, pad[2];
 };
 
-/* Where a head's values are; known before they are. */
+/* Offsets of a head's values. */
 typedef struct head_place {
     int key, value;                      /* in a token's mixed; value: of the block's columns */
     int gate, decay;                     /* in a token's ba */
@@ -100,7 +99,7 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
     copy_commit();
 }
 
-/* ONE: token, and not prepared. */
+/* ONE: a single token, without delta_prepare. */
 template <int DIM, bool ONE>
 static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu_delta d,
                                                              bool fresh)
@@ -118,8 +117,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     float S[ROWS];
 
     pdl_begin(f);
-    if (ONE) pdl_release();              /* it takes 2 us, the product after it longer to start */
-    /* written by this layer's kernel of the previous token, long ago; fresh: by the one before */
+    if (ONE) pdl_release();              /* 2 us; the kernel after it takes longer to start */
+    /* S is from the previous token; the rest is from the previous kernel */
     if (fresh) pdl_wait(f);
     #pragma unroll
     for (int r = 0; r < ROWS; r++)

@@ -1,5 +1,5 @@
-/* delta.cuh - what the two forms of the delta rule share: sizes, gates and norms. delta.cu divides
- * a batch among them. */
+/* delta.cuh - sizes, gates and norms of both forms of the delta rule. delta.cu divides a batch
+ * between them. */
 #ifndef CUDA_DELTA_CUH
 #define CUDA_DELTA_CUH
 
@@ -14,7 +14,7 @@ static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta 
     return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
 }
 
-/* The key head of value head v, and which of its value heads that is. */
+/* The key head of value head v; the rank of v among its value heads. */
 static __device__ __forceinline__ int key_head_of(const gpu_delta &d, const delta_sizes &s, int v)
 {
     return d.tiled ? v % d.n_k : v / s.ratio;
@@ -25,7 +25,7 @@ static __device__ __forceinline__ int rank_of(const gpu_delta &d, const delta_si
     return d.tiled ? v / d.n_k : v % s.ratio;
 }
 
-/* Where value head v has its write strength among a token's gates; its decay is decay_step further
+/* Offset of the write strength of value head v in a token's gates; its decay is decay_step further
  * on. */
 static __device__ __forceinline__ int gate_of(const gpu_delta &d, const delta_sizes &s, int v)
 {
@@ -56,8 +56,8 @@ static __device__ __forceinline__ float l2_factor(float squares)
     return 1.0f / sqrtf(squares + 1e-6f);
 }
 
-/* delta_chunks.cu: n_chunk chunks of GPU_DELTA_CHUNK tokens, the first of which is token `first` of
- * the batch. Reads mixed and ba as they came, with no norms and gates yet. */
+/* delta_chunks.cu: n_chunk chunks of GPU_DELTA_CHUNK tokens from token `first` of the batch on.
+ * Reads mixed and ba before norms and gates. */
 bool delta_chunks_fit(const gpu *g, int dim);
 void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk);
 

@@ -44,7 +44,7 @@ static const float UNIT = 32768.0f, PER_UNIT = 1.0f / 32768.0f;
 /* Bytes of one operand of a chunk: two halves, or a float, per value. */
 template <int DIM> static constexpr size_t piece = (size_t)TOKENS * DIM * 4;
 
-/* What a chunk and value head leave. */
+/* The results of a chunk and value head. */
 template <int DIM> struct chunk_view {
     uint4 *w, *p;                        /* [TILES of tokens][DIM / 16][lane]: fragments */
     float4 *u, *o;                       /* [DIM / 16][TILES of tokens][lane]: accumulators */
@@ -141,8 +141,8 @@ template <int DIM> struct solve_memory {
     uint16_t k[2][TOKENS][DIM + 8];      /* high and low halves */
     union {
         uint16_t q[2][TOKENS][DIM + 8];
-        struct {                         /* after q: L, with the inverses of its diagonal blocks
-                                          * of 1 + L in their places, and A */
+        struct {                         /* after q: L, whose diagonal blocks are replaced by the
+                                          * inverses of those of 1 + L, and A */
             uint16_t l[2][TOKENS][TOKENS + 8], a[2][TOKENS][TOKENS + 8];
         };
     };
@@ -152,7 +152,7 @@ template <int DIM> struct solve_memory {
     float write[TOKENS], read[TOKENS];   /* b_i e(i) and e(i) with the norms of k and q */
 };
 
-/* log of e(i, j) */
+/* Log of e(i, j). */
 template <int DIM>
 static __device__ __forceinline__ float log_between(const solve_memory<DIM> &m, int i, int j)
 {
@@ -166,8 +166,8 @@ static __device__ __forceinline__ void put_halves(uint16_t *high, uint16_t *low,
     *low = *(const uint16_t *)&l;
 }
 
-/* One warp: write strengths, and logs of decays from the chunk's begin. Decays below e^-128 are 0
- * in F32, whatever they are. */
+/* One warp: write strengths, and logs of decays from the beginning of the chunk. Decays below
+ * e^-128 are 0 in F32. */
 template <int DIM>
 static __device__ __forceinline__ void take_gates(solve_memory<DIM> &m, const gpu_delta &d,
                                                   const delta_sizes &s, int head, int token,
@@ -259,8 +259,8 @@ static __device__ __forceinline__ void add_block(float high[2][4], float rest[2]
     for (int i = 0; i < 2; i++) mma_f16(rest[i], a_low, b_high[2 * i], b_high[2 * i + 1]);
 }
 
-/* L and A: blocks of 16 x 16 on and below the diagonal, shared out among the warps. Products are
- * complete before the first result is stored, since L and A lie where Q was. */
+/* L and A: blocks of 16 x 16 on and below the diagonal, divided among the warps. Products are
+ * complete before the first result is stored, because L and A replace Q. */
 template <int DIM>
 static __device__ __forceinline__ void make_squares(solve_memory<DIM> &m, int warp, int lane)
 {
@@ -454,8 +454,8 @@ static __device__ __forceinline__ float4 scaled(const float x[4], const scaling 
     return make_float4(x[0] * s[0].down, x[1] * s[0].down, x[2] * s[1].down, x[3] * s[1].down);
 }
 
-/* U and O of 16 of the values' columns. What is solved for may be up to 64 times larger than the
- * right side. */
+/* U and O of 16 of the values' columns. The solution may be up to 64 times larger than the right
+ * side. */
 template <int DIM>
 static __device__ __forceinline__ void solve_values(const chunk_view<DIM> &to,
                                                     const solve_memory<DIM> &m, const float *v,
@@ -524,14 +524,14 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(tracer f,
 
 /* ---- with the state -------------------------------------------------------------------------- */
 
-/* Four warps for 32 columns: a warp has 16 of them and half of the keys' rows, the other half is
- * its partner's. Both multiply their half with all tokens and exchange what they have for the
- * partner's half of the tokens. */
+/* Four warps for 32 columns. A warp has 16 of them and half of the keys' rows; its partner has the
+ * other half. Both multiply their half with all tokens and exchange the sums of the partner's
+ * tokens. */
 enum { CARRY_THREADS = 128, CARRY_COLUMNS = 32, OWN_TILES = TILES / 2 };
 
 template <int DIM> struct exchange {
     float4 w[4][OWN_TILES][32], p[4][OWN_TILES][32];  /* sums for the partner's tokens */
-    float4 d[4][OWN_TILES][32];                  /* what is written for one's own */
+    float4 d[4][OWN_TILES][32];                  /* the writes of own tokens */
 };
 
 /* Operand number i of the slab, W, P and K of each chunk in turn, on its way to shared memory. */
@@ -566,8 +566,8 @@ static __device__ __forceinline__ void add_tiles(float high[N][4], float rest[N]
     for (int i = 0; i < N; i++) mma_f16(rest[i], a.low, x[i].x, x[i].y);
 }
 
-/* The product of the state's half with W or P, for all tokens: own tokens' sums to mine, the
- * partner's to shared memory. */
+/* The product of the state's half with W or P, for all tokens: sums of own tokens to own_sums,
+ * those of the partner's to shared memory. */
 template <int DIM>
 static __device__ __forceinline__ void multiply_state(float own_sums[OWN_TILES][4],
                                                       float4 (*partner_sums)[32],
@@ -620,7 +620,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
     float *state = d.state + (size_t)head * DIM * DIM + column + lane / 4;
     float S[ROWS][4];                    /* S[i][c]: row 8 i + lane % 4 * 2 + c % 2 of the half,
                                           * column lane / 4 + c / 2 * 8 */
-    int now = 0;                         /* number of the operand that is next */
+    int now = 0;                         /* number of the next operand */
 
     pdl_begin(f);
     pdl_wait(f);
@@ -633,7 +633,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
         for (int c = 0; c < 4; c++)
             S[i][c] = state[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8];
 
-    /* Everybody is done with the operand before the next one: one more can come in its place. */
+    /* All warps have used the operand before the next one, so its memory can be filled. */
     const auto next_piece = [&]() {
         copy_wait<STAGES - 2>();
         __syncthreads();

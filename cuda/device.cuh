@@ -1,12 +1,13 @@
-/* device.cuh - what every kernel file shares: how kernels are launched, and small device helpers.
+/* device.cuh - the device as the kernel files see it: struct gpu, launches, and small device
+ * helpers.
  *
- * Every kernel takes a frame first and begins with pdl_begin, waits with pdl_wait before it
- * reads anything that an earlier kernel of the stream wrote (or writes anything that one reads),
- * and ends with pdl_end. On chips with programmatic dependent launch the next kernel's blocks
- * start once all blocks of this one have passed pdl_wait, so what they do before their own
- * pdl_wait (fetching weights) overlaps with this kernel. So memory written two kernels ago may be
- * read before pdl_wait; what the kernel just before wrote may not. (Weights change only where
- * experts change places: copy_queue.cu. What is moved there the next kernel does not read.) */
+ * Every kernel takes a tracer first, begins with pdl_begin, and ends with pdl_end. It calls
+ * pdl_wait before it reads what an earlier kernel of the stream wrote, or writes what one reads. On
+ * chips with programmatic dependent launch the next kernel's blocks start once all blocks of this
+ * one have passed pdl_wait. So the code before pdl_wait (fetching weights) overlaps with the
+ * previous kernel: it may read memory written two kernels ago, but not what the previous kernel
+ * writes. Weights change only where experts are exchanged (copy_queue.cu), and the next kernel does
+ * not read those. */
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -29,7 +30,7 @@ typedef struct trace_slot {              /* nanoseconds of the device's clock */
     unsigned long long start, ready, end;
 } trace_slot;
 
-/* In page-locked RAM: how kernels and the host agree on waiting. */
+/* Shared by kernels and host, in page-locked RAM: the bound of waits for the host. */
 typedef struct host_wait {
     volatile uint64_t limit_ns;          /* written by the host */
     volatile uint32_t late;              /* 1: a kernel gave up; gpu_recover clears it */
@@ -40,15 +41,16 @@ typedef struct sm_partition sm_partition;
 typedef struct gpu_limiter gpu_limiter;
 
 struct gpu {
-    int device, n_sm, cc, code;          /* cc: 90; code: gpu_code_version() */
-    int n_sm_all;                        /* of the chip; n_sm of them are ours */
+    int device, n_sm, cc, code;          /* cc: compute capability, 90; code: gpu_code_version() */
+    int n_sm_all;                        /* of the chip; n_sm of them are in use */
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;
-    /* beside it: from fork to join; from pulled to replied; from fork to the next layer's join */
+    /* parallel to it: from fork to join; from pulled to replied; from fork to the next layer's
+     * join */
     cudaStream_t side, reply, ahead;
     cudaEvent_t fork, pulled, join, replied, predicted;
-    bool predicting;                     /* the stream has still to wait for predicted */
+    bool predicting;                     /* the stream has not waited for predicted yet */
     cudaError_t failure;                 /* the first, or cudaSuccess */
     const char *failed_in;
     host_wait *wait;                     /* set once */
@@ -58,27 +60,27 @@ struct gpu {
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
-    sm_partition *partition;             /* sm_partition.cu; NULL: all of the chip is ours */
+    sm_partition *partition;             /* sm_partition.cu; NULL: the whole chip */
     gpu_limiter *limiter;                /* bandwidth_limiter.cu; or NULL */
     read_batch *read_batch;              /* batched_reads.cu; or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
-    struct vendor *vendor;               /* vendor_gemm.cuh; NULL: all products are ours */
-    const void *lent;                    /* scratch of whoever said gpu_gemm_lend */
+    struct vendor *vendor;               /* vendor_gemm.cuh; NULL: own kernels for all products */
+    const void *lent;                    /* scratch that gpu_gemm_lend lent */
     trace_slot *trace;                   /* device; NULL: no profile is being recorded */
     int n_trace;
     const char *trace_name[TRACE_MAX];
     uint64_t trace_bytes[TRACE_MAX];
 };
 
-cudaError_t gpu_sync_streams(gpu *g);    /* waits for all of them; the first failure */
+cudaError_t gpu_sync_streams(gpu *g);    /* waits for all; returns the first failure */
 
-void read_batch_make(gpu *g);            /* with the device: the token loop makes nothing */
+void read_batch_make(gpu *g);            /* called by gpu_open: the token loop allocates nothing */
 void read_batch_free(gpu *g);
 
-/* sm_partition.cu. Open looks at n_sm and changes it, and makes the part that is ours current;
- * after a failure, too, there may be something to close. What of CUDA's is current belongs to
- * the thread: cudaSetDevice makes it all of the chip again, sm_partition_select what is ours. Of
- * the rest there may be nothing. */
+/* sm_partition.cu. open reads g->n_sm, sets it, and makes the partition current; after a failure
+ * close is needed, too. The current context belongs to the thread: cudaSetDevice selects the whole
+ * chip, sm_partition_select the partition, sm_partition_select_other the other multiprocessors, of
+ * which there may be none. */
 int sm_partition_open(gpu *g, err_ctx *err);
 void sm_partition_close(gpu *g);
 cudaError_t sm_partition_select(const gpu *g);
@@ -86,14 +88,14 @@ int sm_partition_other_sms(const gpu *g);
 int gpu_sm_limit(void);                  /* 0: all */
 cudaError_t sm_partition_select_other(const gpu *g);
 
-/* Bytes per second that a kernel reads of these at best; 0: failed. */
+/* Bytes per second at which a kernel reads this memory at best; 0: failure. */
 double gpu_read_rate(gpu *g, const void *from, uint64_t bytes);
 
-/* First argument of every kernel. */
+/* First argument of every kernel: where it notes its times. */
 typedef struct tracer {
     trace_slot *trace;                   /* NULL: no profile */
-    uint32_t zero;                       /* 0, but the compiler cannot know: what is added to it
-                                          * stays in a register */
+    uint32_t zero;                       /* 0, which the compiler does not know: a sum with it stays
+                                          * in a register */
 } tracer;
 
 static inline chip chip_of(const gpu *g)
@@ -101,7 +103,7 @@ static inline chip chip_of(const gpu *g)
     return { g->smem_block, g->code, (unsigned)g->n_sm };
 }
 
-/* The architecture, e.g. 90, that the kernels which run here were compiled for; -1: none runs. */
+/* The architecture, e.g. 90, of the kernels that run on this device; -1: no kernel runs. */
 int gpu_code_version(void);
 
 /* Keeps the first failure. */
@@ -112,8 +114,8 @@ static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
     g->failed_in = what;
 }
 
-/* Which stream a kernel goes to, and whether it may start before the previous one has ended. Where
- * streams fork and join it may not. */
+/* The stream of a kernel, and whether the kernel may start before the previous one has ended. That
+ * is false where streams fork and join. */
 typedef struct launch_stream {
     cudaStream_t stream;
     bool dependent;
@@ -121,7 +123,7 @@ typedef struct launch_stream {
 
 static inline launch_stream main_stream(const gpu *g) { return { g->stream, g->dependent_launch }; }
 
-/* Launches kernel(frame, args...). name is its class in profiles, bytes the least it has to read
+/* Launches kernel(tracer, args...). name is its class in profiles, bytes the least that it reads
  * from VRAM. */
 template <typename... Params, typename... Args>
 static inline void launch_at(gpu *g, launch_stream at, const char *name, uint64_t bytes,
@@ -175,7 +177,7 @@ static __device__ __forceinline__ unsigned long long device_ns(void)
 
 /* Polls a word in page-locked RAM until it equals number; by one thread. False: the limit has
  * passed, here or in an earlier kernel. The limit is read once in POLLS polls, so it costs nothing
- * where the host answers. */
+ * while the host answers. */
 static __device__ __forceinline__ bool wait_for_host(const volatile uint32_t *word, uint32_t number,
                                                      host_wait *w)
 {
@@ -198,8 +200,8 @@ static __device__ __forceinline__ void pdl_begin(tracer f)
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->start, device_ns());
 }
 
-/* Lets the next kernel start before this one has waited. That one must not read anything but
- * weights, then, before it waits itself: what the kernel before this one writes may be missing. */
+/* Lets the next kernel start before this one has waited. The next kernel then reads only weights
+ * before its own pdl_wait: the output of the kernel before this one may be missing. */
 static __device__ __forceinline__ void pdl_release(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -221,14 +223,14 @@ static __device__ __forceinline__ void pdl_end(tracer f)
     if (f.trace && threadIdx.x == 0) atomicMax(&f.trace->end, device_ns());
 }
 
-/* Asks for it into the second-level cache. */
+/* Prefetches a line into the second-level cache. */
 static __device__ __forceinline__ void prefetch(const void *at)
 {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
 }
 
-/* 16 bytes from global to shared memory, both aligned to 16, in the background where the chip can:
- * visible to the thread after copy_wait. */
+/* Copies 16 bytes from global to shared memory, both aligned to 16, in the background where the
+ * chip can. Visible to the thread after copy_wait. */
 static __device__ __forceinline__ void copy16(void *to, const void *from)
 {
 #if __CUDA_ARCH__ >= 800
@@ -239,7 +241,7 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
 #endif
 }
 
-/* The same, or zeros: then nothing is read. */
+/* The same, or stores zeros and reads nothing. */
 static __device__ __forceinline__ void copy16_or_zero(void *to, const void *from, bool there)
 {
 #if __CUDA_ARCH__ >= 800
@@ -270,7 +272,7 @@ static __device__ __forceinline__ void copy_commit(void)
 #endif
 }
 
-/* All but the n groups committed last have arrived. */
+/* Waits until all but the n groups committed last have arrived. */
 template <int n> static __device__ __forceinline__ void copy_wait(void)
 {
 #if __CUDA_ARCH__ >= 800
@@ -282,7 +284,7 @@ template <int n> static __device__ __forceinline__ void copy_wait(void)
 static __device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 static __device__ __forceinline__ void keep(const uint8_t *&v) { asm volatile("" : "+l"(v)); }
 
-/* threadIdx.x / 32, known to the compiler to be the same in all lanes. */
+/* threadIdx.x / 32, which the compiler then knows to be uniform in a warp. */
 static __device__ __forceinline__ int warp_index(void)
 {
     return __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0);
@@ -294,8 +296,8 @@ static __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
-/* The sum over all THREADS of the block, for every thread; always in the same order. shared: 32
- * floats, which nobody may use until the block synchronises once more. */
+/* The sum over all THREADS of the block, for every thread, always in the same order. shared: 32
+ * floats, which no thread may use before the block synchronises once more. */
 template <int THREADS> static __device__ __forceinline__ float block_sum(float v, float *shared)
 {
     v = warp_sum(v);
@@ -307,14 +309,14 @@ template <int THREADS> static __device__ __forceinline__ float block_sum(float v
     return v;
 }
 
-/* Larger for larger floats, both zeros alike, never 0; not for NaN. */
+/* A key that orders floats: equal for both zeros, never 0. Undefined for NaN. */
 static __device__ __forceinline__ uint32_t order_key(float v)
 {
     const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.0f));
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/* The float that has this key. */
+/* The float of a key. */
 static __device__ __forceinline__ float key_float(uint32_t key)
 {
     return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
@@ -348,7 +350,7 @@ static __device__ __forceinline__ float2 unpack_halves(uint32_t v)
 }
 #endif
 
-/* What pack_halves leaves out, as such floats again: the sum of both has 16 bits or more. */
+/* The bits that pack_halves loses, as such floats: the sum of both has 16 bits or more. */
 static __device__ __forceinline__ uint32_t pack_lows(float lo, float hi)
 {
     const float2 high = unpack_halves(pack_halves(lo, hi));

@@ -1,10 +1,10 @@
 /* dot.cuh - rows of quantised weights times one or a few activations, by the arithmetic contract.
  *
- * A warp takes a unit: four pairs of rows, or four rows, eight threads for each, one for each of
- * the contract's eight lanes. Weight bytes pass through shared memory of the warp's own, ahead of
- * the arithmetic, also across unit ends, and are taken apart there. They arrive by copies of 16
- * bytes, whatever the row's address, or, from sm_90 on, by one copy of many bytes for each row.
- * Warps never wait for each other.
+ * A warp computes a unit: four pairs of rows, or four rows, with eight threads for each row, one
+ * for each of the contract's eight lanes. Weight bytes pass through the warp's own shared memory,
+ * ahead of the arithmetic and across unit ends, and are unpacked there. They arrive by copies of 16
+ * bytes, whatever the row's address; from sm_90 on, by one bulk copy for each row. Warps never wait
+ * for each other.
  *
  * Order: thread l of eight sums blocks l, l + 8, ... one after the other; then lanes are folded as
  * (0 + 4), (1 + 5), ...: by shuffles over 4, 1 and 2. */
@@ -29,7 +29,7 @@ template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
     static_assert((int)groups * (int)format<TYPE>::group_bytes == (int)bytes, "groups");
 };
 
-/* A kernel's own; host code asks warp_bytes instead, which knows how kernels were compiled. */
+/* For kernels. Host code calls warp_bytes, which knows how kernels were compiled. */
 template <int TYPE, int STAGES, int ROWS = UNIT_ROWS, bool BULK = true>
 struct piece_of : piece_shape<TYPE, STAGES, ROWS, BULK && COPIES_IN_BULK> {};
 
@@ -44,7 +44,7 @@ static __device__ __forceinline__ uint32_t low_bits(const uint8_t *p, uint32_t m
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-/* One row's way into shared memory, for one of its eight threads. */
+/* Copies of one row into shared memory, for one of its eight threads. */
 template <typename P> struct row_stream {
     enum { chunks = (P::room / 16 + 7) / 8 };    /* of 16 bytes, for each of eight threads */
     const uint8_t *from;                 /* the next piece, at a multiple of 16 */
@@ -103,9 +103,8 @@ static __device__ __forceinline__ act_block act_block_at(const acts_view &x, int
     return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, x.dx[j], x.s[j] };
 }
 
-/* Block l of the groups of one row: where a thread finds it in a stage. A group begins a multiple
- * of 4 bytes after the previous group, except in Q6_K and Q3_K: so the first group's alignment
- * holds for all. */
+/* Offset of block l of the groups of one row in a stage. A group begins a multiple of 4 bytes after
+ * the previous group, except in Q6_K and Q3_K, so the first group's alignment holds for all. */
 template <int TYPE> struct block_reader {
     uint32_t offset;                     /* of the row's first group in a stage */
 
@@ -127,8 +126,8 @@ template <int TYPE> struct block_reader {
     }
 };
 
-/* Whether activations of one token are woven for the type: put in the order in which the codes lie,
- * e0, e16, e1, e17, ... */
+/* Whether activations of one token are woven for the type: stored in the order of the codes, e0,
+ * e16, e1, e17, ... */
 template <int TYPE> struct is_woven { enum { value = 0 }; };
 template <> struct is_woven<QT_MXFP4> { enum { value = 1 }; };
 
@@ -144,7 +143,7 @@ static __device__ __forceinline__ void weave(uint32_t (&q)[8])
     for (int i = 0; i < 8; i++) q[i] = woven[i];
 }
 
-/* Block j of n of an int8 form in global memory to shared memory, woven. */
+/* Copies block j of n of an int8 form from global to shared memory, woven. */
 static __device__ __forceinline__ void copy_woven(uint8_t *to, const uint8_t *from, int j, int n)
 {
     act_block x = act_block_at(acts_at(from, n), j);
@@ -155,7 +154,7 @@ static __device__ __forceinline__ void copy_woven(uint8_t *to, const uint8_t *fr
     ((int *)(to + 36 * n))[j] = x.s;
 }
 
-/* E2M1 by two lookups in a table of magnitudes, with the codes themselves as selectors: a set sign
+/* E2M1 by two lookups in a table of magnitudes, with the codes themselves as selectors. A set sign
  * bit gives 0, so positive and negative codes are summed apart. */
 template <> struct block_reader<QT_MXFP4> {
     uint32_t offset, codes_at, shift, low, high;
@@ -229,7 +228,7 @@ template <> struct block_reader<QT_Q8_0> {
     }
 };
 
-/* The codes' upper and lower bits are multiplied apart and their offset of 32 is taken out with the
+/* Multiplies the upper and lower bits of the codes apart, and subtracts their offset of 32 with the
  * sums of the activations: all exact integers. One shift aligns the words and moves the bits into
  * position. */
 template <> struct block_reader<QT_Q6_K> {
@@ -344,13 +343,15 @@ static __device__ __forceinline__ float fold_lanes(float v)
     return __fadd_rn(v, 0.0f);
 }
 
-/* Runs over the units first, first + step, ... below end, and of each over the pieces piece_first
- * .. piece_end-1: all of them, unless warps share a unit. rows_of(unit) gives this thread's pair of
- * rows, enter(unit), called before the unit is summed, the activations; the results go to
- * emit(unit, sums of row a, sums of row b) for up to TOKENS activations (TOKENS values, of which
- * n_token are valid). begin starts the first copies: call it before any work that they may overlap
- * with. Not PAIRED: there is no row b, and units are half as large; with one token only. WOVEN:
- * activations are woven if the type wants it; with one token only. */
+/* Computes the units first, first + step, ... below end, and of each the pieces piece_first ..
+ * piece_end-1: all of them, unless warps share a unit. rows_of(unit) returns this thread's pair of
+ * rows. enter(unit), called before the unit is summed, returns the activations. emit(unit, sums of
+ * row a, sums of row b) receives the results for up to TOKENS activations, of which n_token are
+ * valid.
+ *
+ * begin starts the first copies: call it before work that they may overlap with. Not PAIRED: there
+ * is no row b, and units are half as large; with one token only. WOVEN: activations are woven if
+ * the type wants it; with one token only. */
 template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false,
           bool MAY_BULK = true>
 struct unit_runner {
@@ -416,11 +417,11 @@ struct unit_runner {
             }
         }
         fetch_slot = next_slot(fetch_slot);
-        if (!BULK) copy_commit();        /* even without a copy: groups are counted */
+        if (!BULK) copy_commit();        /* also without a copy: groups are counted */
     }
 
-    /* Waits for the next piece; where it is. Another one is asked for now, in place of the one
-     * before; or, in bulk, by `used`, in its own place. */
+    /* Waits for the next piece and returns its address. Requests another one in place of the one
+     * before; with bulk copies `used` does that, in the piece's own place. */
     template <typename RowsOf> __device__ __forceinline__ uint32_t await(RowsOf rows_of)
     {
         if (BULK) {
@@ -460,7 +461,7 @@ struct unit_runner {
         fetch_unit = piece_first == piece_end ? end : first;
         fetch_piece = piece_first;
         fetch_slot = read_slot = phase = 0;
-        if (fetch_unit >= end) return;   /* a warp without work may have no memory either */
+        if (fetch_unit >= end) return;   /* a warp without work may have no memory */
         aim(rows_of(fetch_unit));
         if (BULK) {
             if (threadIdx.x % 32 < P::stages)
@@ -516,10 +517,10 @@ struct unit_runner {
         }
     }
 
-    /* After run, with the same first: before another begin in the same place. */
+    /* After run, with the same first: before another begin with the same memory. */
     __device__ __forceinline__ void finish(int first)
     {
-        if (!BULK || first >= end || piece_first == piece_end) return;   /* begin made nothing */
+        if (!BULK || first >= end || piece_first == piece_end) return;   /* begin started no copy */
         __syncwarp();
         if (threadIdx.x % 32 < P::stages) arrival_end(arrival_of(threadIdx.x % 32 * P::stage));
     }
@@ -574,7 +575,7 @@ static __device__ __forceinline__ float fold_float_lanes(float v)
     return fold_lanes(v);
 }
 
-/* x in shared memory, pitch floats apart. Gives the row's sums, in all lanes. */
+/* x is in shared memory, pitch floats apart. Returns the row's sums in all lanes. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uint8_t *row,
                                                  const float *x, int pitch, int n_token, int cols)
@@ -606,7 +607,7 @@ static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uin
     for (int t = 0; t < TOKENS; t++) sum[t] = fold_float_lanes(sum[t]);
 }
 
-/* Asks for a row into the second-level cache. */
+/* Prefetches a row into the second-level cache. */
 static __device__ __forceinline__ void prefetch_row(const uint8_t *row, size_t bytes)
 {
     for (size_t at = (size_t)(threadIdx.x % 32) * 128; at < bytes; at += 32 * 128)

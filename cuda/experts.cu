@@ -1,9 +1,9 @@
-/* experts.cu - the chosen experts of up to GPU_FEW tokens of a layer whose experts are all in
- * VRAM; larger batches are left to experts_batch.cu, and split layers to experts_with_host.cu.
- * The kernels are those of experts.cuh, compiled in experts_basic.cu and its like. */
+/* experts.cu - the chosen experts of up to GPU_FEW tokens of a resident layer, whose experts are
+ * all in VRAM. experts_batch.cu has larger batches, experts_with_host.cu layers with cold experts.
+ * The kernels are those of experts.cuh, compiled in experts_basic.cu and the files next to it. */
 #include "cuda/experts.cuh"
 
-/* ---- int8 form of the input, where no router made it ----------------------------------------- */
+/* ---- int8 form of the input, if the router did not make it ----------------------------------- */
 
 static __global__ void quantise_rows(tracer f, const input_view in, uint8_t *blocks, float *rows)
 {
@@ -193,7 +193,7 @@ static void experts_few(gpu *g, gpu_input *in, const gpu_expert_args *a)
                  slots * a->down.row_bytes * (uint64_t)a->down.rows);
 }
 
-/* Experts that are all in one place, and that nobody counts. */
+/* Whether all experts are in one bank, and none is counted. */
 static bool is_whole_bank(const gpu_expert_args *a)
 {
     const gpu_expert_batch *b = &a->batch;
@@ -218,7 +218,7 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
     }
 }
 
-/* With the contract, wherever a bank lies, a layer has the same kernels for its shared expert. */
+/* With the contract, the shared expert has the same kernels for any placement of the bank. */
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     if (in->n <= GPU_FEW) experts_few(g, in, a);

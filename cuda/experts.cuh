@@ -1,18 +1,18 @@
 /* experts.cuh - the kernels of the chosen experts of up to GPU_FEW tokens, by the arithmetic
  * contract: the bits are those of engine/host/experts_cpu.c.
  *
- * Two kernels. A block of the first takes 32 rows of gate and up of one slot (a token and one of
- * its experts), applies the activation and quantises the 32 values: they are one block of the
- * next product's input. A block of the second takes eight rows of down, or more where slots are
- * few, of all slots of a token, sums them in the router's order and adds the sum to the residual
- * stream. The shared expert is one more slot where its formats allow it.
+ * Two kernels. A block of the first computes 32 rows of gate and up of one slot, applies the
+ * activation and quantises the 32 values, which are one block of the next product's input. A block
+ * of the second computes eight rows of down (more where slots are few) of all slots of a token,
+ * sums them in rank order and adds the sum to the residual stream. The shared expert is one more
+ * slot where its formats allow it.
  *
- * Each comes in two kinds, by the type of its arguments. In a resident layer (experts.cu) all
- * experts are in one bank; both kernels choose them from the router's keys or logits, every block
- * for itself, unless the caller names them, and down weighs them. What the router left is two
- * kernels old when the second one starts, so it chooses and asks for its weights before it waits.
- * In a split layer (experts_with_host.cu) another kernel has chosen and has noted where each slot's
- * slabs are; vectors that the host computed are only summed. */
+ * Each has two kinds, by the type of its arguments. In a resident layer (experts.cu) all experts
+ * are in one bank. Both kernels choose the experts from the router's keys or logits, each block for
+ * itself, unless the caller names them, and down weighs them. The router's output is two kernels
+ * old when the second one starts, so that kernel chooses and requests its weights before it waits.
+ * In a split layer (experts_with_host.cu) another kernel has chosen and has noted the addresses of
+ * each slot's slabs; vectors that the host computed are only summed. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 
@@ -23,7 +23,7 @@
 
 enum { MAX_SLOTS = GPU_MOST_USED + 1 };
 
-/* Chunks in shared memory; in bulk two longer ones instead (dot.cuh). */
+/* Chunks in shared memory; with bulk copies two longer ones (dot.cuh). */
 template <int TYPE, bool FEWER> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     enum { value = up_stages_of(TYPE, FEWER, 75) };
@@ -72,9 +72,9 @@ static __device__ __forceinline__ float finish_row(const slab &s, int expert, in
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
 
-/* How a block learns which experts a token has. */
+/* How a block finds the experts of a token. */
 typedef struct choice {
-    const int32_t *ids;                  /* [n, k], or NULL: from these: */
+    const int32_t *ids;                  /* [n, k]; NULL: chosen from logits and keys */
     const float *gates;
     const float *logits, *keys;          /* [n, n_expert]; keys NULL: the logits are compared */
     int n_expert, k;
@@ -171,7 +171,7 @@ static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int
     if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
 }
 
-/* Where the slot's rows begin; false if another launch computes the slot. */
+/* Addresses of the slot's rows; false if another launch computes the slot. */
 static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **gate,
                                                  const uint8_t **up, const split_up_args &a,
                                                  int slot)
@@ -183,7 +183,7 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
     return p.where == a.want;
 }
 
-/* With registers for as many blocks as there is shared memory for. */
+/* Registers for as many blocks as shared memory holds. */
 template <int TYPE, bool FEWER, typename ARGS>
 static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::value > 3 ? 2 : 3))
     experts_up(tracer f, const ARGS a)
@@ -205,7 +205,7 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
         else return row_at(s, expert, row);
     };
 
-    /* The input is in shared memory, and the slot's expert is known. */
+    /* Ends the choice: the input is in shared memory, and the slot's expert is known. */
     const auto chosen = [&] {
         if (ARGS::split || is_shared) {
             __syncthreads();
@@ -305,10 +305,10 @@ typedef struct down_args {
     bool has_shared;                     /* as slot k of every token */
     const float *shared_y;               /* [n, n_embd]: else its vector, or NULL */
     int n_ff, n_embd;
-    int octet_shift;                     /* 1 << this: octets of rows of a block, unless PAIRED;
-                                          * they share out its warps */
-    int n_staged;                        /* of float weights: slots whose activations shared memory
-                                          * has room for; of the others they are read from VRAM */
+    int octet_shift;                     /* 1 << this: octets of rows of a block, unless PAIRED; its
+                                          * warps are divided among them */
+    int n_staged;                        /* of float weights: slots whose activations fit shared
+                                          * memory; those of others are read from VRAM */
     const uint8_t *mid;
     const float *mid_rows;
     float *x, *y;
@@ -321,8 +321,8 @@ struct split_down_args : down_args {     /* chosen is ignored */
     const float *host_y;                 /* [n_slot, n_embd] */
 };
 
-/* Of one token of a split layer, by the first warp: the choice, the slots that are computed here,
- * and how many. The block must synchronise before it reads them. */
+/* One token of a split layer, by the first warp: ids, weights, the slots computed by the device,
+ * and their number. The block must synchronise before it reads them. */
 static __device__ __forceinline__ void find_slots(int *ids, float *gates, const uint8_t **down,
                                                   int *made, int *n_made, const split_down_args &a,
                                                   int token)
@@ -362,11 +362,11 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     const int octet_shift = PAIRED ? 0 : a.octet_shift, n_row = DOWN_ROWS << octet_shift;
     const int token = blockIdx.y, first = blockIdx.x * n_row, warp = warp_index();
     const int n_warp = blockDim.x / 32;
-    int n = a.k + (a.has_shared ? 1 : 0);                /* slots that are computed here */
+    int n = a.k + (a.has_shared ? 1 : 0);                /* slots computed by this launch */
     const int end_row = first + threadIdx.x;             /* that this thread finishes */
     const bool finishes = threadIdx.x < n_row && end_row < a.n_embd;
     const size_t at = (size_t)token * a.n_embd + end_row;
-    float before = 0.0f;                 /* asked for when all inputs are there, used last */
+    float before = 0.0f;                 /* loaded when all inputs are ready, used last */
 
     /* slot i of this token: its index in mid, its matrix */
     const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
@@ -376,7 +376,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     /* of a split layer */
     __shared__ const uint8_t *down_at[MAX_SLOTS];
     __shared__ int made[MAX_SLOTS], n_made;
-    const auto slot_at = [&](int j) {    /* the j-th that is computed here */
+    const auto slot_at = [&](int j) {    /* the j-th slot of this launch */
         if constexpr (ARGS::split) return made[j];
         else return j;
     };
@@ -462,7 +462,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
                 ((uint4 *)mid)[c] = ((const uint4 *)from)[c - j * each];
             }
         } else {
-            /* the routed slots lie side by side, the shared one after those of all tokens */
+            /* routed slots of all tokens come first, then the shared one of each */
             const int routed = a.k * each, all = n * each;
             const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
             const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;
@@ -471,8 +471,8 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
                 ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         }
         __syncthreads();
-        /* The bias of a row is asked for before the row is summed. Of a pair of rows it would be
-         * spilled to memory, and the spill waits for the load. */
+        /* The bias of a row is loaded before the row is summed. For a pair of rows the compiler
+         * would spill it to memory, and the spill waits for the load. */
         const int l = threadIdx.x % 8;
         const auto bias_of = [&](int unit) {
             const int i = slot_at(unit / PER_SLOT);
@@ -561,7 +561,7 @@ static void launch_down(gpu *g, launch_stream at, const ARGS *a, int n, uint64_t
     }
 }
 
-/* A group's types, each with its kernels: bodies of functions that take type. */
+/* The types of a group, each with its kernels: bodies of functions with a parameter type. */
 #define LAUNCH_UP(TYPES)                                                                           \
     switch (type) {                                                                                \
         TYPES(LAUNCH_UP_TYPE)                                                                      \
@@ -575,8 +575,8 @@ static void launch_down(gpu *g, launch_stream at, const ARGS *a, int n, uint64_t
     }
 #define LAUNCH_DOWN_TYPE(T) case T: launch_down<T>(g, at, a, n, bytes); break;
 
-/* Of a resident layer, one file for each group of types: one file for all would take most of a
- * minute to compile. type belongs to the group. */
+/* Kernels of a resident layer, one file for each group of types, because one file for all takes
+ * almost a minute to compile. type belongs to the group. */
 #define RESIDENT_GROUP(group)                                                                      \
     void up_##group(gpu *g, launch_stream at, int type, const up_args *a, uint64_t bytes);         \
     void down_##group(gpu *g, launch_stream at, int type, const down_args *a, int n,               \
@@ -589,8 +589,8 @@ RESIDENT_GROUP(floats)
 
 /* ---- what both kinds of layers do: experts.cu ------------------------------------------------ */
 
-/* What the two kernels hand on: int8 forms and floats of all slots, the shared expert after the
- * others; then its vectors where it needs kernels of its own. */
+/* Memory between the two kernels: int8 forms and floats of all slots, the shared expert's after the
+ * others; then its vectors if it has kernels of its own. */
 typedef struct few_scratch {
     uint8_t *mid;
     float *mid_rows;
@@ -612,14 +612,14 @@ layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a);
 /* Whether ids are given or can be found; else the call has failed. */
 bool few_choice_fits(gpu *g, const gpu_expert_args *a);
 
-/* The input's finished values and int8 form, where no router made them. */
+/* Makes the input's finished values and int8 form, unless the router did. */
 void few_input(gpu *g, gpu_input *in);
 
-/* Gate, up and the activation of a network that all tokens of the input, which few_input has
- * finished, go through: mid [n] int8 forms, mid_rows [n, gate->rows]. */
+/* Gate, up and activation of a network for all tokens of the input, which few_input has finished:
+ * mid [n] int8 forms, mid_rows [n, gate->rows]. */
 void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_matrix *up,
                  gpu_activation act, uint8_t *mid, float *mid_rows);
-/* down of it. add: y += instead of y = */
+/* Down of that network. add: y += instead of y = */
 void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, float *y, bool add);
 
 /* The shared expert by kernels of its own: other formats, or another width. */

@@ -1,20 +1,19 @@
 /* experts_batch.cu - the experts of a layer for many tokens: slots sorted by expert, then products.
  *
- * A slot is one choice of one token: slot t * k + r is the r-th of token t. The host never learns
- * which experts were chosen: the device makes the lists, and grids have room for the worst case.
- * Within an expert, slots are in ascending order, so the same input makes the same lists. The
- * products are those of gemm.cuh, or, if the caller wants the contract's bits, contract_many.cuh:
- * the input and what is between the products then become int8 forms.
+ * Slot t * k + r is choice r of token t. The host does not know the choices: the device makes the
+ * lists, and grids are sized for the worst case. Within an expert, slots are in ascending order, so
+ * the same input makes the same lists. The products are those of gemm.cuh, or, with the contract,
+ * contract_many.cuh, whose inputs are int8 forms.
  *
  *   slots [n * k] --sorted--> positions: mid = activation(gate x, up x) by position
  *   y [n * k, n_embd] by slot = down mid
- *   x [n, n_embd] += gates * y in the order of selection, + sigma * the shared expert's
+ *   x [n, n_embd] += gates * y in rank order, + sigma * the shared expert's
  *
- * A layer may come in ranges of experts, one call each: the first makes the lists and computes the
- * shared expert, all leave their slots' vectors in y, the last one adds up. Tiles do not depend on
- * the ranges, nor on the order of the experts, so the bits do not either. Where the ranges end
- * before the last expert, the vectors of the others' slots come from the host's page-locked RAM:
- * gpu_experts_join adds up, reading each of them once. */
+ * A layer may come in ranges of experts, one call each. The first call makes the lists and computes
+ * the shared expert, all calls write their slots' vectors to y, the last one adds the sum. Tiles do
+ * not depend on the ranges or on the order of the experts, so the bits do not either. If the ranges
+ * end before the last expert, the other slots' vectors come from the host's page-locked RAM:
+ * gpu_experts_join adds the sum and reads each of them once. */
 #include "cuda/contract_many.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = LISTS_MOST_EXPERTS };
@@ -28,9 +27,8 @@ static __device__ __forceinline__ int warp_count(int v)
     return v;
 }
 
-/* A block for an expert, in the order of ranks (NULL: of their numbers): its slots, and how many
- * belong to experts before it. A warp takes a run of slots and counts in it; when all have counted,
- * it knows where to write. */
+/* A block for an expert, in the order of ranks (NULL: of ids): lists its slots and counts those of
+ * earlier experts. A warp counts in a range of slots; then each warp knows where it writes. */
 static __global__ void __launch_bounds__(LIST_THREADS) list_slots(tracer f, int32_t *slots,
                                                                   int32_t *first,
                                                                   const int32_t *ids,
@@ -75,8 +73,8 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(tracer f, int3
     pdl_end(f);
 }
 
-/* One block, a thread for a rank: its expert's slots cut into tiles, and how many tiles precede
- * them. counts, in RAM: how many slots. */
+/* One block, a thread for a rank: cuts its expert's slots into tiles and counts the tiles before
+ * them. counts, in RAM: slots of each expert. */
 static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(tracer f, token_tile *tiles,
                                                                   int32_t *first_tile,
                                                                   const int32_t *first,
@@ -155,14 +153,14 @@ typedef struct join_args {
     const int32_t *row;
 } join_args;
 
-/* Where the vectors to be added up are. */
+/* Where the vectors of the sum are. */
 enum join_kind {
     JOIN_SLOTS,                          /* in y */
-    JOIN_SUMS,                           /* nowhere: the sum over the selection has been taken */
+    JOIN_SUMS,                           /* nowhere: sums has the sum over the token's slots */
     JOIN_COLD                            /* in y, or in RAM */
 };
 
-/* W values that the host wrote, or that a kernel before this one did: past caches. */
+/* W values that the host or the previous kernel wrote: past caches. */
 template <int W> static __device__ __forceinline__ void load_fresh(float (&v)[W], const float *p)
 {
     if constexpr (W == 4) {
@@ -224,7 +222,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(tracer f, co
 typedef struct scratch {
     slot_lists lists;
     float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before the
-                                          * activation, or what mid_halves leave out */
+                                          * activation, or the bits that mid_halves lose */
     void *mid_halves;                    /* [n * k, n_ff]: for all other downs; or int8 forms */
     float *y;                            /* [n * k, n_embd] by slot; gates before the activation */
     float *y_shared;                     /* [n, n_embd] */
@@ -265,8 +263,8 @@ static gemm_matrix matrix_of(const gpu_matrix *m)
     return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
 }
 
-/* Kernels count slabs from expert 0 on; data begins at expert first. at: of this kind of slab;
- * then data is not read, but tells that there is a matrix, and how its rows are aligned. */
+/* Kernels count slabs from expert 0 on; data begins at expert first. at: addresses of this kind of
+ * slab, or NULL; with it, data only says that there is a matrix, and its alignment. */
 static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
 {
     const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
@@ -274,7 +272,7 @@ static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
              at ? 0 : b->slab_bytes, b->bias, b->scale, 1.0f };
 }
 
-/* Which arithmetic a product has. */
+/* Whether a product follows the contract. */
 static bool by_contract(const gpu_expert_args *a, int type)
 {
     return a->batch.contract && !is_float_weight(type);
@@ -298,8 +296,7 @@ static const void *lows_of(const gpu_input *in, int type)
     return is_half_weight(type) ? in->lows : NULL;
 }
 
-/* base holds all that gate and up have in common: tokens, sizes, the activation and the kind of
- * mid. */
+/* base: the arguments that gate and up share: tokens, sizes, the activation and the form of mid. */
 static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, const gemm *base,
                         const gemm_matrix *gate, int gate_type, const gemm_matrix *up, int up_type,
                         const scratch *s)
@@ -330,7 +327,8 @@ static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, c
                (const float *)s->y, (const float *)s->mid_rows);
 }
 
-/* Where all three are of 16 bits, but gates and ups of one type, nothing else is in mid_rows. */
+/* Where all three have 16-bit weights, but gates and ups of one type, mid_rows holds nothing
+ * else. */
 static void set_mid(gemm *p, const scratch *s, const gpu_input *in, const gpu_expert_args *a,
                     int gate_type, int up_type, int down_type)
 {
@@ -385,7 +383,7 @@ static int tile_tokens_of(const gpu *g, const gpu_expert_args *a, int n_slot)
     return max_int(contract_tile_tokens(n_slot, a->n_expert), floats ? GEMM_LEAST_TILE : 0);
 }
 
-/* The vectors of all slots that chose an expert of the range, to y [n, k, n_embd]. */
+/* Computes the vectors of all slots in the range of experts, y [n, k, n_embd]. */
 static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                            expert_range range, float *y, const scratch *s)
 {
@@ -435,7 +433,8 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     multiply(g, a, &down);
 }
 
-/* What products of the input read. Of a layer in ranges, its int8 form is made for the first. */
+/* Makes the forms of the input that products read. For a layer in ranges, the first call makes the
+ * int8 form. */
 static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared,
                           const scratch *s)
 {
@@ -465,7 +464,7 @@ static void join(gpu *g, int n, const join_args *a)
            (unsigned)n, JOIN_THREADS, 0, *a);
 }
 
-/* The routed experts' sums are already given. */
+/* The sum where batch.sums has the routed experts. */
 static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     const bool shared = a->shared_gate.data != NULL;
@@ -492,7 +491,7 @@ static scratch scratch_of(const gpu_input *in, const gpu_expert_args *a)
     return scratch_at(a->scratch, in->n, a->k, a->n_expert, n_ff, a->down.rows);
 }
 
-/* What the vectors of all slots, in y or elsewhere, come to. */
+/* Arguments of the sum of all slots' vectors. */
 static join_args sum_of(const gpu_expert_args *a, const scratch *s)
 {
     join_args sum = {};
@@ -525,13 +524,13 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     }
     const scratch s = scratch_of(in, a);
     float *y = a->y ? a->y : s.y;
-    /* gates that wait for ups of another type would overwrite vectors of earlier ranges */
+    /* gates before their ups, of another type, would overwrite vectors of earlier ranges */
     if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
         gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
         return;
     }
     prepare_input(g, in, a, shared, &s);
-    /* before the others, which fill the scratch that it borrows */
+    /* before the others, which overwrite the scratch that it borrows */
     if (shared && range.first == 0) shared_expert(g, in, a, &s);
     routed_experts(g, in, a, range, y, &s);
     if (range.first + range.count < a->n_expert) return;

@@ -1,15 +1,14 @@
-/* experts_partial_batch.cu - the experts of more than GPU_FEW tokens that are in VRAM, while the
- * host computes those that are not: by the arithmetic contract, so that the bits do not show which
- * is which.
+/* experts_partial_batch.cu - the hot experts of more than GPU_FEW tokens, while the host computes
+ * the cold ones. By the arithmetic contract, so the bits do not depend on the placement.
  *
  *   begin   int8 form of the input; slots sorted by expert, in tiles of up to eight
- *           up     a block takes 32 rows of gate and up of a tile's expert, for all of its slots
- *           down   a block takes 64 rows; a vector for each slot
- *   end     sum of a token's vectors in the router's order: its hot experts' from VRAM, the others'
- *           straight from the host's page-locked RAM, where each is read once
+ *           up     a block computes 32 rows of gate and up of a tile's expert, for all of its slots
+ *           down   a block computes 64 rows; a vector for each slot
+ *   end     sum of a token's vectors in rank order: those of hot experts from VRAM, the others from
+ *           the host's page-locked RAM, where each is read once
  *
  * experts_batch.cu sorts the slots. Tiles of cold experts are skipped. Weights are read once for
- * eight slots: contract_many.cuh's kernels are for more of them. */
+ * eight slots: contract_many.cuh has kernels for more of them. */
 #include "cuda/contract_many.cuh"
 #include "cuda/experts.cuh"
 
@@ -52,14 +51,15 @@ size_t experts_partial_scratch(int n, int k, int n_expert, int n_ff, int n_embd)
 
 typedef struct partial_tiles {
     const token_tile *tiles;
-    const int32_t *n_tile;               /* how many there are */
+    const int32_t *n_tile;               /* number of tiles */
     const int32_t *slots;                /* by position */
     const int32_t *hot;
     int k, n_group;                      /* choices of a token; blocks of a tile */
-    int each;                            /* slots that fit into shared memory together */
+    int each;                            /* slots whose vectors fit shared memory together */
 } partial_tiles;
 
-/* This block's tile. Returns the place of its expert, or -1: nothing to do here. */
+/* Finds this block's tile. Returns the index of its expert in the banks, or -1: nothing to
+ * compute. */
 static __device__ __forceinline__ int find_tile(token_tile &tile, const partial_tiles &t)
 {
     const int i = (int)(blockIdx.x / (unsigned)t.n_group);
@@ -70,7 +70,7 @@ static __device__ __forceinline__ int find_tile(token_tile &tile, const partial_
 
 /* ---- gate, up, activation -------------------------------------------------------------------- */
 
-struct partial_up_args : up_args {       /* mid by position; no shared expert, nothing to choose */
+struct partial_up_args : up_args {       /* mid is by position; no shared expert, no choice */
     partial_tiles tiles;
 };
 
@@ -321,7 +321,7 @@ static void up_by_type(gpu *g, int type, partial_up_args *a, int n_tile)
     GPU_BLOCK_TYPES(CASE)
     GPU_FLOAT_TYPES(CASE)
 #undef CASE
-    default: gpu_fail(g, cudaErrorInvalidValue, "experts beside: type without a kernel");
+    default: gpu_fail(g, cudaErrorInvalidValue, "experts of a batch: type without a kernel");
     }
 }
 
@@ -332,7 +332,7 @@ static void down_by_type(gpu *g, int type, partial_down_args *a, int n_tile)
     GPU_BLOCK_TYPES(CASE)
     GPU_FLOAT_TYPES(CASE)
 #undef CASE
-    default: gpu_fail(g, cudaErrorInvalidValue, "experts beside: type without a kernel");
+    default: gpu_fail(g, cudaErrorInvalidValue, "experts of a batch: type without a kernel");
     }
 }
 
@@ -347,10 +347,10 @@ void gpu_experts_partial_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, 
     const int n_tile = min(n_slot, most_tiles(n_slot, a->n_expert, TILE_SLOTS));
     if (in->n <= GPU_FEW || a->k > SELECT_MAX_K || a->n_expert > LISTS_MOST_EXPERTS || !a->ids ||
         !hot || a->gate.type != a->up.type)
-        gpu_fail(g, cudaErrorInvalidValue, "experts beside: arguments");
+        gpu_fail(g, cudaErrorInvalidValue, "experts of a batch: arguments");
     if (g->failure != cudaSuccess) return;
 
-    input_prepare(g, in, true, false);   /* before anybody reads in->rows: it may move */
+    input_prepare(g, in, true, false);   /* before other operations read in->rows */
     const partial_scratch s = scratch_of(in, a);
     const partial_tiles tiles = { s.lists.tiles, s.lists.first_tile + a->n_expert, s.lists.slots,
                                  hot, a->k, 0, 0 };
@@ -383,7 +383,7 @@ void gpu_experts_partial_end(gpu *g, const gpu_input *in, const gpu_expert_args 
     const partial_sum_args sum = { sums, s.y, a->gates, a->ids, hot, cold, first, a->k, n_embd };
     const bool four = n_embd % 4 == 0 && ((uintptr_t)sums | (uintptr_t)cold) % 16 == 0;
     if (first < 0 || n < 1 || n > in->n - first)
-        gpu_fail(g, cudaErrorInvalidValue, "experts beside: tokens");
+        gpu_fail(g, cudaErrorInvalidValue, "experts of a batch: tokens");
     if (four)
         launch(g, "experts join", 0, partial_sum<float4>, (unsigned)n, SUM_THREADS, 0, sum);
     else

@@ -1,33 +1,30 @@
-/* experts_with_host.cu - a layer whose experts are in two places: some in VRAM, the others on the
- * host, which is asked and replies through page-locked RAM.
+/* experts_with_host.cu - a layer of up to GPU_FEW tokens with hot experts in VRAM and cold ones on
+ * the host, which is asked and replies through the mailbox.
  *
  *   stream   ask -------- up (hot, shared) -------- down
  *   side        \-- pull -- up (fetched) --/
  *   reply         \     \-- answer --------/
  *   ahead          \-- predict
  *
- * ask chooses the experts, decides where each is computed and tells the host; pull fetches slabs;
- * answer waits for the host's reply and copies it to VRAM; up and down are the kernels of
- * experts.cuh. answer runs after pull, not beside it: polling the host's number takes up to half of
- * the bus's speed from the fetch. predict (expert_prediction.cuh) is about the next layer. Where
- * nothing is fetched, all but predict are in one stream, which waits for it at the end of the token
- * alone.
+ * ask chooses the experts, decides where each is computed, and writes the question. pull fetches
+ * slabs. answer waits for the host's reply and copies it to VRAM. up and down are the kernels of
+ * experts.cuh. answer runs after pull, because polling the host's number takes up to half of the
+ * bus's speed from the fetch. predict (expert_prediction.cuh) is for the next layer. Where nothing
+ * is fetched, all but predict are in one stream.
  *
- * Everything that a kernel has to know of a slot is in its expert_slot, so nothing depends on how
- * many experts are hot. A question is complete before its number is written, and so is a reply:
- * whoever sees the number may read the rest. The numbers keep host and device in step: a layer that
- * wants nothing of the host counts, too, but writes no question and waits for no reply. The host
- * decides what it computes, and when a fetched slab pays. */
+ * An expert_slot holds all that a kernel needs of a slot, so launches do not depend on the number
+ * of hot experts. A question is complete before its number is written, and so is a reply. A layer
+ * without cold experts writes its number, too, but no question, and waits for no reply. */
 #include <string.h>
 
 #include "cuda/expert_prediction.cuh"
 
 enum {
     ASK_WARPS = GPU_FEW, ASK_THREADS = 32 * ASK_WARPS, ANSWER_THREADS = 512,
-    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks: each of them polls across the bus */
+    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks, each of which polls across the bus */
 };
 
-/* ---- mail ------------------------------------------------------------------------------------ */
+/* ---- the mailbox ----------------------------------------------------------------------------- */
 
 int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err)
 {
@@ -72,12 +69,12 @@ void gpu_mailbox_put_mid(gpu_mailbox *m, int slot, const int8_t *q, const float 
     memcpy(to + 36 * n, sums, 2 * n * sizeof *sums);
 }
 
-/* ---- rooms in VRAM --------------------------------------------------------------------------- */
+/* ---- the pad in VRAM ------------------------------------------------------------------------- */
 
-/* Where slabs are fetched to: first the whole experts, then down slabs alone. */
+/* The pad for fetched slabs: first whole experts, then down slabs alone. */
 typedef struct pad_view {
     uint8_t *data;
-    uint64_t gate, up, down;             /* bytes of a room */
+    uint64_t gate, up, down;             /* bytes of one slab in the pad */
     int n_down, n_all;
 } pad_view;
 
@@ -150,8 +147,8 @@ typedef struct ask_args {
     float *mailbox_x;
 } ask_args;
 
-/* What is looked up by the last warps while the first ones choose: one trip to memory after the
- * other would take as long as all of the rest. */
+/* Data that the last warps load while the first ones choose. Loading one after the other would take
+ * as long as the rest of the kernel. */
 typedef struct ask_view {                /* in shared memory */
     uint32_t number;
     uint8_t fetch[2 * GPU_FETCH_COUNTS];
@@ -171,8 +168,8 @@ static __device__ __forceinline__ void look_around(ask_view *v, const ask_args &
         for (int c = threadIdx.x; c < a.n_embd; c += ASK_THREADS) a.prediction_x[c] = a.x[c];
 }
 
-/* The vectors, by the whole block, before anybody knows whether there is a question: their way to
- * RAM is long, and the question's number has to wait for it. */
+/* Writes the vectors to the mailbox, by the whole block, before the choice is known: they take long
+ * to reach RAM, and the question's number has to wait for them. */
 static __device__ __forceinline__ void send_vectors(const ask_args &a)
 {
     const int n = a.n * a.n_embd;
@@ -183,8 +180,9 @@ static __device__ __forceinline__ void send_vectors(const ask_args &a)
         for (int c = threadIdx.x; c < n; c += ASK_THREADS) a.mailbox_x[c] = a.x[c];
 }
 
-/* Which of a token's cold experts are fetched, by one warp, a choice in each lane: the first ones
- * whole, of the next ones the down slab, as far as slabs are in page-locked RAM, at from. */
+/* Decides which of a token's cold experts are fetched, by one warp, with a choice in each lane: the
+ * first ones whole, of the next ones the down slab, as far as slabs are in page-locked RAM, at
+ * from. */
 static __device__ __forceinline__ void decide_fetch(expert_slot &p, const ask_args &a,
                                                     const uint8_t *fetch, const uint64_t (&from)[3],
                                                     bool cold)
@@ -218,7 +216,7 @@ static __device__ __forceinline__ void decide_fetch(expert_slot &p, const ask_ar
     for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
 }
 
-/* A token's choice in each lane, by one warp. */
+/* Chooses a token's experts, one in each lane, by one warp. */
 static __device__ __forceinline__ void choose_token(int *id, float *weight, const choice &c,
                                                     int token, select_space *space)
 {
@@ -237,7 +235,7 @@ static __device__ __forceinline__ void choose_token(int *id, float *weight, cons
     }
 }
 
-/* Where it is computed. */
+/* Decides where each choice of a token is computed. */
 static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, const ask_args &a,
                                                    const ask_view *view, int token, int id,
                                                    float weight)
@@ -280,7 +278,7 @@ static __device__ __forceinline__ void write_question(const ask_args &a, const i
     }
 }
 
-/* A warp for each token. Few registers, so that the block fits beside the router's. */
+/* A warp for each token. Few registers, so that the block fits next to the router's. */
 static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask_args a)
 {
     __shared__ select_space space[GPU_FEW];
@@ -310,8 +308,8 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask
     if (threadIdx.x == 0) *a.number = number;
     if (wanted || a.closes) __syncthreads();
     if (threadIdx.x == 0) {
-        /* all of the block's writes, and those of kernels before it, before the number; a quiet
-         * layer has written nothing that anybody looks at yet */
+        /* all writes of this block and of earlier kernels come before the number; of a quiet layer
+         * no host thread reads any */
         if (wanted || a.closes) __threadfence_system();
         a.mailbox->asked = number * GPU_CODES + (wanted ? 0 : GPU_QUIET);
     }
@@ -325,7 +323,7 @@ typedef struct answer_args {
     int n_slot, n_embd;
     int mid_bytes;                       /* of a slot: its int8 form, or its floats */
     const uint32_t *number;
-    const volatile uint32_t *answered;   /* this and what follows is in the mail, in RAM */
+    const volatile uint32_t *answered;   /* this and the next three are in the mailbox, in RAM */
     const uint8_t *by_host;
     const uint8_t *mid;
     const float *y;
@@ -336,8 +334,8 @@ typedef struct answer_args {
     bool early;                          /* the question is two kernels old */
 } answer_args;
 
-/* Copies the rows [n_row, width] that are wanted, by the whole grid, past caches that may be out of
- * date. A thread's loads go out together: each is a trip across the bus. */
+/* Copies the wanted rows [n_row, width], by the whole grid, past caches that may be out of date. A
+ * thread issues its loads together, because each is a trip across the bus. */
 template <typename T, typename Want>
 static __device__ __forceinline__ void take_rows(T *to, const T *from, int n_row, int width,
                                                  Want want)
@@ -368,9 +366,8 @@ static __device__ __forceinline__ void take_vectors(const answer_args &a, Want w
         take_rows((uint32_t *)a.to_y, (const uint32_t *)a.y, a.n_slot, a.n_embd, want);
 }
 
-/* No other kernel writes its slots, and what it reads is older than the previous kernel (if early):
- * so it need not wait for that one until its end. Then it must, because the next kernel waits only
- * for this one. */
+/* No other kernel writes its slots, and its input is older than the previous kernel (if early). So
+ * it waits for that kernel only at its end, because the next kernel waits only for this one. */
 static __global__ void __launch_bounds__(ANSWER_THREADS) answer(tracer f, const answer_args a)
 {
     __shared__ uint8_t where[GPU_MOST_CHOICES], made[GPU_MOST_CHOICES];
@@ -387,14 +384,14 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(tracer f, const 
         return;
     }
     if (threadIdx.x == 0) {
-        /* after a limit the kernel goes on with an old reply: gpu_wait reports it */
+        /* after the limit the kernel uses an old reply: gpu_wait reports it */
         wait_for_host(a.answered, __ldcg(a.number), a.wait);
         __threadfence_system();          /* nothing of the reply is read before this */
     }
     __syncthreads();
     if (own < a.n_slot && where[own] == GPU_COLD_FETCHED) by_host = __ldcv(a.by_host + own);
     take_vectors(a, [&](int slot) { return where[slot] == GPU_COLD; });
-    /* useless for those that the host finished, but asking first would cost another trip */
+    /* not needed for slots that the host finished, but checking first would cost another trip */
     const auto fetched = [&](int slot) { return where[slot] == GPU_COLD_FETCHED; };
     if (a.mid_bytes % 16 == 0)
         take_rows((uint4 *)a.to_mid, (const uint4 *)a.mid, a.n_slot, a.mid_bytes / 16, fetched);
@@ -434,7 +431,7 @@ static void fork_side(gpu *g)
     g->predicting = false;
 }
 
-/* The stream goes on when both have come so far. */
+/* The main stream waits for both. */
 static void join_side(gpu *g)
 {
     gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");

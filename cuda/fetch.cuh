@@ -1,6 +1,6 @@
-/* fetch.cuh - slabs that kernels bring from page-locked RAM to VRAM.
+/* fetch.cuh - the kernel that fetches slabs from page-locked RAM to VRAM.
  *
- * A few blocks read across the bus, so many loads at a time that it is never idle, while other
+ * A few blocks read across the bus, with enough loads in flight that it is never idle, while other
  * kernels have the rest of the chip. */
 #ifndef CUDA_FETCH_CUH
 #define CUDA_FETCH_CUH
@@ -9,13 +9,14 @@
 
 enum {
     PULL_THREADS = 512, PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,    /* loads in flight of a
-                                          * thread; 16-byte units that a warp takes at a time */
+                                                                          * thread; 16-byte units of
+                                                                          * a warp */
     LINE = 128                           /* bytes that the bus brings for one request */
 };
 
 static inline uint64_t round_up(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* Room for a slab in VRAM, where it begins at the same offset within a line as in RAM. */
+/* Bytes of a slab in the pad, where it begins at the same offset within a line as in RAM. */
 static inline uint64_t slab_pad_bytes(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
 
 typedef struct pull_state {              /* zero before and after, except start */
@@ -34,15 +35,15 @@ typedef struct pull_args {
     volatile uint64_t *fetch_ns;         /* likewise */
 } pull_args;
 
-/* Parts that a slab is fetched in; at some addresses one more than needed. Parts begin at lines: a
- * line shared by two warps would be fetched twice. */
+/* Number of parts that a slab is fetched in; at some addresses one more than needed. Parts begin at
+ * lines: a line that two warps share would be fetched twice. */
 static __device__ __forceinline__ int parts_of(uint32_t bytes)
 {
     return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
 }
 
-/* Part i of a slab, by one warp. What is before it in its first line and after it in its last 16
- * bytes comes along. */
+/* Fetches part i of a slab, by one warp, with the rest of its first line and of its last 16
+ * bytes. */
 static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
                                                  uint32_t bytes, int i)
 {
@@ -60,10 +61,10 @@ static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_
         if (first + 32 * l < n) target[first + 32 * l] = v[l];
 }
 
-/* All warps go through the parts of all slabs together, down slabs first: the host looks for those
- * as soon as it is done with their gate and up, and is told of each when its last part has arrived.
- * It only needs this to decide: the kernels that read slabs run after this one. So there is no
- * fence, which would make the whole SM wait. */
+/* All warps together fetch the parts of all slabs, down slabs first, because the host needs those
+ * once it has finished their gate and up. The number of a slab's last part tells the host that it
+ * has arrived. That only informs the host's decision: the kernels that read slabs run after this
+ * one. So there is no fence, which would make the whole SM wait. */
 static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(tracer f, const pull_args a)
 {
     __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */

@@ -1,23 +1,22 @@
-/* gemm.cu - products of many tokens: the one place that decides how they are computed (the
- * contract's kernels, ours or the vendor's), and which tile; tensor cores for Q8_0, Q4_K, Q5_K and
- * Q6_K.
+/* gemm.cu - products of many tokens: chooses the kernel (the contract's, own ones or the vendor's)
+ * and the tile; has the tensor core kernels for Q8_0, Q4_K, Q5_K and Q6_K.
  *
- * The rule is in gemm_choice.h, our kernel in gemm_tile.cuh, the vendor's in vendor_gemm.cu. Other
- * types are in gemm_fp4.cu and gemm_types.cu, only because compiling takes so long; F32 weights are
- * in gemm_float.cu. */
+ * The rule is in gemm_choice.h, the own kernel in gemm_tile.cuh, the vendor's in vendor_gemm.cu,
+ * F32 weights in gemm_float.cu. Other types are in gemm_fp4.cu and gemm_types.cu, which shortens
+ * compilation. */
 #include "cuda/gemm_choice.h"
 #include "cuda/gemm_tile.cuh"
 #include "cuda/vendor_gemm.cuh"
 
 #include <limits.h>
 
-/* ---- which way ------------------------------------------------------------------------------- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 void gpu_gemm_set(gpu *g, const gpu_gemm *how)
 {
     gpu_gemm_reclaim(g, g->lent);
     g->gemm = *how;
-    /* asked for only where it could be used: loading takes a moment */
+    /* loaded only where it could be used, because loading takes time */
     if (!gemm_may_use_vendor(how, g->cc, INT_MAX) || gpu_code_version() < 80 || !vendor_gemm_find())
         g->gemm.use = GPU_GEMM_OWN;
 }
@@ -60,9 +59,9 @@ static gemm_way strategy_of(const gpu *g, const gemm *p)
     return gemm_choose(&g->gemm, &c);
 }
 
-/* ---- our tiles ------------------------------------------------------------------------------- */
+/* ---- own tiles ------------------------------------------------------------------------------- */
 
-/* With room for staged weights of any type. */
+/* The largest tile that fits with staged weights of any type. */
 static int tile_that_fits(const gpu *g, int tokens)
 {
     const size_t staged = gemm_is_staged(g) ? raw_weights<QT_Q8_0>::bytes : 0;

@@ -1,13 +1,13 @@
-/* gemm.cuh - the one shape that all products of many tokens have, and what their kernels share.
+/* gemm.cuh - the arguments of all products of many tokens, and what their kernels share.
  *
- * A product has one matrix, or two of the same type and size whose rows an activation joins, and
- * takes its tokens in tiles: runs of the batch, or of the batch's slots sorted by expert. gemm.cu,
- * gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on tensor cores, gemm_float.cu F32 ones
- * exactly; prepare.cu makes both kinds of activations, experts_batch.cu sorts slots.
+ * A product has one matrix, or two of the same type and size whose rows an activation joins. It is
+ * computed in tiles of tokens: ranges of the batch, or of the batch's slots sorted by expert.
+ * gemm.cu, gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on tensor cores, gemm_float.cu
+ * F32 ones exactly. prepare.cu makes both kinds of activations, experts_batch.cu sorts slots.
  *
- * Weights of 16 bits can have activations that are the sum of two 16-bit floats, x + x_low: then
- * what is lost is 2^-18 of a value, and not 2^-9. With quantised weights, which are off by more,
- * that would buy nothing. Internal to cuda/. */
+ * Activations of 16-bit weights can be the sum of two 16-bit floats, x + x_low: the loss is then
+ * 2^-18 of a value instead of 2^-9. Quantised weights lose more than that, so x_low would not help
+ * them. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -18,8 +18,8 @@
 /* One matrix, or one for each expert. */
 typedef struct gemm_matrix {
     const uint8_t *data;                 /* NULL: absent */
-    const uint64_t *at;                  /* instead, for each expert: where it begins is at[3 * e];
-                                          * NULL: data and slab_bytes say */
+    const uint64_t *at;                  /* instead: expert e begins at address at[3 * e]; NULL:
+                                          * data and slab_bytes */
     uint64_t row_bytes, slab_bytes;
     const float *bias;                   /* [n_expert, rows], or NULL */
     const float *scale;                  /* [n_expert], or NULL: 1 */
@@ -31,10 +31,10 @@ typedef struct gemm {
     int type, rows, cols;
     gemm_matrix w, up;                   /* with up: activation(w x, up x) */
     const void *x;                       /* [., cols], 16-bit or F32 */
-    const void *x_low;                   /* likewise, what x leaves out; or NULL. Only where
+    const void *x_low;                   /* likewise, the bits that x loses; or NULL. Only where
                                           * is_half_weight(type) */
     int n;                               /* rows of x; with tiles, slots */
-    const token_tile *tiles;             /* NULL: runs of tile_tokens rows of x */
+    const token_tile *tiles;             /* NULL: ranges of tile_tokens rows of x */
     const int32_t *tile_from, *tile_to;  /* of those *tile_from .. *tile_to - 1, at most max_tile */
     int tile_tokens, max_tile;           /* without tiles 0 is fine: gemm_run decides */
     const int32_t *slots;                /* [n]: the slot at a position */
@@ -45,7 +45,7 @@ typedef struct gemm {
     int y_stride;
     bool add;
     void *mid_halves;                    /* two: [n, rows] of 16 bits, or ... */
-    void *mid_lows;                      /* (with what they leave out, or NULL; only where
+    void *mid_lows;                      /* (with the bits that they lose, or NULL; only where
                                           * is_half_weight(type)) */
     float *mid_rows;                     /* ... [n, rows] */
     gpu_activation act;
@@ -61,7 +61,7 @@ int gemm_tile_tokens(const gpu *g, int n, int n_expert);
 void gemm_run(gpu *g, const gemm *p);
 void gemm_run_float(gpu *g, const gemm *p);      /* F32 weights alone */
 void gemm_run_fp4(gpu *g, const gemm *p);        /* MXFP4 and NVFP4 */
-void gemm_run_more(gpu *g, const gemm *p);       /* types that no other file names */
+void gemm_run_more(gpu *g, const gemm *p);       /* types without a file of their own */
 
 /* ---- the device side ------------------------------------------------------------------------- */
 

@@ -1,10 +1,11 @@
-/* gemm_choice.h - how a product of some tokens is computed: the one rule, as pure functions.
+/* gemm_choice.h - chooses how a product of some tokens is computed: the one rule, as pure
+ * functions.
  *
- * The contract's kernels below `from` tokens; then ours on tensor cores, or the vendor's. Products
- * that the vendor's library cannot take, and small ones, are ours; of the others those where it was
- * measured to be faster are the library's. With GPU_GEMM_OWN only shapes decide: neither speeds nor
- * whether the library is there. Valid C and C++: cuda/gemm.cu asks, tests/test_gemm_choice.c
- * checks. */
+ * Below `from` tokens the contract's kernels; then own kernels on tensor cores, or the vendor's.
+ * Own kernels have the products that the vendor's library cannot compute, and small ones; of the
+ * others the library has those where it was measured to be faster. With GPU_GEMM_OWN only shapes
+ * decide: neither speeds nor the presence of the library. Valid C and C++: cuda/gemm.cu calls it,
+ * tests/test_gemm_choice.c checks it. */
 #ifndef CUDA_GEMM_CHOICE_H
 #define CUDA_GEMM_CHOICE_H
 
@@ -15,16 +16,16 @@ typedef enum gemm_way { GEMM_CONTRACT, GEMM_OWN, GEMM_VENDOR } gemm_way;
 typedef struct gemm_case {
     int n;                               /* tokens */
     int64_t weights;                     /* rows * columns */
-    bool vendor_fits;                    /* the library is here, and takes such a product */
+    bool vendor_fits;                    /* the library is loaded and supports the product */
     int cc;                              /* the chip's: 90 */
 } gemm_case;
 
 /* Smaller matrices do not fill the chip: the second kernel costs more than the first one gains. */
 #define GEMM_VENDOR_LEAST ((int64_t)1 << 20)
-/* So much faster it must be: what is within noise stays ours. */
+/* The library must be faster by this factor: noise does not change the choice. */
 #define GEMM_VENDOR_GAIN 1.03
-/* Where nothing was measured: our kernel is near the chip's peak up to Ada; from Hopper on the
- * library is assumed to win where a matrix is decoded for many tokens. */
+/* Without measurements: own kernels are near the chip's peak up to Ada; from Hopper on the library
+ * is assumed to be faster where a matrix is decoded for many tokens. */
 enum { GEMM_ASSUMED_CC = 90, GEMM_ASSUMED_FROM = 512 };
 
 static inline int gemm_from(const gpu_gemm *how)
@@ -32,8 +33,8 @@ static inline int gemm_from(const gpu_gemm *how)
     return how->from > GPU_FEW ? how->from : GPU_FEW + 1;
 }
 
-/* The time of n tokens at these rates, for each multiply-add of a token: between two points time
- * grows evenly, before the first one it does not shrink, after the last one speed stays. */
+/* The time of n tokens at these rates, for each multiply-add of a token. Between two points time
+ * grows linearly; below the first point time is constant; above the last one speed is. */
 static inline double gemm_time(const double rates[GPU_GEMM_POINTS], int n)
 {
     static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;
@@ -55,8 +56,7 @@ static inline bool gemm_is_measured(const double rates[GPU_GEMM_POINTS])
     return true;
 }
 
-/* Whether the library is faster for n tokens. Measured without it: it was not there, and had no
- * turn. */
+/* Whether the library is faster for n tokens. False if it was absent when speeds were measured. */
 static inline bool gemm_vendor_wins(const gpu_gemm_rates *r, int n, int cc)
 {
     if (!gemm_is_measured(r->own)) return cc >= GEMM_ASSUMED_CC && n >= GEMM_ASSUMED_FROM;
@@ -73,8 +73,8 @@ static inline gemm_way gemm_choose(const gpu_gemm *how, const gemm_case *c)
     return gemm_vendor_wins(&how->rates, c->n, c->cc) ? GEMM_VENDOR : GEMM_OWN;
 }
 
-/* Whether a product of up to n tokens could be the library's: else there is no need to look for it,
- * or to have memory for it. */
+/* Whether the library could compute a product of up to n tokens: otherwise it is not loaded and
+ * needs no memory. */
 static inline bool gemm_may_use_vendor(const gpu_gemm *how, int cc, int n)
 {
     static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;

@@ -1,17 +1,17 @@
 /* gemm_float.cu - products of many tokens with F32 weights, exact: routers, and small models.
  *
- * A router has few rows, so its product has few tiles, fewer than the chip has multiprocessors: a
- * block shares out the columns of its tile among groups of threads. A tile is SIDE rows by TOKENS
- * tokens, SIDE or half of it. Columns are cut into runs of 64; group g of GROUPS holds sums of the
- * whole tile, takes runs g, g + GROUPS, ... through shared memory of its own, and waits for no
- * other group until all leave their sums to be added.
+ * A router has few rows, so its product has fewer tiles than the chip has multiprocessors. So a
+ * block divides the columns of its tile among groups of threads. A tile is SIDE rows by TOKENS
+ * tokens, SIDE or half of it. Columns are cut into runs of 64. Group g of GROUPS sums the whole
+ * tile over runs g, g + GROUPS, ... through its own shared memory. Groups wait for each other only
+ * at the end, when their sums are added.
  *
  * The order of a sum: within a run a chain of fmas in the order of k; runs are added to their
  * group's sum, groups to each other, in order. So rounding errors grow with the length of a run
  * plus the number of runs, not with their product. GROUPS depends on the rows alone, and the tile's
- * size is no part of the order: a token has the same bits in any batch.
+ * size does not change the order: a token has the same bits in any batch.
  *
- * A matrix of a few rows goes to a kernel where a warp takes a token. gemm.cu takes other
+ * A matrix of a few rows has a kernel in which a warp computes a token. gemm.cu has other
  * weights. */
 #include "cuda/gemm.cuh"
 
@@ -19,9 +19,9 @@ enum { STEP = FLOAT_STEP, RUN = 4 };     /* RUN: steps of a run */
 enum { THIN_ROWS = 8, THIN_WARPS = 8 };
 enum { SMALLEST_ROWS = 128 };            /* a router's, with the smallest tiles */
 
-/* A group has SIDE threads. A warp makes SIDE rows by 32 tokens, a lane SIDE / 8 rows, which are 8
- * apart, by 8 tokens; or half as many tokens. Shared memory holds two steps of each group, and
- * later all sums: no more than the 64 KB that every chip has. */
+/* A group has SIDE threads. A warp computes SIDE rows by 32 tokens, a lane SIDE / 8 rows, which are
+ * 8 apart, by 8 tokens; or half as many tokens. Shared memory holds two steps of each group, and
+ * later all sums. */
 template <int SIDE, int TOKENS, int GROUPS> struct shape {
     enum { ROWS = SIDE / 8, EACH = 8 * TOKENS / SIDE, THREADS = SIDE * GROUPS };
     enum { FETCHED = 4 + EACH / 2 };     /* rows that a thread fetches: of weights, activations */
@@ -31,8 +31,8 @@ template <int SIDE, int TOKENS, int GROUPS> struct shape {
     static_assert(int(EACH) % GROUPS == 0 && (TOKENS == SIDE || SIDE == 32), "shape");
 };
 
-/* A thread's first row and token in the tile. Lanes are dealt out so that rows do not depend on bit
- * 0 of the lane, and tokens not on bit 1: then the 16 bytes that two lanes share are read once. */
+/* A thread's first row and token in the tile. Rows do not depend on bit 0 of the lane, and tokens
+ * not on bit 1: so the 16 bytes that two lanes share are read once. */
 typedef struct thread_tile {
     int row, token;
 } thread_tile;
@@ -43,7 +43,7 @@ static __device__ __forceinline__ thread_tile thread_tile_of(int t)
     return { (lane >> 1 & 1) | (lane >> 2 & 6), t / 32 * 32 + 2 * ((lane & 1) | (lane >> 1 & 2)) };
 }
 
-/* The thread's other tokens, as seen from its first. */
+/* Offset of the thread's j-th token from its first. */
 static __device__ __forceinline__ int further(int j) { return (j & 1) + 8 * (j >> 1); }
 
 /* ---- weights and activations into shared memory ---------------------------------------------- */
@@ -154,7 +154,8 @@ static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], fl
         const bool last = step % RUN == RUN - 1;
         const int next = step + 1 + (last ? RUN * (GROUPS - 1) : 0);
         copy_wait<0>();
-        group_sync<SIDE>(group);         /* the step is here, and nobody reads the one before it */
+        group_sync<SIDE>(group);         /* the step has arrived, and no thread reads the previous
+                                          * one */
         if (next < n_step) fetch<SIDE>(other, from, t, STEP * next, cols, vectors);
         copy_commit();
         multiply(run, now, at);
@@ -205,7 +206,7 @@ static __device__ __forceinline__ void write_token(const gemm &p, const float (&
     }
 }
 
-/* All groups leave their sums; then each adds those of some tokens. n: the tile's tokens from
+/* All groups store their sums; then each adds those of some tokens. n: the tile's tokens from
  * position on. */
 template <int SIDE, int GROUPS, int EACH>
 static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
@@ -238,7 +239,7 @@ static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
     }
 }
 
-/* A tile of tokens may be longer than TOKENS: then it is taken in parts. */
+/* A tile of tokens may be longer than TOKENS; it is then computed in parts. */
 template <int SIDE, int TOKENS, int GROUPS>
 static __global__ void __launch_bounds__(SIDE * GROUPS, shape<SIDE, TOKENS, GROUPS>::BLOCKS)
 gemm_floats(tracer f, const gemm p, bool vectors)
@@ -267,7 +268,8 @@ gemm_floats(tracer f, const gemm p, bool vectors)
             const int token = min(t / 4 + i * (SIDE / 4), n - 1);
             from[4 + i] = (const float *)p.x + (size_t)input_row(p, first + token) * p.cols;
         }
-        __syncthreads();                 /* nobody reads the sums of the previous part any more */
+        __syncthreads();                 /* no thread reads the sums of the previous part any
+                                          * more */
         sum_runs<SIDE, GROUPS>(sum, shared + group * 2 * S::STAGE, from, at, p.cols, vectors);
         join_groups<SIDE, GROUPS>(p, shared, sum, at, tile.expert, first, n);
     }
@@ -276,7 +278,7 @@ gemm_floats(tracer f, const gemm p, bool vectors)
 
 /* ---- a few rows ------------------------------------------------------------------------------ */
 
-/* A warp for a token; every lane its columns, then the sum over lanes. */
+/* A warp for a token; each lane sums its columns, then the warp sums the lanes. */
 static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(tracer f, const gemm p,
                                                                     bool vectors)
 {
@@ -290,7 +292,7 @@ static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(tracer f, co
             const float *w = (const float *)weight_row(p.w, 0, r);
             float sum = 0.0f;
             for (int c = 4 * lane; c < p.cols; c += 512) {
-                float4 a[4], b[4];       /* all on their way before the first is needed */
+                float4 a[4], b[4];       /* all loads are issued before the first use */
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     a[i] = load_four(w, c + 128 * i, p.cols, vectors);
@@ -351,7 +353,7 @@ static bool wants_small(const gpu *g, const gemm *p)
     return p->tiles ? p->tile_tokens <= 32 : is_half_idle(g, p, 64);
 }
 
-/* Still smaller ones. With more rows there are enough of the others from some 100 tokens on. */
+/* Still smaller tiles. With more rows there are enough of the others from some 100 tokens on. */
 static bool wants_smallest(const gpu *g, const gemm *p)
 {
     return !p->tiles && !p->up.data && p->rows <= SMALLEST_ROWS && is_half_idle(g, p, 32);

@@ -1,13 +1,13 @@
 /* gemm_mma.cuh - a tile's products by mma.sync, warp by warp, on every chip since sm_75.
  *
- * A warp reads its factors from shared memory with ldmatrix. Included by gemm_tile.cuh where there
- * is nothing better: gemm_wgmma.cuh has the same names. */
+ * A warp reads its factors from shared memory with ldmatrix. Included by gemm_tile.cuh unless
+ * gemm_wgmma.cuh, which has the same names, fits the chip. */
 #ifndef CUDA_GEMM_MMA_CUH
 #define CUDA_GEMM_MMA_CUH
 
 enum { STAGED = 0 };                     /* weights go straight to registers */
 
-/* Which chips have shared memory for two blocks of 128 tokens at a time. */
+/* Chips that have shared memory for two blocks of 128 tokens at a time. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
 enum { TWO_BLOCKS_TOKENS = 128 };
 #else
@@ -35,7 +35,7 @@ template <int TOKENS> struct layout {
     }
 };
 
-/* What a thread writes to shared memory, others see after a barrier. */
+/* Makes shared memory that this thread wrote visible to others after a barrier. */
 static __device__ __forceinline__ void show_to_units(void) {}
 
 template <int TOKENS> struct multiplier {

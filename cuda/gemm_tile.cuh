@@ -1,23 +1,24 @@
-/* gemm_tile.cuh - the kernel of gemm.cu and its like: products of many tokens on tensor cores.
+/* gemm_tile.cuh - the kernel of gemm.cu and the files next to it: products of many tokens on tensor
+ * cores.
  *
- * out[token, row] = sum over k of W[row, k] * X[token, k]. A block of eight warps makes a tile of
- * 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights become 16-bit floats on
- * their way to shared memory; activations are that already and are copied. Both lie there as
- * [row, 64], a row being eight chunks of 16 bytes, of which chunk c is at c ^ (row % 8): so neither
- * the stores nor the products' reads hit a bank twice. Sums are F32, in the order of k. How a chip
- * multiplies is in gemm_mma.cuh and gemm_wgmma.cuh, how it gets at weights in gemm_weights.cuh.
+ * out[token, row] = sum over k of W[row, k] * X[token, k]. A block of eight warps computes a tile
+ * of 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights become 16-bit floats on
+ * their way to shared memory; activations have that form and are copied. Both are stored as [row,
+ * 64], a row being eight chunks of 16 bytes, of which chunk c is at c ^ (row % 8), so neither
+ * stores nor reads have bank conflicts. Sums are F32, in the order of k. gemm_mma.cuh and
+ * gemm_wgmma.cuh multiply, gemm_weights.cuh loads weights.
  *
  * While a step is multiplied, the next one's weights and activations go to the other half of shared
- * memory: one barrier for each step. Weights that go straight to registers are requested before
- * the barrier, since compilers move loads down, but not past one. Past the last column activations
- * are zero, and weights any finite number.
+ * memory: one barrier for each step. Weights that go straight to registers are requested before the
+ * barrier, because compilers move loads down, but not past a barrier. Past the last column
+ * activations are zero, and weights any finite number.
  *
- * Where activations are the sum of two 16-bit floats (LOWS, in kernels of their own), these are
- * multiplied one after the other, as if the columns came twice: three times for F16 weights where a
- * 16-bit float is bfloat16, since such a weight is then a sum of two, as well.
+ * Activations that are the sum of two 16-bit floats (LOWS, in kernels of their own) are multiplied
+ * one after the other, as if the columns came twice. F16 weights where a 16-bit float is bfloat16
+ * are a sum of two, as well, so their columns come three times.
  *
  * With two matrices (gate and up) a tile has 64 rows of each, layout::row_step of one and of the
- * other in turn, so that a gate's value and its partner meet in one thread. Included by the files
+ * other in turn, so that a gate's value and its up value are in one thread. Included by the files
  * that name the types. */
 #ifndef CUDA_GEMM_TILE_CUH
 #define CUDA_GEMM_TILE_CUH
@@ -43,7 +44,7 @@ static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk
 
 /* ---- activations to shared memory ------------------------------------------------------------ */
 
-/* A thread copies chunk threadIdx.x % 8 of rows that lie 32 apart. */
+/* A thread copies chunk threadIdx.x % 8 of rows that are 32 apart. */
 template <int N> struct row_source {
     const uint16_t *x;
     unsigned at[N];                      /* of the row, in chunks of 8; ANY: the row */
@@ -104,7 +105,7 @@ static __device__ __forceinline__ void copy_rows(uint8_t *tile, const row_source
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* What a lane holds: rows g and g + 8 of 16, tokens 2t and 2t + 1 of 8. */
+/* A lane holds rows g and g + 8 of 16, tokens 2t and 2t + 1 of 8. */
 template <int TOKENS>
 static __device__ __forceinline__ void write_one(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
@@ -136,8 +137,8 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
     }
 }
 
-/* A gate's value and its partner: the same place in products 2i and 2i + 1, or, where rows of the
- * two matrices take turns by eight, the two rows that a lane has of one product. */
+/* A gate's value and its up value: the same element of products 2i and 2i + 1; or, where rows of
+ * the two matrices alternate by eight, the two rows that a lane has of one product. */
 template <int TOKENS, bool LOWS>
 static __device__ __forceinline__ void write_two(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
@@ -173,10 +174,10 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
     }
 }
 
-/* Whether weights are staged: then their place is behind the tiles. */
+/* Whether weights are staged, in memory after the tiles. */
 template <int TYPE> struct is_staged { enum { value = STAGED && is_block<TYPE>::value }; };
 
-/* All steps, with weights straight from VRAM, or what they leave out of F16 (rest). */
+/* All steps, with weights straight from VRAM, or the bits that F16 weights lose (rest). */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_straight(typename multiplier<TOKENS>::sums &sum,
                                                          const gemm &p, const token_tile &tile,
@@ -198,7 +199,7 @@ static __device__ __forceinline__ void multiply_straight(typename multiplier<TOK
     for (int step = 0; step + 1 < n_step; step++) {
         const int now = step & 1, other = now ^ 1;
         if (!is_plain<TYPE>::value) fetch<TYPE>(next, w, weights, step + 1);
-        /* this step has arrived, and nobody reads the previous one any more */
+        /* this step has arrived, and no thread reads the previous one any more */
         copy_wait<0>();
         show_to_units();
         __syncthreads();
@@ -216,9 +217,9 @@ static __device__ __forceinline__ void multiply_straight(typename multiplier<TOK
     by.end(sum);
 }
 
-/* The products of parts that count, the small ones first, while sums are small: x by what F16
- * weights leave out, x_low by weights, x by weights. The fourth is as small as what x_low leaves
- * out. */
+/* The products of parts, the small ones first, while sums are small: x by the lost bits of F16
+ * weights, x_low by weights, x by weights. The fourth product is as small as the bits that x_low
+ * loses. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_parts(typename multiplier<TOKENS>::sums &sum,
                                                       const gemm &p, const token_tile &tile,
@@ -228,12 +229,12 @@ static __device__ __forceinline__ void multiply_parts(typename multiplier<TOKENS
     #pragma unroll 1
     for (int pass = n_pass - 1; pass >= 0; pass--) {
         multiply_straight<TYPE, TOKENS>(sum, p, tile, pass == 1 ? p.x_low : p.x, pass == 2, w, x);
-        if (pass > 0) __syncthreads();   /* nobody reads the last step any more */
+        if (pass > 0) __syncthreads();   /* no thread reads the last step any more */
     }
 }
 
-/* The tile's activations, whose rows are whole chunks: what does not change is kept, as for
- * weights. */
+/* The tile's activations, whose rows are whole chunks. Constant values are kept in registers, as
+ * for weights. */
 template <int N> struct row_stage {
     const uint8_t *row[N];               /* the thread's chunk of the next step */
     uint32_t to;
@@ -262,9 +263,9 @@ template <int N> struct row_stage {
     }
 };
 
-/* All steps, with weights that a group before their turn are asked for: raw has room for two. What
- * a step commits are its successor's activations, then weights or nothing; so all but the last
- * commit have arrived when a step begins, and weights have two steps for their way. */
+/* All steps, with weights that are requested a group ahead: raw holds two groups. A step commits
+ * the activations of the next step, then weights or nothing. So all but the last commit have
+ * arrived when a step begins, and weights have two steps to arrive. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_staged(typename multiplier<TOKENS>::sums &sum,
                                                        const gemm &p, const token_tile &tile,
@@ -310,7 +311,7 @@ static __device__ __forceinline__ void multiply_staged(typename multiplier<TOKEN
     }
 }
 
-/* Dynamic shared memory: two tiles of weights, two of activations, weights as they were. */
+/* Dynamic shared memory: two tiles of weights, two of activations, staged weights. */
 template <int TYPE, int TOKENS, bool LOWS>
 static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_tile(tracer f,
                                                                                     const gemm p)
@@ -345,10 +346,10 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
 
 /* ---- the host side --------------------------------------------------------------------------- */
 
-/* Whether kernels are those for Hopper alone, which stage weights. */
+/* Whether the kernels are those for sm_90a alone, which stage weights. */
 static inline bool gemm_is_staged(const gpu *g) { return g->cc == 90 && gpu_code_version() >= 90; }
 
-/* tile_tokens is set, and factors hold the format's. */
+/* tile_tokens is set, and factors include the format's. */
 template <int TYPE, bool LOWS = false> static void run_type(gpu *g, const gemm *p)
 {
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);

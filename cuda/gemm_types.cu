@@ -1,5 +1,5 @@
-/* gemm_types.cu - gemm_tile.cuh's kernel for F16 and BF16, and for all types that have none of
- * their own. */
+/* gemm_types.cu - gemm_tile.cuh's kernel for F16 and BF16, and one for all types without their
+ * own. */
 #include "cuda/gemm_tile.cuh"
 
 /* Whole chunks of 16 bytes, wherever a row begins. */

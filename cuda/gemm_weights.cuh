@@ -1,13 +1,13 @@
 /* gemm_weights.cuh - a tile's weights: from VRAM to 16-bit floats in shared memory.
  *
- * A step is 64 columns of 128 rows; a thread does a block of 32 weights of it, or, where weights
- * are floats already, four chunks of eight. There are two ways to the thread's registers:
+ * A step is 64 columns of 128 rows. A thread converts a block of 32 weights of it, or, where
+ * weights are floats already, four chunks of eight. There are two ways to the thread's registers:
  *
- *   straight   what a block is made of is asked for one step ahead. Sixteen rows meet in every
- *              load of a warp, and the L1 cache looks them up one by one.
+ *   straight   the bytes of a block are requested one step ahead. Sixteen rows meet in each load
+ *              of a warp, and the L1 cache looks them up one by one.
  *   staged     a warp copies its rows to shared memory in the background, a group (256 columns)
- *              ahead, in whole chunks of 16 bytes that lie side by side. It takes shared memory
- *              that only some chips have: STAGED, of the chip's own header.
+ *              ahead, in consecutive chunks of 16 bytes. This takes shared memory that only some
+ *              chips have: STAGED, of the chip's own header.
  *
  * Past the last column weights are finite, and activations zero. Part of gemm_tile.cuh. */
 #ifndef CUDA_GEMM_WEIGHTS_CUH
@@ -17,8 +17,8 @@ enum { STEP_BLOCKS = 2, GROUP_BLOCKS = 8, GROUP_STEPS = GROUP_BLOCKS / STEP_BLOC
 
 /* ---- what a type is -------------------------------------------------------------------------- */
 
-/* Weights that are already what tensor cores of this chip multiply. Of the others F16 loses three
- * bits, BF16 only what is below 2^-24. */
+/* Weights that tensor cores of this chip multiply without conversion. F16 weights lose three bits
+ * by it, BF16 weights only values below 2^-24. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { F16_IS_ROUNDED = 0 };
 template <int TYPE> struct is_plain { enum { value = TYPE == QT_F16 }; };
@@ -106,7 +106,7 @@ static __device__ __forceinline__ uint2 four_halves(uint32_t w, float scale, flo
     return make_uint2(pack_halves(v[0], v[1]), pack_halves(v[2], v[3]));
 }
 
-/* Where the thread's 32 weights go: half a row of the tile. */
+/* Offset of the thread's 32 weights: half a row of the tile. */
 typedef struct block_place {
     uint32_t at;                         /* of chunk 0 */
 
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void store_block(uint8_t *tile, block_place to
     }
 }
 
-/* Two weights, or what that leaves out of F16 ones. */
+/* Two weights, or the bits that F16 ones lose. */
 static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type, bool rest)
 {
     if (type == QT_F16 && rest) return pack_lows(half_bits(v & 0xFFFFu), half_bits(v >> 16));
@@ -143,7 +143,7 @@ static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type, bool
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-/* Powers of two that binary16 lacks: through F32. */
+/* Powers of two outside binary16, through F32. */
 static __device__ __forceinline__ void store_piece(uint8_t *tile, block_place to,
                                                    const piece<QT_MXFP4> &p)
 {
@@ -249,11 +249,11 @@ static __device__ __forceinline__ const uint8_t *tile_row(const gemm &p, int exp
 
 /* ---- straight from VRAM ---------------------------------------------------------------------- */
 
-/* What a thread loads. */
+/* The loads of a thread. */
 typedef struct weight_source {
     const uint8_t *row[4];               /* blocks: [0] alone */
     int type, cols, last;                /* last block of 32, or last chunk of 8 */
-    bool rest;                           /* of F16: what 16-bit floats leave out of them */
+    bool rest;                           /* of F16: the bits that 16-bit floats lose */
 } weight_source;
 
 static __device__ __forceinline__ const uint8_t *chunk_at(const weight_source &s, int i, int step)
@@ -267,7 +267,7 @@ static __device__ __forceinline__ int block_of(const weight_source &s, int step)
     return min(STEP_BLOCKS * step + (int)(threadIdx.x % 2), s.last);
 }
 
-/* Asks for the weights of a step. */
+/* Requests the weights of a step. */
 template <int TYPE>
 static __device__ __forceinline__ void fetch(piece<TYPE> &p, uint8_t *tile, const weight_source &s,
                                              int step)
@@ -344,7 +344,7 @@ static __device__ __forceinline__ void store_any(uint8_t *tile, const weight_sou
     store_block<false>(tile, block_place(), parts.w, scale, offset);
 }
 
-/* Puts the fetched weights where the tensor cores look for them. */
+/* Stores the fetched weights in the order of the tensor cores. */
 template <int TYPE>
 static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p,
                                              const weight_source &s, int step)
@@ -368,17 +368,17 @@ static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p
 
 /* ---- staged in shared memory ----------------------------------------------------------------- */
 
-/* A warp's sixteen rows: four threads copy a row, two take it apart. What does not change is kept
- * in registers, and a group's four steps are written out: of every step's instructions most should
- * be those that make floats. */
+/* A warp's sixteen rows: four threads copy a row, two unpack it. Constant values are kept in
+ * registers, and a group's four steps are unrolled, so that most instructions of a step make
+ * floats. */
 template <int TYPE, int TOKENS> struct weight_stage {
     typedef raw_layout<TYPE> R;
     enum { group_bytes = format<TYPE>::group_bytes, WARP_ROWS = ROWS / (THREADS / 32), UNITS = 2 };
     static_assert(WARP_ROWS == 8 * UNITS, "four threads for each row, twice");
     const uint8_t *row[UNITS];           /* of this thread's copies */
-    uint32_t copy_at;                    /* where they go */
-    uint32_t take_at, low;               /* where the row is that it takes, and the low bits of its
-                                          * address in VRAM */
+    uint32_t copy_at;                    /* destination of the copies */
+    uint32_t take_at, low;               /* the row that it unpacks, and the low bits of its address
+                                          * in VRAM */
     block_place place;
     int row_bytes;
     int odd;                             /* the step without a block for this thread, or -1 */
@@ -406,8 +406,7 @@ template <int TYPE, int TOKENS> struct weight_stage {
         keep(place.at);
     }
 
-    /* Asks for a group of the warp's rows. What is before and after it in its first and last 16
-     * bytes comes along. */
+    /* Requests a group of the warp's rows, with the rest of its first and last 16 bytes. */
     __device__ __forceinline__ void copy(uint8_t *raw, int group) const
     {
         const int from = group * group_bytes, bytes = min((int)group_bytes, row_bytes - from);

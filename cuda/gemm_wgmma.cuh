@@ -1,11 +1,11 @@
 /* gemm_wgmma.cuh - a tile's products on Hopper's matrix units, which read both factors from shared
- * memory and work on while the threads unpack the next weights.
+ * memory while the threads unpack the next weights.
  *
- * Four warps make a group. What the units read of a step decides how the two groups share it: of
- * up to 128 tokens each multiplies 64 rows by all of them; of 256, all 128 rows by half of them, as
- * two products of 64 rows. A tile lies in shared memory as [row, 64] with chunk c of 16 bytes at
- * c ^ (row % 8): that is what the units call a K-major matrix swizzled by 128 bytes, if it begins
- * at a multiple of 1,024. Included by gemm_tile.cuh where the compiler makes code for sm_90a. */
+ * Four warps make a group. The bytes that the units read of a step decide the division of the two
+ * groups: of up to 128 tokens each multiplies 64 rows by all of them; of 256, all 128 rows by half
+ * of them, as two products of 64 rows. A tile is stored as [row, 64] with chunk c of 16 bytes at c
+ * ^ (row % 8): the units call that a K-major matrix swizzled by 128 bytes, if it begins at a
+ * multiple of 1,024. Included by gemm_tile.cuh where the compiler makes code for sm_90a. */
 #ifndef CUDA_GEMM_WGMMA_CUH
 #define CUDA_GEMM_WGMMA_CUH
 
@@ -29,14 +29,14 @@ template <int TOKENS> struct layout {
     }
 };
 
-/* Where a matrix begins, as the units want to be told: 8 rows are 1,024 bytes. */
+/* Descriptor of a matrix: its address, and 1,024 bytes for 8 rows. */
 static __device__ __forceinline__ uint64_t matrix_at(const uint8_t *tile)
 {
     const uint64_t at = __cvta_generic_to_shared(tile);
     return (at & 0x3FFFF) >> 4 | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 
-/* d[64, 8n] += w[64, 16] x[8n, 16]^T, n being 4, 8 or 16; begun, not done. */
+/* Starts d[64, 8n] += w[64, 16] x[8n, 16]^T; n is 4, 8 or 16. */
 #define D1(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define D2(j) D1(j), D1(j + 1)
 #define D4(j) D2(j), D2(j + 2)
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void product_begin(float (&d)[n][4], uint64_t 
 #undef NAMES64
 #undef BEGIN
 
-/* What threads wrote to shared memory, the units may read after the block's next barrier. */
+/* Makes shared memory that threads wrote visible to the units after the block's next barrier. */
 static __device__ __forceinline__ void show_to_units(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -82,13 +82,13 @@ template <int TOKENS> struct multiplier {
     /* w, x: the first of two buffers each. */
     __device__ __forceinline__ multiplier(const uint8_t *w, const uint8_t *x)
     {
-        /* the same for a whole warp, and known to be */
+        /* uniform in a warp, which the compiler then knows */
         const unsigned group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
         rows = matrix_at(L::groups_m == 2 ? w + group * 64 * ROW_BYTES : w);
         tokens = matrix_at(L::groups_m == 2 ? x : x + group * L::tokens * ROW_BYTES);
     }
 
-    /* Begins one step: nobody may write to buffers now, or look at sum, until end(). */
+    /* Starts one step: until end(), no thread may write to buffers now or read sum. */
     __device__ __forceinline__ void begin(sums &sum, int now) const
     {
         const uint64_t w = rows + (uint64_t)(now * ROWS * ROW_BYTES / 16);

@@ -1,8 +1,8 @@
-/* gpu.cu - devices, memory, the stream and its recordings; cudaError_t becomes err_ctx here and
+/* gpu.cu - devices, memory, the stream and its recordings. cudaError_t becomes err_ctx here and
  * nowhere else.
  *
- * The runtime is linked statically and looks for the driver when it is first asked, so a program
- * with this in it starts anywhere. */
+ * The runtime is linked statically and looks for the driver at its first call, so a program with
+ * this file starts on any machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +31,11 @@ const char *gpu_backend(void)
 int gpu_count(void)
 {
     int n = 0;
-    /* without a driver this is an error, which to the caller is the same as no device */
+    /* without a driver this is an error; the caller sees no device */
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
-/* An attribute: newer toolkits have it in no struct. */
+/* An attribute, because newer toolkits have it in no struct. */
 static bool has_watchdog(int device)
 {
     int on = 0;
@@ -52,14 +52,14 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     *out = {};
     if ((rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess)
         return fail(err, rc, "properties", device);
-    /* a part of the device may be current already, and is to stay so: sm_partition.cu */
+    /* a partition may be current and must stay so: sm_partition.cu */
     if (((rc = cudaGetDevice(&now)) != cudaSuccess || now != device) &&
         (rc = cudaSetDevice(device)) != cudaSuccess)
         return fail(err, rc, "select", device);
     if ((rc = cudaMemGetInfo(&vram_free, &vram_total)) != cudaSuccess)
         return fail(err, rc, "memory", device);
     snprintf(out->name, sizeof out->name, "%s", prop.name);
-    /* speeds are kept by this name: a smaller card has its own */
+    /* measured speeds are stored by this name: a smaller card has its own */
     if (gpu_sm_limit() > 0 && gpu_sm_limit() < prop.multiProcessorCount)
         snprintf(out->name, sizeof out->name, "%.200s (%d multiprocessors)", prop.name,
                  gpu_sm_limit());
@@ -72,7 +72,7 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     return 0;
 }
 
-/* Streams and events by their addresses, so that whoever adds one need not think of both ends. */
+/* Addresses of streams and events, so that open and close use one list. */
 typedef struct stream_list { cudaStream_t *s[4]; cudaEvent_t *e[5]; } stream_list;
 
 static stream_list streams_of(gpu *g)
@@ -92,7 +92,7 @@ static cudaError_t open_streams(gpu *g)
     return rc;
 }
 
-/* A batch that was given up may leave work in any of them. */
+/* A failed batch may leave work in any of them. */
 cudaError_t gpu_sync_streams(gpu *g)
 {
     const stream_list all = streams_of(g);
@@ -156,7 +156,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make CUDA=1 "
                        "CUDA_ARCHS=%d%d)", prop.name, prop.major, prop.minor);
     }
-    /* code compiled for an older chip and translated for this one does not know how to wait */
+    /* code compiled for an older chip and translated for this one cannot wait */
     g->dependent_launch = g->cc >= 90 && g->code >= 90;
     read_batch_make(g);
     *out = g;
@@ -180,7 +180,8 @@ void gpu_close(gpu *g)
     mem_free(g);
 }
 
-/* The first failure of an operation, for good: the device's state cannot be trusted after it. */
+/* Reports the first failure of an operation. It is permanent, because the device's state is
+ * undefined after it. */
 static int report(gpu *g, err_ctx *err)
 {
     if (g->failure == cudaSuccess) return 0;
@@ -290,7 +291,7 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 
 /* ---- uploads --------------------------------------------------------------------------------- */
 
-/* Page-locked memory that is refused is an error of this call: the device goes on. */
+/* Refused page-locked memory is an error of this call; the device goes on. */
 static int make_buffers(gpu *g, err_ctx *err)
 {
     for (int i = 0; i < UPLOAD_BUFFERS; i++) {
@@ -352,7 +353,7 @@ struct gpu_recording {
 int gpu_record_begin(gpu *g, err_ctx *err)
 {
     if (g->failure != cudaSuccess) return report(g, err);
-    g->predicting = false;                 /* of a batch that was given up */
+    g->predicting = false;                 /* of a failed batch */
     gpu_fail(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal), "record");
     return report(g, err);
 }

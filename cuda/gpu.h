@@ -447,7 +447,7 @@ typedef struct gpu_shortlist {
 void gpu_shortlist_make(gpu *g, const gpu_shortlist *s);
 
 /* The logits of work that are not below bound and not -INFINITY, in any order, at most cap of them;
- * *count gets how many there are. */
+ * *count gets their number. */
 typedef struct gpu_pair { int32_t id; float logit; } gpu_pair;
 void gpu_shortlist_gather(gpu *g, const gpu_shortlist *s, float bound, gpu_pair *to, int cap,
                           uint32_t *count);

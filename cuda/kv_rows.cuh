@@ -15,7 +15,7 @@ static __device__ __forceinline__ uint16_t f16_bits(float v)
     return __half_as_ushort(__float2half_rn(v));
 }
 
-/* One value of each lane to a block of Q8_0; the scale, like the codes, as encode_q8_0 makes it. */
+/* Stores one value of each lane to a block of Q8_0; scale and codes as encode_q8_0 makes them. */
 static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int lane)
 {
     const uint32_t bits = __float_as_uint(v);
@@ -41,8 +41,8 @@ static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int l
     ((int8_t *)block)[offsetof(block_q8_0, quants) + lane] = (int8_t)code;
 }
 
-/* Eight dimensions from d on of a row: raw as they lie there, then as floats. store: one dimension
- * of a row, 32 consecutive ones by a warp. */
+/* Eight dimensions from d on of a row: in stored form, then as floats. store: one dimension of a
+ * row, 32 consecutive ones by a warp. */
 template <int KV> struct kv_row;
 
 template <> struct kv_row<GPU_KV_F32> {

@@ -17,7 +17,7 @@
 #define SHAPE_FN static inline
 #endif
 
-/* The chip as far as a launch depends on it. */
+/* The properties of a chip that a launch depends on. */
 typedef struct chip {
     size_t block_bytes;                  /* most shared memory of a block, static and dynamic */
     int code;                            /* architecture that kernels were compiled for: 75 */
@@ -25,10 +25,10 @@ typedef struct chip {
 } chip;
 
 enum {
-    LEAST_BLOCK_BYTES = 64 << 10,        /* block_bytes of the smallest chip, sm_75 */
-    BULK_FROM = 90,                      /* first architecture with copies of many bytes */
-    UNIT_ROWS = 8,                       /* rows that a warp takes at a time */
-    STATIC_BYTES = 4096,                 /* at most this much is static, unless a shape counts it */
+    BULK_FROM = 90,                      /* first architecture with bulk copies */
+    UNIT_ROWS = 8,                       /* rows that a warp computes at a time */
+    STATIC_BYTES = 4096,                 /* upper bound of static memory, unless a shape counts
+                                          * it */
     SUMS_BYTES = 32 * sizeof(float)      /* of block_sum */
 };
 
@@ -62,9 +62,9 @@ SHAPE_FN int group_bytes_of(int type)
 }
 
 /* The distance between two rows in shared memory, divided by 128, leaves one of these remainders
- * (bit i: 16 i): those with which the words that a warp's threads read in step lie in as many banks
- * as possible. With others gpt-oss's Q8_0 would take 40 accesses for a block instead of 20, its
- * MXFP4 18 instead of 12. */
+ * (bit i: 16 i). They put the words that a warp's threads read in step into as many banks as
+ * possible. With others gpt-oss's Q8_0 would take 40 accesses for a block instead of 20, its MXFP4
+ * 18 instead of 12. */
 SHAPE_FN int pitch_mask(int type)
 {
     return type == QT_MXFP4 ? 0x50 : type == QT_Q8_0 ? 0xE4 : type == QT_Q4_K ? 0xEE : 0xAA;
@@ -76,9 +76,8 @@ SHAPE_FN int pitch_of(int room, int mask)
     return room;
 }
 
-/* A chunk: so many groups of each of the unit's rows. Threads copy `stages` of them ahead. bulk:
- * the chip copies, and longer chunks suit it better: two that together are as long as the
- * others, or longer by one group. */
+/* Groups of a chunk, of each of the unit's rows. Threads copy `stages` chunks ahead. bulk: the chip
+ * copies, and two longer chunks together are as long as the others, or longer by one group. */
 SHAPE_FN int chunk_groups(int type, int stages, bool bulk)
 {
     const int limit = 288, group = group_bytes_of(type), few = group > limit ? 1 : limit / group;
@@ -90,7 +89,7 @@ SHAPE_FN int chunk_bytes(int type, int stages, bool bulk)
     return chunk_groups(type, stages, bulk) * group_bytes_of(type);
 }
 
-/* Of a row at any address. */
+/* Bytes of a chunk of a row at any address. */
 SHAPE_FN int chunk_row_bytes(int type, int stages, bool bulk)
 {
     return (chunk_bytes(type, stages, bulk) + 15 + 15) / 16 * 16;
@@ -101,13 +100,13 @@ SHAPE_FN int chunk_pitch(int type, int stages, bool bulk)
     return pitch_of(chunk_row_bytes(type, stages, bulk), pitch_mask(type));
 }
 
-/* Of a warp: its chunks, and in bulk a barrier of 8 bytes for each. */
+/* Bytes of a warp: its chunks, and with bulk copies a barrier of 8 bytes for each. */
 SHAPE_FN int warp_bytes_of(int type, int stages, int rows, bool bulk)
 {
     return (bulk ? 2 : stages) * rows * chunk_pitch(type, stages, bulk) + (bulk ? 16 : 0);
 }
 
-/* may_bulk: the kernel's copies are in bulk where the chip can. */
+/* may_bulk: the kernel uses bulk copies where the chip has them. */
 SHAPE_FN size_t warp_bytes(const chip *c, int type, int stages, int rows, bool may_bulk)
 {
     return (size_t)warp_bytes_of(type, stages, rows, may_bulk && c->code >= BULK_FROM);
@@ -117,9 +116,8 @@ SHAPE_FN size_t warp_bytes(const chip *c, int type, int stages, int rows, bool m
 
 enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_MOST_THREADS = 384, DOWN_ROWS = 8 };
 
-/* Stages of gate and up. Two where nothing is copied in the background and shared memory is small;
- * three for MXFP4, whose arithmetic needs as many warps as will fit, and where fewer are asked
- * for. */
+/* Stages of gate and up. Two where there are no background copies and shared memory is small. Three
+ * for MXFP4, whose arithmetic needs as many warps as fit, and where up_takes_fewer. */
 SHAPE_FN int up_stages_of(int type, bool fewer, int code)
 {
     return code < 80 ? 2 : fewer || type == QT_MXFP4 ? 3 : 4;
@@ -131,8 +129,8 @@ SHAPE_FN size_t up_bytes(const chip *c, int type, int stages, int cols)
     return UP_THREADS / 32 * warp_bytes(c, type, stages, UNIT_ROWS, true) + gpu_blocks_bytes(cols);
 }
 
-/* Where all blocks would be active at a time with a stage less, but are not, they get one less: of
- * Q4_K alone, which most files have. */
+/* Whether all blocks would be active at a time with one stage less, but are not with all: then gate
+ * and up use one less. For Q4_K alone, which most files have. */
 static inline bool up_takes_fewer(const chip *c, int type, int cols, uint64_t n_block)
 {
     const int most = up_stages_of(type, false, c->code);
@@ -151,7 +149,7 @@ typedef struct down_shape {
 
 SHAPE_FN int down_stages_of(bool paired) { return paired ? 3 : 4; }
 
-/* A warp takes all eight rows of a slot where rows are short. */
+/* Whether a warp computes all eight rows of a slot: where rows are short. */
 SHAPE_FN bool down_is_paired(int type, uint64_t row_bytes)
 {
     return row_bytes <= 2 * (uint64_t)chunk_bytes(type, 1, false);
@@ -166,8 +164,8 @@ static inline down_shape down_float_shape(const chip *c, int n_slot, int n_ff)
     return s;
 }
 
-/* Warps that have as many units each: a number of slots such as nine would leave some of eight idle
- * at the end. Two experts are too few for eight rows: then a block has more. */
+/* The number of warps that gives each as many units: with nine slots, some of eight warps would be
+ * idle at the end. With two experts, eight rows are too few, so a block has more. */
 static inline down_shape down_block_shape(const chip *c, int type, bool paired, int n_slot,
                                           int n_ff, int n_embd)
 {
@@ -194,14 +192,14 @@ static inline down_shape down_block_shape(const chip *c, int type, bool paired, 
 
 enum { DENSE_THREADS = 512, DENSE_WARPS = DENSE_THREADS / 32, DENSE_STAGES = 3 };
 
-/* Of a kernel for so many tokens. */
+/* Of a kernel for that many tokens. */
 SHAPE_FN size_t dense_static_bytes(int tokens)
 {
     return (size_t)DENSE_WARPS * UNIT_ROWS * (size_t)tokens * sizeof(float);
 }
 
-/* How many of n vectors a block has room for. Of int8 forms all GPU_FEW, beside the chunks of one
- * warp, or else so few that those of four warps fit. */
+/* Number of n vectors that fit a block. Of int8 forms all GPU_FEW next to the chunks of one warp,
+ * or as many as fit next to those of four warps. */
 static inline int dense_tokens(const chip *c, int type, int cols, int n)
 {
     const size_t vector = shape_is_float(type) ? (size_t)cols * sizeof(float)
@@ -220,11 +218,11 @@ static inline int dense_tokens(const chip *c, int type, int cols, int n)
 }
 
 typedef struct dense_shape {
-    int warps;                           /* that there is room for */
-    size_t rest, warp;                   /* bytes beside them, and of each */
+    int warps;                           /* warps that fit */
+    size_t rest, warp;                   /* other bytes, and bytes of each warp */
 } dense_shape;
 
-/* n_room: vectors, from dense_tokens; tokens: the kernel's. */
+/* n_room: vectors that fit, from dense_tokens; tokens: the kernel's. */
 static inline dense_shape dense_block_shape(const chip *c, int type, int tokens, bool in_bulk,
                                             int n_room, int cols)
 {
@@ -243,8 +241,8 @@ enum {
     FEW_THREADS = 256, FEW_LEAST_THREADS = 128, FEW_STAGES = 3
 };
 
-/* Threads of a block, slots at a time and shared memory: as many as there is room for, threads
- * first. */
+/* Threads of a block, slots at a time and shared memory: as many threads as fit, then as many
+ * slots. */
 typedef struct partial_shape {
     unsigned threads;
     int each;
@@ -265,8 +263,8 @@ static inline partial_shape partial_shape_of(const chip *c, int type, int cols)
     return s;
 }
 
-/* Threads of a block for a tile of GPU_FEW tokens, or 0: it has no room for them and some warps'
- * weights. */
+/* Threads of a block for a tile of GPU_FEW tokens; 0: the tokens and some warps' weights do not
+ * fit. */
 static inline unsigned few_shape(size_t *bytes, const chip *c, int type, int cols)
 {
     const size_t vectors = GPU_FEW * gpu_blocks_bytes(cols);
@@ -288,15 +286,15 @@ SHAPE_FN size_t tile_bytes(int tokens)
     return 2 * (size_t)(GEMM_ROWS + tokens) * GEMM_ROW_BYTES;
 }
 
-/* staged: bytes of weights as they are in the file. */
+/* staged: bytes of raw weights. */
 static inline int tile_tokens_that_fit(const chip *c, size_t staged, int tokens)
 {
     while (tokens > GEMM_LEAST_TOKENS && tile_bytes(tokens) + staged > c->block_bytes) tokens /= 2;
     return tokens;
 }
 
-/* Bytes of two groups of a tile's weights as they are in the file, which only kernels of sm_90
- * keep in shared memory. Unpacking may read a word past a block. */
+/* Bytes of two groups of a tile's raw weights, which only kernels of sm_90 keep in shared memory.
+ * Unpacking may read a word past a block. */
 SHAPE_FN int raw_tile_pitch(int type)
 {
     const bool aligned = type == QT_Q4_K || type == QT_Q5_K;
@@ -357,15 +355,15 @@ SHAPE_FN size_t gemm_float_bytes(int side, int tokens, int groups)
 
 /* ---- attention of prompts: attention_prompt.cu ----------------------------------------------- */
 
-/* Bytes of keys of Q8_0 as they are stored: one or two parts of the ring, each with up to 15 bytes
- * more at either end, and 4 readable bytes after them. */
+/* Bytes of raw keys of Q8_0: one or two parts of the ring, each with up to 15 bytes more at either
+ * end, and 4 readable bytes after them. */
 SHAPE_FN int attention_raw_bytes(int dim, int keys)
 {
     return keys * (dim / 32 * (int)sizeof(block_q8_0)) + 64;
 }
 
 /* Queries, then two pairs of tiles K and V, used alternately; with Q8_0 one pair, and the next one
- * as it is stored. */
+ * raw. */
 SHAPE_FN int attention_tensor_bytes(int dim, int rows, int keys, bool q8)
 {
     const int tile = keys * dim * 2;
@@ -402,7 +400,7 @@ SHAPE_FN size_t delta_carry_bytes(int dim, int stages)
     return (size_t)stages * DELTA_TOKENS * (size_t)dim * 4 + 3 * 4 * (DELTA_TOKENS / 16) * 32 * 16;
 }
 
-/* The most stages that fit, or 0: the chip has kernels for single tokens only. */
+/* The most stages that fit, or 0: the chip has only the kernels for single tokens. */
 SHAPE_FN int delta_carry_stages(const chip *c, int dim)
 {
     int stages = 6;

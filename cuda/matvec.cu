@@ -1,6 +1,6 @@
-/* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens: which
- * matrices go together, and to which kernels. The kernels are in matvec.cuh; larger batches go to
- * batch.cuh. */
+/* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens: groups the
+ * matrices by type and chooses kernels. The kernels are in matvec.cuh; batch.cuh has larger
+ * batches. */
 #include "cuda/batch.cuh"
 #include "cuda/matvec.cuh"
 
@@ -27,7 +27,7 @@ static float factor_of_type(int type)
     }
 }
 
-/* All products whose matrices have this type; the list is walked once for every type in it. */
+/* All products whose matrices have this type. The list is walked once for each type in it. */
 static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, int n_product,
                          int type)
 {
@@ -59,7 +59,7 @@ static void project_few(gpu *g, const gpu_input *in, const gpu_product *list, in
     }
 }
 
-/* As if the tokens came in several batches: so a convolution's window moves on, too. */
+/* As if the tokens came in several batches, so a convolution's window also moves on. */
 static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list, int n_product)
 {
     gpu_product some[GPU_MAX_PRODUCTS];

@@ -2,12 +2,12 @@
  * GPU_FEW tokens.
  *
  * The rows of all matrices of one type are one list of units for the whole chip: a block for each
- * SM, a warp for each unit, or several where there are fewer units than warps: then each takes some
- * of the columns, and the sums are those of the contract except for the last additions. A block
- * asks for its first weights before it waits for the input, then finishes the input (norm, gates,
- * int8 codes) itself, every block the same: that costs less than another kernel.
+ * SM, and a warp for each unit. Where there are fewer units than warps, several warps share a unit
+ * and divide its columns; the sums are then those of the contract except for the last additions. A
+ * block requests its first weights before it waits for the input. Each block finishes the whole
+ * input itself (norm, gates, int8 codes), which costs less than another kernel.
  *
- * Each group of types is compiled in a file of its own, only because compiling takes so long. */
+ * Each group of types is compiled in a file of its own, which shortens compilation. */
 #ifndef CUDA_MATVEC_CUH
 #define CUDA_MATVEC_CUH
 
@@ -30,8 +30,8 @@ typedef struct dense_args {
     input_view in;
     const char *name;                    /* the host's */
     int n_token, n_part, n_unit;
-    int n_slot, n_share;                 /* units that a block has under way; warps of a unit */
-    int n_room;                          /* vectors that shared memory has room for, if several */
+    int n_slot, n_share;                 /* units in flight in a block; warps of a unit */
+    int n_room;                          /* vectors that fit shared memory, if several */
     dense_part part[GPU_MAX_PRODUCTS];
 } dense_args;
 
@@ -42,7 +42,7 @@ static __device__ __forceinline__ const dense_part &part_of(const dense_args &a,
     return a.part[i];
 }
 
-/* Asks the second-level cache for what a row's result will take beside its sums. */
+/* Prefetches the data that a row's result needs in addition to its sums. */
 static __device__ __forceinline__ void prefetch_ends(const dense_part &p, int row)
 {
     if (row >= p.rows) return;
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void convolve(const dense_part &p, int row, co
         if (k < n_old) p.conv.window[(size_t)k * p.rows + row] = window[k];
 }
 
-/* What a row's sums become; by one thread. */
+/* Makes the results of a row from its sums, by one thread. */
 template <int TOKENS>
 static __device__ __forceinline__ void store_row(const dense_part &p, int row,
                                                  const float (&sum)[TOKENS], int n)
@@ -99,9 +99,8 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
     }
 }
 
-/* LONG: warps have many units each. Bulk copies are faster once they run, but start later: short
- * kernels lose more than they win by them. Where there are none nobody launches it. SHAPE: of the
- * input. */
+/* LONG: warps have many units each. Bulk copies are faster once they run, but start later, so short
+ * kernels do without them. Chips without bulk copies have no LONG kernel. SHAPE: of the input. */
 template <int TYPE, int TOKENS, bool LONG, int SHAPE>
 static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128)
     dense_blocks(tracer f, const dense_args a)
@@ -251,8 +250,8 @@ static void skip_tokens(dense_args *a, int n)
     for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
 }
 
-/* Vectors of several wide tokens may be more than a block can hold: then as many at a time as it
- * can, in order. */
+/* Vectors of several wide tokens may exceed a block's shared memory: then as many at a time as fit,
+ * in order. */
 template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
 {
     const chip c = chip_of(g);
@@ -267,7 +266,7 @@ template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t by
     }
 }
 
-/* A group's types, each with its kernels: the body of the functions below. */
+/* The types of a group, each with its kernels: the body of the functions below. */
 #define LAUNCH_DENSE(TYPES)                                                                        \
     switch (type) {                                                                                \
         TYPES(LAUNCH_DENSE_TYPE)                                                                   \

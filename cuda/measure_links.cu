@@ -1,15 +1,15 @@
-/* measure_links.cu - how fast the device's links are: to its memory, to page-locked RAM by copies
- * and by a kernel, and how long the host's reply to a question takes. Also a kernel that keeps the
- * bus busy while the caller measures something else.
+/* measure_links.cu - measures the device's links: to its memory, to page-locked RAM by copies and
+ * by a kernel, and the time of a question to the host. Also a kernel that loads the bus while the
+ * caller measures something else.
  *
- * Every figure is the best of several rounds: links sleep when nobody uses them. The layers above
- * decide what to do with the figures. */
+ * Every figure is the best of several rounds, because idle links sleep. The layers above interpret
+ * the figures. */
 #include <string.h>
 
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 
-enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads under way */
+enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads in flight */
 enum { READ_BLOCKS = 16, READ_THREADS = 256 };
 enum { HOPS = 48, PLAYS = 6, LEAST_ROUNDS = 3 };
 /* A question and a reply are as large as those of a layer. */
@@ -17,8 +17,8 @@ enum { ASK_BYTES = 12 << 10, ANSWER_BYTES = 64 << 10, ASK_THREADS = ASK_BYTES / 
 enum { SPINS = 1024 };                   /* polls of a word before the stream is checked */
 
 static const uint64_t BUS_BYTES = 128u << 20;            /* more than caches hold */
-static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* of VRAM, that a pull writes again and
-                                                          * again */
+static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* of VRAM, which a pull overwrites again
+                                                          * and again */
 static const uint64_t ROUND_NS = 40000000;               /* for the rounds of one figure */
 
 static_assert((WINDOW_BYTES / 16) % (PULL_BLOCKS * PULL_THREADS * PULL_AHEAD) == 0,
@@ -52,13 +52,13 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_once(tracer f, uint4
 
 /* In page-locked RAM. */
 typedef struct load_words {
-    volatile uint32_t stop;              /* the host's */
+    volatile uint32_t stop;              /* set by the host */
     uint8_t apart[124];
     volatile uint32_t started;
-    uint64_t windows[PULL_BLOCKS];       /* of which the block pulled its part */
+    uint64_t windows[PULL_BLOCKS];       /* of which the block has pulled its part */
 } load_words;
 
-/* Until the host says stop, or until the limit: the host may have been stopped itself. */
+/* Until the host sets stop, or until the limit, because the host may have been stopped. */
 static __global__ void __launch_bounds__(PULL_THREADS) pull_on(tracer f, uint4 *to,
                                                                const uint4 *from, int n_window,
                                                                load_words *words, host_wait *wait)
@@ -90,7 +90,8 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(tracer f, uint4 *
 
 /* ---- a question and its reply ---------------------------------------------------------------- */
 
-typedef struct hop_mailbox {             /* page-locked; words that someone polls stand apart */
+typedef struct hop_mailbox {             /* page-locked; polled words have cache lines of their
+                                          * own */
     volatile uint32_t asked;
     uint8_t apart_1[124];
     volatile uint32_t answered;
@@ -311,7 +312,7 @@ int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_
     if (!l->words) goto fail;
     memset((void *)l->words, 0, sizeof *l->words);
     gpu_fail(g, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "load");
-    /* beside what else the device does */
+    /* parallel to the device's other work */
     launch_at(g, { l->stream, false }, "load", 0, pull_on, (unsigned)PULL_BLOCKS, PULL_THREADS, 0,
               (uint4 *)l->vram, (const uint4 *)ram, (int)(bytes / WINDOW_BYTES), l->words, g->wait);
     if (g->failure != cudaSuccess || !wait_for_word(g, l->stream, &l->words->started, 1)) {

@@ -1,5 +1,5 @@
-/* mma_peak.cu - how fast this device multiplies 16-bit matrices that are already in registers: the
- * limit of kernels that use mma. (Hopper's own instruction, wgmma, is faster by half.) */
+/* mma_peak.cu - measures how fast this device multiplies 16-bit matrices in registers: the limit of
+ * kernels that use mma. Hopper's own instruction, wgmma, is faster by half. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 

@@ -1,8 +1,8 @@
 /* network.cu - one dense network for all tokens of a batch: gate and up with the activation, then
  * down.
  *
- * Few tokens take the kernels of experts.cuh, as a shared expert does, and those of matvec.cuh;
- * many those of gemm.cuh. What the products leave to be done is the factor of each token. */
+ * Few tokens use the kernels of experts.cuh, like a shared expert, and those of matvec.cuh; many
+ * tokens those of gemm.cuh. A last kernel applies the factor of each token. */
 #include "cuda/experts.cuh"
 #include "cuda/gemm.cuh"
 
@@ -10,7 +10,7 @@ enum { WEIGH_THREADS = 256 };
 
 /* ---- the factor ------------------------------------------------------------------------------ */
 
-/* A block for a token: as the sum over experts takes in a shared one. */
+/* A block for a token, with the arithmetic of the shared expert in the sum over experts. */
 static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(tracer f, float *y, const float *from,
                                                               const float *sigma, int n_embd,
                                                               bool add)
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(tracer f, float *y
 /* ---- scratch --------------------------------------------------------------------------------- */
 
 typedef struct scratch {
-    float *mid_rows;                     /* [n, n_ff]; or what 16 bits leave out */
+    float *mid_rows;                     /* [n, n_ff]; or the bits that 16-bit floats lose */
     void *mid;                           /* [n] the same in 16 bits, or int8 forms, which are
                                           * shorter */
     float *y;                            /* [n, n_embd] before the factor */
@@ -55,7 +55,7 @@ size_t gpu_network_scratch(int n, int n_ff, int n_embd)
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-/* Where down writes: into y itself, unless a factor follows. */
+/* The output of down: y itself, unless a factor follows. */
 typedef struct result {
     float *y;
     bool add;

@@ -1,8 +1,7 @@
-/* prefer.cu - a choice of experts that looks at what is in VRAM: fewer experts that the host has to
- * compute, for another answer than the model's.
+/* prefer.cu - gpu_prefer_hot: a choice of experts by what is in VRAM, which gives the host less to
+ * compute and another answer than the model's.
  *
- * One kernel, a warp for each token, launched only with --skip-missing. The choice itself is
- * select.cuh's. */
+ * One kernel, a warp for each token, launched only with --skip-missing. select.cuh chooses. */
 #include "cuda/gpu_experts.h"
 #include "cuda/select.cuh"
 

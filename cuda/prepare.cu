@@ -1,5 +1,5 @@
-/* prepare.cu - what happens to many vectors between products: norms and gates before one, the
- * convolution after one. The products are in gemm.cu and gemm_float.cu.
+/* prepare.cu - many vectors between products: norms and gates before a product, the convolution
+ * after one. The products are in gemm.cu and gemm_float.cu.
  *
  * Sums run over a block's or a warp's threads in a fixed order. */
 #include "cuda/gemm.cuh"
@@ -14,7 +14,7 @@ typedef struct prepare_args {
     int cols, head_dim, head_stride, gate_stride;
     float *rows;                         /* NULL: not wanted */
     void *halves;                        /* likewise */
-    void *lows;                          /* LOWS: what halves leave out */
+    void *lows;                          /* LOWS: the bits that halves lose */
 } prepare_args;
 
 template <int W, bool LOWS>
@@ -159,7 +159,7 @@ void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
         in->has_rows = true;
     }
     rows = rows && !in->has_rows;
-    /* after the router, which asks for rows, come others that want halves */
+    /* the router needs rows, and later operations halves */
     halves = (halves || (rows && in->halves)) && !in->has_halves;
     if ((!rows && !halves) || in->n == 0) return;
     a.x = in->x;
@@ -183,7 +183,7 @@ void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
 
 enum { CONV_THREADS = 128, CONV_TOKENS = 32, MAX_TAPS = 8 };
 
-/* A thread takes one channel through CONV_TOKENS tokens. Fewer taps than eight are the last of
+/* A thread computes one channel for CONV_TOKENS tokens. Fewer taps than eight are the last of
  * eight, so that all indices are constants. */
 static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f, float *y,
                                                                        int y_stride, gpu_conv c,

@@ -1,12 +1,11 @@
-/* route.cu - which experts, and with which weights: router logits, the k largest, their weights.
+/* route.cu - routers: logits, the k largest, their weights.
  *
- * For up to GPU_FEW tokens every block finishes the input for itself and takes some rows of the
- * router, each by all of its warps. A few more blocks leave the input's finished forms for the
- * experts meanwhile, a block for each vector, and those of other inputs where they read it through
- * another norm. Router weights are on their way into shared memory before the input is ready.
- * Whichever kernel reads the logits selects, by keys if sigmoids and a bias decide, or, if ids are
- * asked for, a kernel with a warp for each token. Larger batches go through the products of
- * batch.cuh. */
+ * For up to GPU_FEW tokens each block finishes the input and computes some rows of the router, each
+ * with all of its warps. A few more blocks write the input's finished forms for the experts, a
+ * block for each vector, and those of other inputs that read it through another norm. Router
+ * weights are loaded into shared memory before the input is ready. If ids are NULL, the kernel that
+ * reads the logits chooses, by keys where sigmoids and a bias decide. Otherwise a kernel with a
+ * warp for each token chooses. Larger batches use the products of batch.cuh. */
 #include "cuda/batch.cuh"
 #include "cuda/dot.cuh"
 #include "cuda/select.cuh"
@@ -16,7 +15,7 @@ enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: of
 typedef struct select_args {
     const float *logits;                 /* [n, n_expert] */
     int n_expert, k;
-    int32_t *ids;                        /* NULL: not asked for */
+    int32_t *ids;                        /* NULL: not wanted */
     float *gates;
     gpu_router_rule rule;
 } select_args;
@@ -34,7 +33,7 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     }
 }
 
-/* What a choice by sigmoids and a bias compares. */
+/* The key of a choice by sigmoids and a bias. */
 static __device__ __forceinline__ float choice_key(float logit, float bias)
 {
     return __fadd_rn(sigmoid_score(logit), bias);
@@ -60,7 +59,7 @@ typedef struct few_args {
     const float *choice_bias;
 } few_args;
 
-/* Row r of the router followed by the shared gate. */
+/* Row r of the router; the last one is the shared gate's. */
 static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, int r)
 {
     return r < a.router.rows ? a.router.data + (size_t)r * a.router.row_bytes : a.shared_gate.data;
@@ -96,7 +95,7 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
     }
 }
 
-/* As quantise_rows in experts.cu makes it, to the bit. sums: 32 floats. */
+/* The forms of quantise_rows in experts.cu, to the bit. sums: 32 floats. */
 template <int SHAPE>
 static __device__ __forceinline__ void leave_form(tracer f, const left_form &form, int t,
                                                   float *sums)
@@ -110,10 +109,10 @@ static __device__ __forceinline__ void leave_form(tracer f, const left_form &for
     pdl_end(f);
 }
 
-/* EACH: rows of a block, as far apart as there are blocks that route, and pitch bytes in shared
- * memory. A thread multiplies the values that it has finished itself: eight consecutive ones, then
- * the eight that are 8 * THREADS further on. SHAPE: of all inputs; UNGATED_INPUT means, too, that
- * the weights are F32. */
+/* EACH: rows of a block, as far apart as there are routing blocks, and pitch bytes apart in shared
+ * memory. A thread multiplies the values that it has finished: eight consecutive ones, then the
+ * eight that are 8 * THREADS further on. SHAPE: of all inputs; UNGATED_INPUT also means that the
+ * weights are F32. */
 template <int EACH, int SHAPE>
 static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const few_args a)
 {
@@ -177,8 +176,8 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
             finish8<SHAPE>(v, a.in, factor, weight, gate);
             if (8 * i >= cols) continue;
             #pragma unroll
-            for (int n = 0; n < EACH; n++) {             /* past the last row: not looked at, */
-                if (SHAPE == ANY_INPUT && n >= a.n_each) break;  /* or not there */
+            for (int n = 0; n < EACH; n++) {             /* past the last row: ignored, */
+                if (SHAPE == ANY_INPUT && n >= a.n_each) break;  /* or absent */
                 const bool routed = (int)(blockIdx.x + n * a.n_block) < a.router.rows;
                 float w[8];
                 row8<SHAPE>(w, routed ? a.router.type : a.shared_gate.type, shared + n * pitch, i,
@@ -269,7 +268,7 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
     while (grid < n_row &&
            (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - ROUTE_STATIC_BYTES))
         grid *= 2;
-    /* Beside the kernel before this one there is room for one block on a multiprocessor. */
+    /* One more block fits a multiprocessor next to the previous kernel. */
     if (grid == n_sm && n_more < n_sm && rows_of(n_sm - n_more) == rows_of(grid)) grid -= n_more;
     a->n_block = grid;
     a->n_each = (int)rows_of(grid);

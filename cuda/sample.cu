@@ -1,9 +1,9 @@
-/* sample.cu - what a sampler has to know about a row of logits, so that the row can stay in VRAM:
- * logits after biases and penalties of those ids that may come, the largest of every block of 64
- * ids, the weight of every block, and on request all logits above a bound.
+/* sample.cu - the figures that a sampler needs of a row of logits, so that the row can stay in
+ * VRAM: logits after biases and penalties of allowed ids, the largest of every block of 64 ids, the
+ * weight of every block, and on request all logits above a bound.
  *
  * The arithmetic is that of engine/session/sampler.c, operation by operation: the same bits. A bias
- * is one float addition; all else is in double. Nothing may be contracted. */
+ * is one float addition; all else is in double. No operation may be contracted. */
 #include "cuda/device.cuh"
 
 enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
@@ -11,8 +11,8 @@ enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
 
 /* ---- biases, penalties, maxima --------------------------------------------------------------- */
 
-/* allowed comes from the host before the launch, often out of its RAM: a block reads its share of
- * it at once, and before it waits for the logits. */
+/* The host writes allowed before the launch, often in its RAM: a block reads its part at once,
+ * before it waits for the logits. */
 static __global__ void add_bias(tracer f, float *work, uint32_t *top, const float *logits,
                                 const float *bias, const uint64_t *allowed, int n, int n_padded)
 {
@@ -92,8 +92,8 @@ static __device__ __forceinline__ double weight_of(float x, double largest, doub
     return __dmul_rn(__longlong_as_double((long long)bits), p);
 }
 
-/* A thread for each lane of each block: eight ids, then eight lanes in order. A block of which
- * nothing can be picked weighs nothing, instead of next to nothing. */
+/* A thread for each lane of each block: eight ids, then eight lanes in order. A block without an
+ * allowed id has weight 0. */
 static __global__ void block_masses(tracer f, double *masses, const uint32_t *top,
                                     const float *work, const gpu_shortlist s, int n_block)
 {

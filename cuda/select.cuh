@@ -2,12 +2,12 @@
  * weights, by one warp.
  *
  * Largest first, of equal ones the lowest id; NaN counts as -infinity. The k-th largest of the
- * lanes' own maxima bounds the k-th largest of all from below; what is not below that bound, a few
- * logits as a rule, is gathered, one for each lane, and every lane counts those before it.
+ * lanes' own maxima bounds the k-th largest of all from below. The logits that are not below that
+ * bound, usually few, are gathered, one for each lane, and each lane counts those before it.
  *
- * The usual weights are the softmax of the chosen logits. Other rules have functions of their own,
- * which are called: the usual kernels should not carry them. The experts' kernels find the largest
- * keys, which are the logits or what the router made of them, and weigh them when there is time. */
+ * The usual weights are the softmax of the chosen logits. Other rules have functions that are
+ * called, so the usual kernels do not contain them. The experts' kernels find the largest keys,
+ * which are logits or the router's keys, and weigh them later. */
 #ifndef CUDA_SELECT_CUH
 #define CUDA_SELECT_CUH
 
@@ -26,7 +26,7 @@ static __device__ __forceinline__ uint32_t rank_key(float v)
     return order_key(isnan(v) ? -INFINITY : v);
 }
 
-/* How many lanes come before this one. */
+/* Number of lanes that come before this one. */
 static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
 {
     int n = 0;
@@ -52,7 +52,7 @@ static __device__ __forceinline__ int place_of_lane(uint32_t key)
     return n;
 }
 
-/* One logit for each lane: its place is found at once. */
+/* One logit for each lane: its rank is found at once. */
 static __device__ __forceinline__ void select_one_each(int *id, float *value, float v, uint32_t key,
                                                        int k, select_space *s)
 {
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void select_each(int *id, uint32_t (&key)[N], 
                 at = i;
             }
         const uint32_t top = warp_largest(best);
-        /* of the lanes that have it, the lowest id: found as a maximum, too */
+        /* of the lanes that have it, the lowest id, also found as a maximum */
         const int e = 0x7FFFFFFF -
                       (int)warp_largest(best == top ? 0x7FFFFFFFu - (lane + 32u * at) : 0u);
         #pragma unroll
@@ -202,7 +202,7 @@ typedef struct __align__(16) block_select_space {  /* shared memory of the block
     float value[32];
     uint32_t best[SELECT_MAX_THREADS], bound;
     int n;
-    int chosen[SELECT_MAX_K];            /* what is found, the largest first */
+    int chosen[SELECT_MAX_K];            /* the chosen ids, the largest first */
     float chosen_value[SELECT_MAX_K];
 } block_select_space;
 
@@ -216,8 +216,8 @@ static __device__ __forceinline__ uint32_t warp_least(uint32_t v)
 #endif
 }
 
-/* The k largest, by all threads of a block: in a fraction of the time that one warp takes, and of
- * its code. Logits are asked for when it begins; the block synchronises when it ends. */
+/* The k largest, by all threads of a block, in a fraction of the time and code of one warp. begin
+ * requests the logits; the block synchronises at the end. */
 struct block_selector {
     enum { EACH = 2 };                   /* logits of a thread in registers; more are read twice */
     const float *keys;
@@ -288,8 +288,8 @@ private:
         choose(s, threadIdx.x, k, id, value);
     }
 
-    /* Those that reach the bound, which is the k-th largest of the lanes' maxima; in any order, of
-     * more than 32 only so many. */
+    /* Gathers the keys that reach the bound, which is the k-th largest of the lanes' maxima; in any
+     * order, at most 32. */
     __device__ __forceinline__ void gather(block_select_space *s, int k)
     {
         const int thread = threadIdx.x, lane = thread % 32, n_thread = blockDim.x;
@@ -374,7 +374,7 @@ typedef struct score_scale {             /* of a softmax over all */
     float top, sum;
 } score_scale;
 
-/* By one warp; a NaN spreads. */
+/* By one warp; a NaN spreads to all. */
 static __device__ __forceinline__ score_scale score_scale_of(const gpu_router_rule &rule,
                                                              const float *logits, int n_expert)
 {
@@ -408,7 +408,7 @@ static __device__ __forceinline__ float score_weight(const gpu_router_rule &rule
     return rule.factor > 0.0f ? __fmul_rn(w, rule.factor) : w;
 }
 
-/* One trip to memory: logits and biases are asked for together, and stay in registers. */
+/* Logits and biases are loaded together and stay in registers: one trip to memory. */
 template <int N>
 static __device__ __noinline__ void select_scored(int *id, float *gate, const float *logits,
                                                   int n_expert, int k, select_space *s,

@@ -1,31 +1,33 @@
-/* sm_partition.cu - a smaller card on this one, for measurements: a green context of some of its
- * multiprocessors, and another one of the rest.
+/* sm_partition.cu - emulates the multiprocessors of a smaller card, for measurements: a green
+ * context of some of the chip's multiprocessors, and one of the others.
  *
- * A green context is the device's usual one, memory and code included, but what is launched while
- * it is current, into streams that were made while it was, runs on its multiprocessors alone. */
+ * A green context shares memory and code with the device's usual context. Kernels run on its
+ * multiprocessors alone if they are launched while it is current, into streams that were created
+ * while it was current. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 
 #include <cuda.h>
 #include <stdlib.h>
 
-enum { MOST_AT_A_TIME = 16 };            /* no chip is divided more coarsely */
+enum { MOST_AT_A_TIME = 16 };            /* the coarsest division of any chip */
 
-static int sm_limit;                     /* multiprocessors; 0: all there are. Of the process, since
-                                          * the driver's variable below is, too */
+static int sm_limit;                     /* multiprocessors; 0: all. Per process, like the driver's
+                                          * variable below */
 
 int gpu_sm_limit(void) { return sm_limit; }
 
 void gpu_limit_sms(int n)
 {
     sm_limit = n;
-    /* Streams share as many queues as the driver makes when it starts, usually 8. In one queue a
-     * kernel of ours would wait for a reader before it (bandwidth_limiter.cu), though that one
-     * runs on other multiprocessors. */
+    /* Streams share the queues that the driver makes when it starts, usually 8. In a shared queue a
+     * kernel would wait for a reader before it (bandwidth_limiter.cu), although that one runs on
+     * other multiprocessors. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-#if CUDA_VERSION >= 12050                /* 12.4 has green contexts, but not the look-up below */
+#if CUDA_VERSION >= 12050                /* 12.4 has green contexts, but not
+                                          * cudaGetDriverEntryPointByVersion */
 
 #define FUNCTIONS(X)                                                                               \
     X(cuDeviceGet) X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount)                        \
@@ -39,8 +41,8 @@ typedef struct driver {
 } driver;
 
 typedef struct part {
-    CUgreenCtx green;                    /* NULL: there is none */
-    CUcontext context;                   /* the same, as what can be current */
+    CUgreenCtx green;                    /* NULL: none */
+    CUcontext context;                   /* the same as a context that can be current */
     int n_sm;
 } part;
 
@@ -78,7 +80,7 @@ static cudaError_t make_part(part *p, const driver *d, CUdevResource *of, CUdevi
     return cudaSuccess;
 }
 
-/* As many as were asked for, rounded up to what the chip can set apart, and the rest, if any. */
+/* The wanted multiprocessors, rounded up to what the chip can divide, and the others, if any. */
 static cudaError_t divide(sm_partition *s, int ordinal)
 {
     const driver *d = &s->call;
@@ -108,7 +110,7 @@ int sm_partition_open(gpu *g, err_ctx *err)
                        "for CUDA 12.4 or later)", g->device);
     cudaError_t rc = divide(s, g->device);
     if (rc == cudaErrorInvalidResourceConfiguration && sm_limit + MOST_AT_A_TIME > g->n_sm) {
-        sm_partition_close(g);           /* a few more than these would be all */
+        sm_partition_close(g);           /* rounded up, they would be all */
         return 0;
     }
     if (rc == cudaSuccess) rc = sm_partition_select(g);
@@ -123,7 +125,7 @@ void sm_partition_close(gpu *g)
 {
     sm_partition *s = g->partition;
     if (!s) return;
-    cudaSetDevice(g->device);            /* what is current must not be destroyed */
+    cudaSetDevice(g->device);            /* a current context must not be destroyed */
     if (s->rest.green) s->call.cuGreenCtxDestroy(s->rest.green);
     if (s->own.green) s->call.cuGreenCtxDestroy(s->own.green);
     mem_free(s);

@@ -1,5 +1,5 @@
-/* tma_copy.cuh - copies of many bytes from global to shared memory that one thread asks for, and
- * the barriers that tell of their arrival. From sm_90 on; elsewhere nothing calls it. */
+/* tma_copy.cuh - bulk copies from global to shared memory, started by one thread, and the barriers
+ * that signal their arrival. From sm_90 on; not called elsewhere. */
 #ifndef CUDA_TMA_COPY_CUH
 #define CUDA_TMA_COPY_CUH
 
@@ -11,7 +11,7 @@
 #define COPIES_IN_BULK false
 #endif
 
-/* A barrier in shared memory, 8 bytes at a multiple of 8, of copies that n threads ask for. Its
+/* A barrier in shared memory, 8 bytes at a multiple of 8, for copies that n threads start. Its
  * phases alternate: wait for phase 0 first, then for 1, for 0, ... */
 static __device__ __forceinline__ void arrival_init(uint32_t barrier, uint32_t n)
 {
@@ -22,7 +22,7 @@ static __device__ __forceinline__ void arrival_init(uint32_t barrier, uint32_t n
 #endif
 }
 
-/* By one thread, when nobody waits for it any more: another one may be made in its place. */
+/* By one thread, when no thread waits for it: another barrier may then use its memory. */
 static __device__ __forceinline__ void arrival_end(uint32_t barrier)
 {
 #if __CUDA_ARCH__ >= 900
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void arrival_end(uint32_t barrier)
 #endif
 }
 
-/* By whoever has made barriers, before copies use them. */
+/* By the thread that made barriers, before copies use them. */
 static __device__ __forceinline__ void arrivals_ready(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -40,7 +40,7 @@ static __device__ __forceinline__ void arrivals_ready(void)
 #endif
 }
 
-/* By each of the n threads: this phase ends when as many bytes more have arrived. */
+/* By each of the n threads: this phase ends when this many more bytes have arrived. */
 static __device__ __forceinline__ void arrival_expect(uint32_t barrier, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900

@@ -1,9 +1,9 @@
 /* upload_stage.cu - host memory that the device may read, and buffers that it is copied through.
  *
- * A stage has a stream of its own for copies. Every buffer has two events: one says that its copies
- * have arrived, and the device's stream waits for it; the other says that its readers are done, and
- * the copies of the next round wait for it. So copies run ahead of operations by as many buffers as
- * there are, and the host never waits. The layers above decide what is copied when. */
+ * A stage has a stream of its own for copies. Each buffer has two events. The device's stream waits
+ * for the first, which says that the copies have arrived. The copies of the next round wait for the
+ * second, which says that the readers are done. So copies run ahead of operations by the number of
+ * buffers, and the host never waits. The layers above decide what is copied when. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_experts.h"
 
@@ -31,7 +31,7 @@ int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
     const char *why = NULL;
 
     if (rc == cudaSuccess) {
-        /* kernels are given the host's addresses */
+        /* kernels use the host's addresses */
         rc = cudaHostGetDevicePointer(&seen, p, 0);
         if (rc == cudaSuccess && seen == p) return 0;
         why = "the device has other addresses for it";
@@ -114,8 +114,8 @@ void gpu_stage_free(gpu *g, gpu_stage *s)
 
 uint8_t *gpu_stage_buffer(const gpu_stage *s, int i) { return s->buffers[i].data; }
 
-/* After the copies to one buffer and before those to another: whoever waits for a buffer waits for
- * no other. */
+/* After the copies to one buffer and before those to another, so that a wait for one buffer does
+ * not wait for others. */
 static void close_round(gpu *g, gpu_stage *s)
 {
     if (s->open >= 0)
@@ -147,7 +147,7 @@ void gpu_stage_ready(gpu *g, gpu_stage *s, int i)
 {
     if (g->failure != cudaSuccess) return;
     if (s->open == i) close_round(g, s);
-    /* for a buffer that nothing was ever copied to, this does not wait */
+    /* for a buffer without copies this does not wait */
     gpu_fail(g, cudaStreamWaitEvent(g->stream, s->buffers[i].filled, 0), "stage");
 }
 

@@ -1,8 +1,7 @@
-/* vendor_gemm.cu - cuBLASLt: finding it, decoding weights for it, calling it.
+/* vendor_gemm.cu - cuBLASLt: loads it, decodes weights for it, calls it.
  *
- * Seen from the library matrices are column by column: W [rows, cols] of ours is its transposed
- * [cols, rows], x is [cols, n] and y [rows, n]. What a shape needs (descriptors, the algorithm) is
- * asked for once and kept. */
+ * The library stores matrices column by column: W [rows, cols] is its transposed [cols, rows], x is
+ * [cols, n] and y [rows, n]. Descriptors and algorithm of a shape are requested once and kept. */
 #include "cuda/vendor_gemm.cuh"
 
 #include <stdio.h>
@@ -48,8 +47,8 @@ static bool take_functions(library *l, void *from)
     return true;
 }
 
-/* Where the system looks, then where the toolkit was at build time; the newest first. A library
- * that lacks a function is closed again. */
+/* The system's search path, then the toolkit of the build; the newest first. A library that lacks a
+ * function is closed again. */
 static library load_library(void)
 {
     static const char *const names[] = {
@@ -72,7 +71,7 @@ static library load_library(void)
 
 static const library &lib(void)
 {
-    static const library found = load_library();         /* set once, by whoever asks first */
+    static const library found = load_library();         /* set once, by the first caller */
     return found;
 }
 
@@ -100,7 +99,7 @@ struct vendor {
     cublasLtHandle_t handle;
     uint8_t *weights, *workspace;        /* lent */
     ready_shape shapes[MAX_SHAPES];
-    int next;                            /* the one that makes room */
+    int next;                            /* the one that is replaced next */
 };
 
 static bool same_shape(const shape *a, const shape *b)
@@ -146,7 +145,7 @@ static bool make_operands(ready_shape *r)
 
 static bool set_preferences(cublasLtMatmulPreference_t p)
 {
-    /* parts of a sum are added in a second step, in order: never as they come */
+    /* parts of a sum are added in a second step, in a fixed order */
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t aligned = ALIGNED;
     const size_t most = WORKSPACE_BYTES;
@@ -184,7 +183,7 @@ static bool find_algorithm(ready_shape *r, cublasLtHandle_t handle)
     return ok;
 }
 
-/* NULL: the library has nothing for it. */
+/* NULL: the library has no algorithm for it. */
 static ready_shape *shape_ready(vendor *v, const shape *s)
 {
     for (ready_shape &r : v->shapes)
@@ -215,7 +214,7 @@ static __device__ __forceinline__ uint32_t two_weights(uint32_t codes, int i, fl
     return pack_halves(fmaf(scale, low, offset), fmaf(scale, high, offset));
 }
 
-/* A thread for a block of 32 weights. Four chunks of 16 bytes for each thread are turned round in
+/* A thread for a block of 32 weights. Four chunks of 16 bytes for each thread are transposed in
  * shared memory, chunk i of a warp at i ^ (i / 8 % 8), so that a warp writes whole lines. */
 template <int TYPE>
 static __global__ void __launch_bounds__(DECODE_THREADS)
@@ -244,7 +243,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
                                                   two_weights(p.w[2 * c + 1], 2, by, from));
     }
     __syncwarp();
-    pdl_wait(f);                         /* the last product has read what was here */
+    pdl_wait(f);                         /* the previous product has read the scratch */
     #pragma unroll
     for (unsigned k = 0; k < 4; k++) {
         const unsigned i = 32 * k + lane;
@@ -297,7 +296,7 @@ static void decode(gpu *g, const gemm *p, int first, int rows)
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* The library's kernels know nothing of profiles: one before and one after it do. */
+/* The library's kernels write no profile: a kernel before them and one after them do. */
 static __global__ void note_start(trace_slot *t) { t->start = t->ready = device_ns(); }
 static __global__ void note_end(trace_slot *t) { t->end = device_ns(); }
 
@@ -311,8 +310,8 @@ static trace_slot *trace_begin(gpu *g, const gemm *p)
     return t;
 }
 
-/* A refusal may leave an error behind, of a kernel that found no room, say: our own kernels do
- * without. One that stays shows with the next call. */
+/* A refusal may leave an error that does not stay, e.g. of a kernel that did not fit: own kernels
+ * are used then. One that stays shows with the next call. */
 static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
 {
     if (!ok) (void)cudaGetLastError();
@@ -320,8 +319,8 @@ static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
     gpu_fail(g, cudaGetLastError(), p->name);
 }
 
-/* By x, or by x_low, whose product is added to that. False: the library refuses, and y is as it
- * was. */
+/* Multiplies by x, or by x_low, whose product is added. False: the library refuses, and y is
+ * unchanged. */
 static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w, bool low,
                      int first)
 {
@@ -355,11 +354,12 @@ bool vendor_gemm_fits(const gpu *g, const gemm *p)
     return g->vendor && !gemm_is_float(p->type) && !p->up.data && !p->tiles && !p->w.at &&
            !p->w.scale && p->cols % (is_wide(p->type) ? 8 : 32) == 0 && p->y_stride % 4 == 0 &&
            is_aligned(p->x) && is_aligned(p->x_low) && is_aligned(p->y) &&
-           !(p->x_low && p->type == QT_F16) &&           /* which would be rounded to bf16 */
+           !(p->x_low && p->type == QT_F16) &&           /* whose weights would be rounded to
+                                                          * bf16 */
            (uint64_t)p->cols * SLICE_ROWS * sizeof(uint16_t) <= WEIGHT_BYTES;
 }
 
-/* What rows of a product have in common. The product by x_low adds to a whole one. */
+/* The shape of a range of rows of a product. The product by x_low adds to the complete one. */
 static shape shape_of(const gemm *p, int rows, bool low)
 {
     return { rows, p->cols, p->n, p->y_stride,
@@ -387,7 +387,7 @@ bool vendor_gemm_run(gpu *g, const gemm *p)
             const shape s = shape_of(p, rows, low);
             ready_shape *r = shape_ready(g->vendor, &s);
             if (r && multiply(g, p, r, w, low, first)) continue;
-            if (r) r->works = false;     /* it would be decoded again each time */
+            if (r) r->works = false;     /* otherwise its weights would be decoded each time */
             if (first == 0 && !low) return false;
             gpu_fail(g, cudaErrorUnknown, "cuBLASLt: product");
         }

@@ -165,8 +165,8 @@ int gpu_throttle_begin(gpu *g, double share, gpu_throttled *out, err_ctx *err)
     if (rc < 0) return rc;
     const int n = sim_sms(&info);
     if (share < 1 && n == info.n_sm)
-        return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are ours, and "
-                       "none is left to take bandwidth", n);
+        return err_set(err, ERR_UNSUPPORTED, "a smaller card: all %d multiprocessors are in use, "
+                       "and none is left to read", n);
     *out = (gpu_throttled){ n, info.n_sm, share * said.vram_read, said.vram_read };
     return gpu_wait(g, err);
 }

@@ -98,7 +98,7 @@ case $parts in *qwen3next*)
         # readers need slices of time that other programs may have just now
         $small 4 --bandwidth-share 50 >"$tmp/out" 2>"$tmp/err"
         code=$?
-        if grep -q "other programs use the GPU\|not held all the time" "$tmp/err"; then
+        if grep -q "other programs use the GPU\|not limited all the time" "$tmp/err"; then
             skip "a smaller card: the GPU is busy"
         else
             equal "exit code of $small 4 --bandwidth-share 50" 0 $code
