@@ -38,7 +38,7 @@ static struct {
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* Nothing more can be tested. */
+/* Ends the program: no test can continue. */
 static void give_up(const char *why)
 {
     test_check(false, __FILE__, __LINE__, "%s: %s: %s; what follows was not run", now.family,
@@ -46,7 +46,7 @@ static void give_up(const char *why)
     exit(test_end());
 }
 
-/* A kernel that never ends: this is the only chance to say which. */
+/* A kernel that never ends: names it and ends the program. */
 static void on_alarm(int number)
 {
     char line[400];

@@ -1,5 +1,5 @@
-/* gpu_fixture.h - what tests of GPU operations share: a device, memory that lasts for one case,
- * the CPU's side of things, and comparisons that name the case.
+/* gpu_fixture.h - what tests of GPU operations share: a device, memory for one case, the CPU's
+ * side, and comparisons that name the case.
  *
  *   family("products");
  *   case_begin("%s, %d rows", quant_name(type), rows);
@@ -8,9 +8,9 @@
  *   expect_bits("y", host_copy(y, n), want, n);
  *   case_end();
  *
- * Room in VRAM is full of NaNs, and lies between guards that case_end checks. An operation that
- * fails is a failure of its case; the device is then reopened. If that is refused, or there is no
- * memory, the program ends. */
+ * vram_room fills VRAM with NaNs and puts guards around it, which case_end checks. An operation
+ * that fails is a failure of its case; the device is then reopened. If that fails, or memory runs
+ * out, the program ends. */
 #ifndef TESTS_GPU_FIXTURE_H
 #define TESTS_GPU_FIXTURE_H
 
@@ -20,7 +20,7 @@
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-bool device_open(void);                  /* false: there is none, which is counted as one skip */
+bool device_open(void);                  /* false: no device, which is counted as one skip */
 void device_close(void);                 /* ends the last family, too */
 gpu *device(void);
 
@@ -34,7 +34,7 @@ void case_end(void);                     /* frees all memory of the case */
 
 void *host_room(size_t n, size_t size);                  /* zeros */
 int host_mark(void);
-void host_drop(int mark);                /* frees what was made since */
+void host_drop(int mark);                /* frees the memory allocated since */
 float *host_floats(size_t n, float range, test_rng *rng);        /* of -range .. range */
 void *vram_room(size_t bytes);
 void *vram_copy(const void *from, size_t bytes);

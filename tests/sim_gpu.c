@@ -164,11 +164,11 @@ int sim_gpu_locked_pieces(void)
 /* ---- devices --------------------------------------------------------------------------------- */
 
 const char *gpu_backend(void) { return SIM_GPU_BACKEND; }
-/* A real driver takes up to a second to say so. SIM_GPU_UNASKED: nobody should have to wait. */
+/* A real driver takes up to a second for this. With SIM_GPU_UNASKED no caller may need it. */
 int gpu_count(void)
 {
     if (!getenv("SIM_GPU_UNASKED")) return 1;
-    fprintf(stderr, "simulated GPU: somebody asks how many there are\n");
+    fprintf(stderr, "simulated GPU: gpu_count is called\n");
     exit(3);
 }
 

@@ -1,20 +1,20 @@
 /* sim_gpu.h - a GPU made of threads: cuda/gpu.h on the CPU, for tests on machines without one.
  *
- * Test programs whose names begin with test_sim_ are the same sources as those without, linked with
- * the sim_gpu files instead of cuda/gpu_stub.c. A device is a thread that takes operations from a
- * queue, one after the other; a stage has one more for its copies; VRAM is plain memory. Arithmetic
- * is the engine's own for the CPU, so results have the bits of the CPU, whatever the number of
- * tokens: but for experts of more than GPU_FEW, which a real device rounds differently, too, unless
- * it is told to keep to the contract.
+ * Test programs whose names begin with test_sim_ have the same sources as those without the prefix,
+ * linked with the sim_gpu files instead of cuda/gpu_stub.c. A device is a thread that runs
+ * operations from a queue, one after the other; a stage has one more for its copies; VRAM is plain
+ * memory. Arithmetic is the engine's own for the CPU, so results have the bits of the CPU, whatever
+ * the number of tokens. Experts of more than GPU_FEW tokens are the exception: as on a real device
+ * they round differently unless they follow the contract.
  *
- * What a real device would not say, this one does, as a failure that gpu_wait reports:
+ * These errors, which a real device does not report, are failures that gpu_wait reports here:
  *   - an operation reads or writes outside live allocations; VRAM is full of NaNs to begin with
- *   - what may be read ahead (keys, tables, the cursor, a recurrent state) was written by the
+ *   - data that may be read ahead (keys, tables, the cursor, a recurrent state) was written by the
  *     operation just before
  *   - a gpu_input's finished vectors were overwritten, or its x has changed, before the last use
  *   - a buffer of a stage is read before it is ready, or copied to before its readers are done
  *   - memory is page-locked twice, or unlocked without having been locked
- *   - ids, indices of experts and addresses of slabs point nowhere
+ *   - ids, indices of experts and addresses of slabs point outside their tables
  *   - counters that must be zero are not
  *   - page-locked RAM is written before a queued copy has read it
  * Speeds mean nothing here. */
@@ -31,7 +31,7 @@
 /* Whether this program's GPU is the simulated one. In every test program. */
 static inline bool sim_gpu(void) { return strcmp(gpu_backend(), SIM_GPU_BACKEND) == 0; }
 
-/* Threads of an engine beside this program's GPU: a simulated one needs a core, too. */
+/* Threads of an engine with this program's GPU: a simulated one needs a core, too. */
 static inline int sim_n_thread(void) { return test_n_thread(sim_gpu() ? 1 : 2); }
 
 /* Steps through a table of cases: all of them on a real GPU; some on a simulated one, whose kernels
@@ -46,19 +46,19 @@ static inline int sim_gpu_step(int some, int few)
     return sim_gpu() ? some : 1;
 }
 
-/* One of so many cases is run where they are those of another program, on a GPU that is simulated,
- * unless there is time. */
+/* Skips all but one of `of` cases on a simulated GPU, unless LONG is set: for cases that another
+ * program has, too. */
 static inline bool sim_gpu_skips(int i, int of)
 {
     return sim_gpu() && !test_is_long() && i % of != 0;
 }
 
-/* The rest is for programs that are linked with it. */
+/* The rest is for programs that are linked with the simulated GPU. */
 
 /* VRAM in all, 2 GB unless set; what is allocated stays. */
 void sim_gpu_set_vram(uint64_t bytes);
 uint64_t sim_gpu_vram_used(void);
-/* While on, a device runs nothing before somebody waits for it. Set it while devices are idle. */
+/* While on, a device runs nothing before a thread waits for it. Set it while devices are idle. */
 void sim_gpu_lazy(bool on);
 /* Page-locked memory: the next n allocations are refused. */
 void sim_gpu_refuse_locked(int n);

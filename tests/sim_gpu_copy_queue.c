@@ -1,5 +1,5 @@
-/* sim_gpu_copy_queue.c - experts that change places: copies beside the stream by a thread of
- * their own, copies in it, and marks. */
+/* sim_gpu_copy_queue.c - copies of experts: those of a queue by a thread of its own, those within
+ * the stream, and events. */
 #include "tests/sim_gpu_internal.h"
 
 /* ---- marks ----------------------------------------------------------------------------------- */
@@ -42,7 +42,7 @@ int gpu_events_wait(gpu *g, gpu_events *m, int i, err_ctx *err)
     return sim_failed(g) ? gpu_wait(g, err) : 0;
 }
 
-/* ---- beside the stream ----------------------------------------------------------------------- */
+/* ---- parallel to the stream ------------------------------------------------------------------ */
 
 struct gpu_copy_queue {
     sim_stream copies;

@@ -1,8 +1,8 @@
-/* sim_gpu_experts_partial.c - the experts of many tokens that are in VRAM, beside a host that
- * computes the others.
+/* sim_gpu_experts_partial.c - the hot experts of many tokens, while the host computes the cold
+ * ones.
  *
- * The vectors of hot experts wait in the scratch, as on a real device, those of others are NaNs
- * there: whoever uses the scratch in between, or changes the map, sees it. */
+ * The vectors of hot experts wait in the scratch, as on a real device; those of cold ones are NaNs
+ * there, which shows any other use of the scratch, or a changed map. */
 #include "tests/sim_gpu_internal.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static bool find_hot(gpu *g, sim_expert *one, const partial_call *c, int e)
     for (int i = 0; i < 3; i++) {
         const uint8_t *at = banks[i]->data + (uint64_t)c->hot[e] * banks[i]->slab_bytes;
         if (!banks[i]->data || !sim_in_vram(at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
-            sim_fail(g, "experts beside: expert %d is at place %d, which is not in VRAM", e,
+            sim_fail(g, "partial experts: expert %d has frame %d, which is not in VRAM", e,
                      c->hot[e]);
             return false;
         }
@@ -52,7 +52,7 @@ static void run_begin(gpu *g, void *args)
     memset(y, 0xFF, (size_t)vectors_bytes(&c->in, &c->a));
     for (int s = 0; s < n_slot && ok; s++)
         if (c->a.ids[s] < 0 || c->a.ids[s] >= c->a.n_expert) {
-            sim_fail(g, "experts beside: slot %d chose %d", s, c->a.ids[s]);
+            sim_fail(g, "partial experts: slot %d chose %d", s, c->a.ids[s]);
             ok = false;
         }
     for (int e = 0; e < c->a.n_expert && ok; e++) {
@@ -115,10 +115,10 @@ static gpu_expert_args claimed(const gpu_expert_args *a)
 
 void gpu_experts_partial_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, const int32_t *hot)
 {
-    sim_call c = sim_begin(g, "experts beside");
+    sim_call c = sim_begin(g, "partial experts");
     const gpu_expert_args some = claimed(a);
     if (!partial_fits(in, a, hot)) {
-        sim_fail(g, "experts beside: arguments: %d tokens", in->n);
+        sim_fail(g, "partial experts: arguments: %d tokens", in->n);
         return;
     }
     if (sim_failed(g)) return;
@@ -132,10 +132,10 @@ void gpu_experts_partial_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, 
 void gpu_experts_partial_end(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                              const int32_t *hot, float *sums, const float *cold, int first, int n)
 {
-    sim_call c = sim_begin(g, "sum of experts beside");
+    sim_call c = sim_begin(g, "sum of partial experts");
     const uint64_t row = (uint64_t)a->down.rows * sizeof(float), k = (uint64_t)a->k;
     if (!partial_fits(in, a, hot) || first < 0 || n < 1 || n > in->n - first) {
-        sim_fail(g, "experts beside: %d tokens from %d on of %d", n, first, in->n);
+        sim_fail(g, "partial experts: %d tokens from %d on of %d", n, first, in->n);
         return;
     }
     const partial_call call = { .in = *in, .a = *a, .hot = hot, .sums = sums, .cold = cold,

@@ -1,11 +1,11 @@
-/* sim_gpu_experts_with_host.c - a layer whose experts are in two places: the device's side of the
- * mail.
+/* sim_gpu_experts_with_host.c - a layer with cold experts on the host: the device's side of the
+ * mailbox.
  *
  * The steps of cuda/experts_with_host.cu, one after the other on the stream's thread, while the
- * host has its own: ask, pull, up, answer, down. The word `asked` is written after the whole
- * question, and nothing of the reply is read before `answered` has the same number. A quiet
- * layer writes no more than its vectors and its number, and waits for nothing. Predictions are
- * made at a layer's end; one in five comes too late. */
+ * host has its own: ask, pull, up, answer, down. The device writes `asked` after the whole
+ * question, and reads nothing of the reply before `answered` has the same number. A quiet layer
+ * writes only its vectors and its number, and does not wait. Predictions are made at a layer's end;
+ * one in five comes too late. */
 #include "tests/sim_gpu_internal.h"
 
 #include <sched.h>
@@ -53,9 +53,9 @@ void gpu_mailbox_put_mid(gpu_mailbox *m, int slot, const int8_t *q, const float 
 
 /* ---- rooms ----------------------------------------------------------------------------------- */
 
-/* Where slabs are fetched to: first the whole experts, then down slabs alone. A slab begins at the
- * same offset within a line in its room as in RAM. */
-typedef struct pad_view { uint64_t gate, up, down; } pad_view;   /* bytes of a room */
+/* The pad for fetched slabs: first whole experts, then down slabs alone. A slab begins at the same
+ * offset within a line as in RAM. */
+typedef struct pad_view { uint64_t gate, up, down; } pad_view;   /* bytes of a slab in the pad */
 
 static uint64_t slab_bytes(const gpu_bank *b) { return (uint64_t)b->rows * b->row_bytes; }
 static uint64_t slab_room(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
@@ -96,7 +96,7 @@ typedef struct slot {                    /* one choice of one token */
     const uint8_t *at[3];                /* gate, up, down in VRAM, if the device reads them */
     const uint8_t *from[3];              /* page-locked RAM that they are fetched from */
     float weight;
-    bool host_made;                      /* the vector is in the mail */
+    bool host_made;                      /* the vector is in the mailbox */
 } slot;
 
 typedef struct split_call {
@@ -106,7 +106,7 @@ typedef struct split_call {
     bool fetches, predicts;
 } split_call;
 
-/* What a question needs while it is under way. */
+/* The state of a question. */
 typedef struct question {
     const split_call *c;
     uint32_t number;
@@ -195,7 +195,7 @@ static bool ask(gpu *g, question *q, const float *rows)
     q->number = *c->s.number = (*c->s.number + 1) & GPU_NUMBERS;
     q->quiet = true;
     for (int i = 0; i < slot_count(c); i++) q->quiet &= q->slots[i].where == GPU_HOT;
-    const bool early = !q->quiet || c->s.closes;         /* else the host may not look yet */
+    const bool early = !q->quiet || c->s.closes;         /* otherwise the host may not read yet */
     if (early) log_choices(q);
     memcpy(m->x, rows, (size_t)c->in.n * (size_t)c->in.cols * sizeof *rows);
     if (q->quiet) {
@@ -264,7 +264,7 @@ static void run_up(const question *q, const sim_vectors *x)
 
 /* ---- the reply ------------------------------------------------------------------------------- */
 
-/* After the limit the device goes on with an old reply. */
+/* After the limit the device uses an old reply. */
 static bool await_answer(gpu *g, const question *q)
 {
     const uint64_t from = clock_ns();
@@ -275,7 +275,7 @@ static bool await_answer(gpu *g, const question *q)
             pool_relax();
             continue;
         }
-        if (i < YIELDS) sched_yield();   /* the host may need this very core */
+        if (i < YIELDS) sched_yield();   /* the host may need this core */
         else nanosleep(&nap, NULL);
         if (sim_is_closing(g))
             sim_fail(g, "split layer: the host did not reply to question %u", (unsigned)q->number);

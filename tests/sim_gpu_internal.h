@@ -3,13 +3,13 @@
  *   sim_gpu.c          the card: its memory, page-locked RAM, what lies where
  *   sim_gpu_stream.c   streams: threads with a queue; operations, recordings, waiting, copies
  *   sim_gpu_stage.c    stages and links
- *   sim_gpu_copy_queue.c    experts that change places; marks
+ *   sim_gpu_copy_queue.c    experts that are exchanged; events
  *   sim_gpu_products.c inputs and products
  *   sim_gpu_mixers.c   attention and the delta rule
  *   sim_gpu_token.c    the two ends of a token: embedding, rotation, router, pick, sampling
  *   sim_gpu_network.c  a network for all tokens
  *   sim_gpu_experts.c  experts that are in VRAM
- *   sim_gpu_experts_with_host.c    a layer's experts in two places
+ *   sim_gpu_experts_with_host.c    cold experts on the host
  *   sim_gpu_experts_partial.c   ... for more than GPU_FEW tokens
  *   sim_gpu_prefer.c   a choice of them that looks at what is in VRAM
  *
@@ -101,7 +101,7 @@ void sim_end(sim_call *c, sim_fn *run, const void *args, size_t arg_bytes);
 void sim_fail(gpu *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool sim_failed(const gpu *g);
 int sim_report(gpu *g, err_ctx *err);
-bool sim_is_closing(const gpu *g);       /* nobody will reply any more */
+bool sim_is_closing(const gpu *g);       /* no host thread will reply any more */
 
 /* By the stream's thread: the host has not answered within the limit since begun, or earlier. Then
  * the failure is noted, and operations go on as a real device's do. */

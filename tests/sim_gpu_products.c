@@ -2,8 +2,8 @@
  *
  * Products of any number of tokens follow the arithmetic contract, but for experts of many:
  * sim_gpu_experts.c. What a real device leaves behind for later operations (finished vectors, as
- * floats, 16-bit floats or int8 blocks) is left behind here, too; whoever would read it computes it
- * once more and compares. */
+ * floats, 16-bit floats or int8 blocks) is left behind here, too; a later operation computes it
+ * again and compares. */
 #include "tests/sim_gpu_internal.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* sim_gpu_stage.c - stages, and links that are as fast as we say.
+/* sim_gpu_stage.c - stages, and links with made-up speeds.
  *
- * The steps and events are those of cuda/upload_stage.cu; a thread of its own does the copies. When
- * a buffer is ready to be read, and when it is not, is known from the calls: who reads or copies at
- * the wrong time is told, however the threads happen to run. */
+ * The steps and events are those of cuda/upload_stage.cu; a thread of its own does the copies. The
+ * calls alone decide when a buffer is ready, so a read or a copy at the wrong time is reported
+ * whatever the threads' timing. */
 #include "cuda/gpu_measure.h"
 #include "tests/sim_gpu_internal.h"
 
@@ -11,7 +11,7 @@ typedef struct stage_buffer {
     sim_event filled, done;
     bool read;                           /* done was set, and no copy has waited for it yet */
     bool reading;                        /* from ready to done */
-    bool readable;                       /* nothing was copied since somebody waited for it */
+    bool readable;                       /* no copy since the last ready */
 } stage_buffer;
 
 struct gpu_stage {

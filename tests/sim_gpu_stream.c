@@ -2,7 +2,7 @@
  * made of that: recordings, events, waiting, copies, profiles.
  *
  * The caller's thread puts operations into a queue; the stream's thread runs them. After a failure
- * operations are skipped, events are not: whoever waits for one goes on. */
+ * operations are skipped, but events are not, so a wait for one ends. */
 #include "cuda/gpu_measure.h"
 #include "tests/sim_gpu_internal.h"
 

@@ -307,7 +307,7 @@ static void run_shortlist(gpu *g, void *args)
         s->maxima[b] = most;
         top = fmaxf(top, most);
     }
-    memcpy(s->top, &top, sizeof *s->top);        /* not the device's key: nobody else reads it */
+    memcpy(s->top, &top, sizeof *s->top);        /* not the device's key */
     for (int b = 0; s->masses && b < n_block; b++)
         s->masses[b] = s->maxima[b] == -INFINITY ? 0
                                                  : block_mass(s->work + b * BLOCK, (double)top, s);
@@ -339,7 +339,7 @@ typedef struct gather_args {
     uint32_t *count;
 } gather_args;
 
-/* In any order: from the last id to the first, so that nobody relies on another. */
+/* In any order: from the last id to the first, so that no test relies on another order. */
 static void run_gather(gpu *g, void *args)
 {
     const gather_args *a = args;

@@ -78,7 +78,7 @@ if [ "$gpu" ]; then ok; else bad "plan --json: expected a gpu_name"; fi
 # whoever wants the CPU does not wait for a driver
 if [ "${build%/sim}" != "$build" ]; then
     export SIM_GPU_UNASKED=1
-    expect 3 "somebody asks" $run -m $qwen -p Hello -n 1
+    expect 3 "gpu_count is called" $run -m $qwen -p Hello -n 1
     expect 0 "" $run -m $qwen -p Hello -n 1 --device cpu
     expect 0 "" $run plan -m $qwen --device cpu
     expect 0 "" $bench decode -m $qwen -p 4 -n 1 -r 1 --device cpu

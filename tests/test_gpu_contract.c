@@ -157,7 +157,7 @@ static answer host_layer(const layer *l, const contract_case *c, float *x, const
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
-/* Tokens prefer the first experts: some are chosen by many, some by nobody. */
+/* Tokens prefer the first experts: some have many slots, some none. */
 static int32_t *choose(const contract_case *c, int n, test_rng *rng)
 {
     int32_t *ids = host_room((size_t)(n * c->k), sizeof *ids);
@@ -192,8 +192,8 @@ static void compare(const char *what, const float *got, const float *want, size_
     else expect_close(what, got, want, n, bound);
 }
 
-/* Sums that somebody else took of the same vectors leave the same stream: the shared expert keeps
- * to the contract there, too. */
+/* Sums of the same vectors that are given leave the same stream: the shared expert follows the
+ * contract there, too. */
 static void check_sums(gpu_input *in, gpu_expert_args *a, const float *gates, const float *residual)
 {
     const size_t n = (size_t)in->n, n_embd = (size_t)in->cols, k = (size_t)a->k;

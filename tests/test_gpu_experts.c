@@ -213,7 +213,7 @@ static void test_many(void)
     check_case(&floats, 1600, &rng);
     const expert_case whole = { QT_BF16, QT_BF16, 96, 64, 8, 4, .lows = true, .bias = true };
     check_case(&whole, 1600, &rng);
-    /* many columns, shared out in a block: two matrices in one tile of 32 rows and in several, odd
+    /* many columns, divided within a block: two matrices in one tile of 32 rows and in several, odd
      * rows, and rows of down that are short or long */
     static const expert_case wide[] = {
         { QT_F32, QT_F32, 1000, 16, 8, 4, .bias = true, .shared_ff = 13, .shared_up = QT_F32,
@@ -502,7 +502,7 @@ static void test_scattered(void)
     static const expert_case more[] = {
         { QT_F32, QT_F32, 40, 36, 40, 10, .shared_ff = 50, .shared_up = QT_F32,
           .shared_down = QT_F32 },
-        { QT_F32, QT_F32, 100, 70, 8, 4, .bias = true, .alike = true },  /* experts nobody chose */
+        { QT_F32, QT_F32, 100, 70, 8, 4, .bias = true, .alike = true },  /* experts without slots */
         { QT_MXFP4, QT_MXFP4, 96, 64, 32, 4, .act = GPU_SWIGLU_CLAMPED, .bias = true },
     };
     static const int tokens[] = { 9, 40, 150 };

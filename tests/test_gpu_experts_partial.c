@@ -1,9 +1,9 @@
-/* test_gpu_experts_partial.c - many tokens whose experts are in two places.
+/* test_gpu_experts_partial.c - many tokens with hot experts on the device and cold ones on the
+ * host.
  *
- * The device computes the experts that have a place, this program the others, by plain loops over
- * the contract's products. Whatever has a place, the sums have the bits of all vectors computed
- * here, and what gpu_experts makes of them those of sums from here. Vectors that nobody should read
- * are full of NaNs. */
+ * This program computes the cold experts by plain loops over the contract's products. For any
+ * placement, the sums have the bits of all vectors computed here, and gpu_experts makes the same of
+ * them as of sums computed here. Vectors that no operation should read are full of NaNs. */
 #include <math.h>
 #include <string.h>
 
@@ -159,7 +159,7 @@ static gpu_matrix shared_matrix(quant_type type, int rows, int cols, test_rng *r
     return t.gpu;
 }
 
-/* Tokens prefer the first experts: some are chosen by many, some by nobody. */
+/* Tokens prefer the first experts: some have many slots, some none. */
 static void choose(batch *b, test_rng *rng)
 {
     const partial_case *c = b->l->c;
@@ -246,7 +246,7 @@ static void take_sums(batch *b, const int32_t *hot, float *sums, const float *y,
     gpu_free_host(device(), cold);
 }
 
-static void check_beside(const partial_case *c, hot_kind kind, int n, int piece, test_rng *rng)
+static void check_partial(const partial_case *c, hot_kind kind, int n, int piece, test_rng *rng)
 {
     const size_t width = (size_t)n * (size_t)c->n_embd;
     batch *b = host_room(1, sizeof *b);
@@ -274,7 +274,7 @@ static void run_case(const partial_case *c, hot_kind kind, int n, int piece, tes
                quant_name(c->up), quant_name(c->down), c->n_embd, c->n_ff, c->k, c->n_expert, n,
                piece, act_name(c->act), c->bias ? ", biases" : "",
                c->norm ? ", norm" : "", shared, hot_names[kind]);
-    check_beside(c, kind, n, piece, rng);
+    check_partial(c, kind, n, piece, rng);
     case_end();
 }
 
@@ -291,7 +291,7 @@ static void test_types(void)
     static const struct { int n, piece; } batches[] = { { 9, 9 }, { 17, 17 }, { 33, 14 } };
     test_rng rng = { 31 };
     for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(4, 12)) {
-        family(test_path((char[64]){ 0 }, 64, "%s experts beside", quant_name(gpu_types[i])));
+        family(test_path((char[64]){ 0 }, 64, "%s partial experts", quant_name(gpu_types[i])));
         for (int option = 0; option < 2 * HOT_KINDS; option++) {
             if (sim_gpu_skips(option + i / 4, 4)) continue;
             partial_case c = { .act = (option + i) % ACT_COUNT, .bias = option & 2,
@@ -323,7 +323,7 @@ static void test_special(void)
     };
     static const struct { int n, piece; } batches[] = { { 9, 4 }, { 70, 70 }, { 41, 32 } };
     test_rng rng = { 32 };
-    family("special experts beside");
+    family("special partial experts");
     for (size_t i = 0; i < ARRAY_LEN(special); i += (size_t)sim_gpu_step(1, 4))
         for (int option = 0; option < 3; option++) {
             const int at = ((int)i + option) % (int)ARRAY_LEN(batches);
@@ -365,7 +365,7 @@ static void test_refused(void)
 
 int main(int argc, char **argv)
 {
-    test_begin("gpu beside", argc, argv);
+    test_begin("gpu experts partial", argc, argv);
     if (device_open()) {
         test_types();
         test_special();

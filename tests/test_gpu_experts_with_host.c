@@ -1,9 +1,9 @@
-/* test_gpu_experts_with_host.c - layers whose experts are in two places.
+/* test_gpu_experts_with_host.c - layers with hot experts on the device and cold ones on the host.
  *
- * A thread plays the host: it checks every question, computes what it is asked for by plain loops
- * over the contract's products, and replies. Whatever the split, the stream and every expert's
- * vector have the bits of gpu_experts with all experts in VRAM, and the vectors those of the CPU.
- * What a reply need not contain is full of NaNs. Where predictions are made, every second question
+ * A thread is the host: it checks every question, computes the cold experts by plain loops over the
+ * contract's products, and replies. For any placement, the stream and every expert's vector have
+ * the bits of gpu_experts with all experts in VRAM, and the vectors have those of the CPU. Parts of
+ * a reply that the device must not read are full of NaNs. With predictions, every second question
  * is the next layer's. */
 #include <math.h>
 #include <pthread.h>
@@ -182,7 +182,7 @@ typedef struct batch {
     float *gates, *residual, *sigma;
     gpu_input in;
     gpu_expert_args args;                /* with all experts */
-    /* each question's own: what is left of an earlier one would be seen */
+    /* each question has its own memory, which shows results of an earlier one */
     float *input[QUESTIONS];             /* [n, n_embd] */
     float *rows[QUESTIONS], *y[QUESTIONS];       /* what gpu_experts makes of it: [n, n_embd],
                                                   * [n, k, n_embd] */
@@ -196,7 +196,7 @@ typedef struct batch {
     float *router, *norm, *next_norm;
     gpu_input parallel_in;
     gpu_network_args parallel;           /* y NULL: none */
-    float *parallel_y;                   /* [n, n_embd] that it makes by itself */
+    float *parallel_y;                   /* [n, n_embd], its output without experts */
 } batch;
 
 /* The rules, choice by choice. */
@@ -263,7 +263,7 @@ static void check_question(host *h, uint32_t number, const division *d)
         }
 }
 
-/* A number that the device writes after what it announces. */
+/* A number that the device writes after the data that it announces. */
 static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
 static void answer_slot(host *h, int slot, uint32_t number, int where)
@@ -407,7 +407,7 @@ static void batch_make(batch *b, const layer *l, int n, test_rng *rng)
     }
 }
 
-/* A network that has nothing to do with the experts, and what it is by itself. */
+/* A network without relation to the experts, and its output without them. */
 static void set_parallel(batch *b, test_rng *rng)
 {
     const split_case *c = b->l->c;
@@ -429,7 +429,7 @@ static void set_parallel(batch *b, test_rng *rng)
     b->parallel_y = host_copy(b->parallel.y, width);
 }
 
-/* Nothing is ready, nothing is left of the network. */
+/* Clears the forms of the inputs and the output of the network. */
 static void fresh_inputs(batch *b)
 {
     const size_t bytes = (size_t)b->n * (size_t)b->l->c->n_embd * sizeof(float);
@@ -644,7 +644,7 @@ static void check_result(const batch *b, int i, const char *what, const float *y
     const size_t width = all / (size_t)b->l->c->k;
     if (y) expect_bits(what, host_copy(y, all), b->y[i], all);
     if (b->parallel.y)
-        expect_bits("network beside", host_copy(b->parallel.y, width), b->parallel_y, width);
+        expect_bits("parallel network", host_copy(b->parallel.y, width), b->parallel_y, width);
 }
 
 /* The prediction for the next question arrives within the limit. */
@@ -870,7 +870,7 @@ static void test_types(void)
     }
 }
 
-/* Mixed types, shared experts beside and apart, many choices, odd widths. */
+/* Mixed types, shared experts as slots and apart, many choices, odd widths. */
 static void test_special(void)
 {
     static const split_case special[] = {
@@ -913,8 +913,8 @@ static void test_special(void)
     }
 }
 
-/* A host that was stopped: with slabs that are fetched beside, in one stream, and for more
- * tokens. */
+/* A host that was stopped: with slabs that are fetched in a stream of their own, in one stream, and
+ * for more tokens. */
 static void test_late(void)
 {
     static const plan late[] = {
@@ -931,7 +931,7 @@ static void test_late(void)
     }
 }
 
-/* What makes no sense is refused before anybody is asked. */
+/* Invalid arguments are refused before a question is asked. */
 static void test_refused(void)
 {
     static const struct { int n, n_embd, n_ff; const char *why; } bad[] = {
@@ -965,7 +965,7 @@ static void test_refused(void)
 
 int main(int argc, char **argv)
 {
-    test_begin("gpu split", argc, argv);
+    test_begin("gpu experts with host", argc, argv);
     if (device_open()) {
         test_types();
         test_special();

@@ -555,7 +555,7 @@ static void test_distant(void)
 typedef struct step {                    /* a token: tables, attention, the cursor's move */
     session s;
     const double *freq;                  /* in VRAM */
-    gpu_cursor *other;                   /* somebody else's */
+    gpu_cursor *other;                   /* not this step's */
 } step;
 
 /* Attention may read tables before the kernel before it has ended: one that has nothing to do with

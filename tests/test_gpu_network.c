@@ -165,7 +165,7 @@ static void test_mixed(void)
                 check_network(&cases[i], tokens[t], tokens[t] <= GPU_FEW, &rng);
 }
 
-/* Below the bound that somebody asked for, more tokens take the kernels of few. */
+/* Below the wanted bound, more tokens use the kernels of few. */
 static void test_by_few(void)
 {
     static const network_case cases[] = {

@@ -14,7 +14,8 @@ enum { MAX_EXPERT = 1024, MAX_K = GPU_MOST_USED };
 
 typedef struct prefer_case {
     int n, n_expert, k;
-    int hot_of_8;                        /* experts in VRAM, in eighths; -1: the least likely alone */
+    int hot_of_8;                        /* eighths of the experts in VRAM; -1: the least likely
+                                          * alone */
     bool ties;                           /* few different logits */
     const char *why;
 } prefer_case;
@@ -131,7 +132,7 @@ static void make(float *logits, int32_t *hot, const prefer_case *c, test_rng *rn
     for (int e = 0; e < c->n_expert; e++)
         hot[e] = (int)test_below(rng, 8) < c->hot_of_8 ? c->n_expert - 1 - e : -1;
     if (c->hot_of_8 >= 0) return;
-    hot[0] = 0;                          /* one that nobody would choose */
+    hot[0] = 0;                          /* one that no token would choose */
     for (int t = 0; t < c->n; t++) logits[t * c->n_expert] = -4.0f;
 }
 

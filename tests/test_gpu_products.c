@@ -83,10 +83,10 @@ static void check_output(const char *what, output *o, const item *p, const float
     }
     expect(changed == 0, "%s: %zu values between the rows of two tokens have changed", what,
            changed);
-    const float *mine = without_gaps(got, n, p->rows, o->stride);
+    const float *computed = without_gaps(got, n, p->rows, o->stride);
     const float *want = without_gaps(o->want, n, p->rows, o->stride);
-    if (bound < 0.0) expect_bits(what, mine, want, values);
-    else expect_close(what, mine, want, values, bound);
+    if (bound < 0.0) expect_bits(what, computed, want, values);
+    else expect_close(what, computed, want, values, bound);
 }
 
 static gpu_input plain_input(const float *x, int n, int cols)
@@ -248,7 +248,8 @@ static void test_many(void)
     }
 }
 
-/* Weights of 16 bits by what 16 bits of an input leave out, too; others beside them. */
+/* Weights of 16 bits times the bits that 16 bits of an input lose; other weights in the same
+ * call. */
 static void test_lows(void)
 {
     static const quant_type types[] = { QT_F16, QT_BF16 };
@@ -318,7 +319,7 @@ static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
     case_end();
 }
 
-/* Columns are shared out in runs of 64, among eight groups for up to 32 rows, else among four:
+/* Columns are divided into runs of 64, among eight groups for up to 32 rows, else among four:
  * fewer runs than groups, as many, one more for some, with a short or an odd end. Batches of half a
  * chip and more have large tiles, and batches of few rows the smallest ones until they have so many
  * tokens. */

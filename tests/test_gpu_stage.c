@@ -1,7 +1,7 @@
-/* test_gpu_stage.c - stages, movers, page-locked memory of the caller, and the measuring of links.
+/* test_gpu_stage.c - stages, copy queues, page-locked memory of the caller, and measured links.
  *
- * Stages are tested by what arrives: readers are late, so that a copy that does not wait for them
- * ruins what they read, and copies are long, so that a reader that does not wait sees the previous
+ * Stages are tested by the bytes that arrive. Readers are late, so a copy that does not wait for
+ * them overwrites their data; copies are long, so a reader that does not wait finds the previous
  * round. Speeds only have to be numbers. */
 #include <math.h>
 #include <stdlib.h>
@@ -257,7 +257,7 @@ end:
 
 enum { MOVER_BYTES = 3 << 20, MOVER_ROUNDS = 6 };
 
-/* 0 after a failure that was counted. */
+/* 0 after a counted failure. */
 static int await_mark(gpu_copy_queue *m, int i)
 {
     err_ctx err = { 0 };
@@ -266,9 +266,9 @@ static int await_mark(gpu_copy_queue *m, int i)
     return expect(rc == 1, "%s", err.msg);
 }
 
-/* Copies beside a stream that is busy: what has passed its mark is there for the next operation,
- * and the source may be filled again, as by a copy back, which the host reads. Marks of the
- * stream say the same of its own copies. */
+/* Copies parallel to a stream that is busy: what has passed its mark is there for the next
+ * operation, and the source may be filled again, as by a copy back, which the host reads. Marks of
+ * the stream say the same of its own copies. */
 static void check_mover(void)
 {
     uint8_t *from = locked_room(2 * MOVER_BYTES);
@@ -288,7 +288,7 @@ static void check_mover(void)
         const size_t at = (size_t)MOVER_BYTES * (size_t)round;
         uint8_t *own = from + round % 2 * MOVER_BYTES, *place = vram + round % 2 * MOVER_BYTES;
         fill_round(want + at, MOVER_BYTES, round);
-        /* nobody reads the place any more */
+        /* no operation reads the target any more */
         expect(gpu_events_wait(device(), read, round % 2, &err) == 0, "%s", err.msg);
         memcpy(own, want + at, MOVER_BYTES);
         for (int l = 0; l < 8; l++) gpu_copy(device(), idle + idle_bytes(), idle, idle_bytes());

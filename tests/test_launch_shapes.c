@@ -1,7 +1,8 @@
 /* test_launch_shapes.c - shared memory of every launch that has any, against the chips' limits.
  *
- * Each launch must fit beside the static memory of its kernel, for all architectures, all types and
- * widths beyond those of the families. A newer GPU cannot show that an older one has too little. */
+ * Each launch must fit together with the static memory of its kernel, for all architectures, all
+ * types and widths beyond those of the families. A newer GPU cannot show that an older one has too
+ * little. */
 #include "cuda/launch_shapes.h"
 #include "loader/quant.h"
 #include "tests/test.h"
