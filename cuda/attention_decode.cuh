@@ -250,7 +250,9 @@ static void launch_heads(gpu *g, const gpu_attention *a, int keys)
 template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
 {
     const int ranges = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * a->n;
-    const auto has_room = [&](int heads) { return rows_of_heads(a, heads) * ranges <= 4 * g->n_sm; };
+    const auto has_room = [&](int heads) {
+        return rows_of_heads(a, heads) * ranges <= 4 * g->n_sm;
+    };
     if constexpr (DIM >= 256) {
         if (has_room(1)) {
             launch_heads<KV, DIM, 1>(g, a, keys);
