@@ -132,11 +132,11 @@ static int make_places(engine *e, const engine_placement *p, err_ctx *err)
         .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
         .profile = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
-    const int rc = vram_cache_create(&e->places, e->device, &e->m->experts, e->store, &o, err);
+    const int rc = vram_cache_create(&e->cache, e->device, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;
     for (int l = 0; l < o.n_layer; l++) {
         layer_weights_gpu *w = &e->on_gpu->layers[l];
-        vram_cache_bank(e->places, l, (gpu_bank *[SLAB_COUNT]){ &w->gate, &w->up, &w->down });
+        vram_cache_bank(e->cache, l, (gpu_bank *[SLAB_COUNT]){ &w->gate, &w->up, &w->down });
     }
     return 0;
 }
@@ -159,14 +159,14 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
 /* Leaves the engine as if engine_place had never been called. */
 static void unplace(engine *e)
 {
-    vram_cache_free(e->places);
+    vram_cache_free(e->cache);
     expert_store_free(e->store);
     router_ahead_free(e->ahead);
     weights_gpu_free(e->on_gpu);
     mem_space_vram_free(e->vram);
     gpu_close(e->device);
     mem_free(e->p);
-    e->places = NULL;
+    e->cache = NULL;
     e->store = NULL;
     e->ahead = NULL;
     e->on_gpu = NULL;
@@ -270,13 +270,13 @@ engine_experts engine_expert_store(const engine *e)
 
 int engine_resident(const engine *e, int *list, int cap)
 {
-    return e->places ? frame_table_list(vram_cache_table(e->places), list, cap) : 0;
+    return e->cache ? frame_table_list(vram_cache_table(e->cache), list, cap) : 0;
 }
 
 static bool in_vram(const engine *e, int l, int x)
 {
     if (l >= engine_gpu_layers(e)) return false;
-    if (e->places) return frame_table_find(vram_cache_table(e->places), l, x) >= 0;
+    if (e->cache) return frame_table_find(vram_cache_table(e->cache), l, x) >= 0;
     return !e->p || x < e->p->hot[l];
 }
 
@@ -295,23 +295,23 @@ void engine_expert_tiers(const engine *e, uint8_t *where)
         for (int x = 0; x < e->m->experts.n_expert; x++) *where++ = (uint8_t)tier_of(e, l, x);
 }
 
-bool engine_caches(const engine *e) { return e->places != NULL; }
+bool engine_caches(const engine *e) { return e->cache != NULL; }
 
 int engine_apply(engine *e, const int *experts, int n, err_ctx *err)
 {
-    if (e->places) return vram_cache_apply(e->places, experts, n, err);
+    if (e->cache) return vram_cache_apply(e->cache, experts, n, err);
     return err_set(err, ERR_UNSUPPORTED, "%s", !engine_on_gpu(e) ? "no experts are in VRAM" :
                    "experts in VRAM do not change here");
 }
 
 int engine_update(engine *e, int most, err_ctx *err)
 {
-    return e->places && most > 0 ? vram_cache_update(e->places, most, err) : 0;
+    return e->cache && most > 0 ? vram_cache_update(e->cache, most, err) : 0;
 }
 
 void engine_pin(engine *e, const int *experts, int n)
 {
-    if (e->places) vram_cache_pin(e->places, experts, n);
+    if (e->cache) vram_cache_pin(e->cache, experts, n);
 }
 
 const usage_profile *engine_profile(const engine *e) { return e->seen; }

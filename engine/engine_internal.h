@@ -21,7 +21,7 @@ struct engine {
     plan *p;
     postfetch_options post;
     expert_store *store;
-    vram_cache *places;                  /* of experts that make room for others; or NULL */
+    vram_cache *cache;                   /* of experts that make room for others; or NULL */
     usage_profile *seen;                 /* what tokens chose; NULL without memory for it */
     router_ahead *ahead;                 /* where experts come from a drive; or NULL */
 };

@@ -14,7 +14,7 @@ struct forward {
     bool head_on_gpu;
     host_steps *host;                    /* NULL: the GPU does it all */
     gpu_steps *gpu;                      /* NULL: there is none */
-    expert_server *beside;               /* NULL: all experts of the GPU's layers are in VRAM */
+    expert_server *server;               /* NULL: all experts of the GPU's layers are in VRAM */
     const layer_steps *last;             /* these give the logits of the last batch */
 };
 
@@ -27,7 +27,7 @@ struct forward_recordings {
 
 static expert_strategy strategy_of(const forward *f, const batch *b, int l)
 {
-    if (l >= f->n_gpu || !f->beside || !expert_server_layer(f->beside, l)) return EXPERTS_LOCAL;
+    if (l >= f->n_gpu || !f->server || !expert_server_has_cold(f->server, l)) return EXPERTS_LOCAL;
     if (b->n <= GPU_FEW) return EXPERTS_ASKED;
     switch (b->strategy) {
     case PROMPT_CORES: return EXPERTS_BY_HOST;
@@ -52,7 +52,7 @@ static int run_experts(const layer_steps *s, expert_strategy strategy, int l, er
 /* The GPU's part is done: the host goes on with its vectors. */
 static int go_to_host(forward *f, const layer_steps *from, const batch *b, err_ctx *err)
 {
-    const layer_steps *host = host_steps_face(f->host);
+    const layer_steps *host = host_steps_table(f->host);
     const float *x;
     int rc;
     if ((rc = from->end(from->self, err)) < 0 ||
@@ -65,12 +65,12 @@ static int go_to_host(forward *f, const layer_steps *from, const batch *b, err_c
 static int walk(forward *f, const batch *b, const layer_steps *on_gpu, int end, err_ctx *err)
 {
     const int n_layer = f->m->hp.n_layer;
-    const layer_steps *s = f->n_gpu > 0 ? on_gpu : host_steps_face(f->host);
+    const layer_steps *s = f->n_gpu > 0 ? on_gpu : host_steps_table(f->host);
     int rc = s->begin(s->self, b, err);
     for (int l = 0; l < end && rc == 0; l++) {
         if (l == f->n_gpu && s == on_gpu) {
             if ((rc = go_to_host(f, s, b, err)) < 0) break;
-            s = host_steps_face(f->host);
+            s = host_steps_table(f->host);
         }
         const expert_strategy strategy = strategy_of(f, b, l);
         s->mix(s->self, l);
@@ -84,7 +84,7 @@ static int walk(forward *f, const batch *b, const layer_steps *on_gpu, int end, 
     if (rc < 0) return rc;
     if (s == on_gpu && !f->head_on_gpu && b->ids) {      /* the output matrix is the host's */
         if ((rc = go_to_host(f, s, b, err)) < 0) return rc;
-        s = host_steps_face(f->host);
+        s = host_steps_table(f->host);
     }
     f->last = s;
     return s->end(s->self, err);
@@ -109,7 +109,7 @@ static int take(forward *f, int32_t id, int pos, err_ctx *err)
     int rc = record(f, pos, err);
     if (rc < 0) return rc;
     const bool recorded = gpu_steps_is_recorded(f->gpu, pos);
-    rc = walk(f, &b, recorded ? gpu_steps_played(f->gpu) : gpu_steps_live(f->gpu),
+    rc = walk(f, &b, recorded ? gpu_steps_replay(f->gpu) : gpu_steps_live(f->gpu),
               f->m->hp.n_layer, err);
     if (rc < 0) return gpu_steps_give_up(f->gpu, rc, err);
     if (!recorded && f->head_on_gpu) gpu_steps_end_token(f->gpu);
@@ -196,21 +196,29 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, in
 
 static int make_gpu(forward *f, const forward_parts *parts, int chunk, err_ctx *err)
 {
-    gpu_parts there = parts->gpu;
+    gpu_parts gpu_args = parts->gpu;
     int rc;
-    if (there.store) {
-        const expert_server_parts beside = {
-            .g = there.g, .m = f->m, .w = there.w, .store = there.store, .ahead = parts->host.ahead,
-            .places = there.places, .o = f->o, .p = there.p, .n_layer = there.n_layer,
-            .post = parts->postfetch, .skip_missing = there.skip_missing,
+    if (gpu_args.store) {
+        const expert_server_parts server = {
+            .g = gpu_args.g,
+            .m = f->m,
+            .w = gpu_args.w,
+            .store = gpu_args.store,
+            .ahead = parts->host.ahead,
+            .cache = gpu_args.cache,
+            .o = f->o,
+            .p = gpu_args.p,
+            .n_layer = gpu_args.n_layer,
+            .post = parts->postfetch,
+            .skip_missing = gpu_args.skip_missing,
         };
-        if ((rc = expert_server_create(&f->beside, &beside, err)) < 0) return rc;
-        there.host = f->beside;
+        if ((rc = expert_server_create(&f->server, &server, err)) < 0) return rc;
+        gpu_args.host = f->server;
     }
-    f->g = there.g;
-    f->n_gpu = there.n_layer;
-    f->head_on_gpu = there.head;
-    return gpu_steps_create(&f->gpu, &there, chunk, err);
+    f->g = gpu_args.g;
+    f->n_gpu = gpu_args.n_layer;
+    f->head_on_gpu = gpu_args.head;
+    return gpu_steps_create(&f->gpu, &gpu_args, chunk, err);
 }
 
 int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err)
@@ -236,37 +244,37 @@ void forward_free(forward *f)
 {
     if (!f) return;
     gpu_steps_free(f->gpu);
-    expert_server_free(f->beside);
+    expert_server_free(f->server);
     host_steps_free(f->host);
     mem_free(f);
 }
 
-int forward_seat_create(forward_recordings **out, const forward *f, state *st, err_ctx *err)
+int forward_recordings_create(forward_recordings **out, const forward *f, state *st, err_ctx *err)
 {
     forward_recordings *s = mem_zalloc(sizeof *s);
     *out = NULL;
-    if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
+    if (!s) return err_set(err, ERR_NOMEM, "session recordings: %zu bytes", sizeof *s);
     s->st = st;
-    const int rc = f->gpu ? gpu_seat_create(&s->on_gpu, st, err) : 0;
+    const int rc = f->gpu ? gpu_session_recordings_create(&s->on_gpu, st, err) : 0;
     if (rc == 0) *out = s;
-    else forward_seat_free(s);
+    else forward_recordings_free(s);
     return rc;
 }
 
-void forward_seat_free(forward_recordings *s)
+void forward_recordings_free(forward_recordings *s)
 {
     if (!s) return;
-    gpu_seat_free(s->on_gpu);
+    gpu_session_recordings_free(s->on_gpu);
     mem_free(s);
 }
 
 void forward_select(forward *f, const forward_recordings *s)
 {
     if (f->gpu) gpu_steps_select(f->gpu, s->on_gpu);
-    if (f->host) host_steps_turn_to(f->host, s->st);
+    if (f->host) host_steps_select(f->host, s->st);
 }
 
-expert_server *forward_expert_server(forward *f) { return f->beside; }
+expert_server *forward_expert_server(forward *f) { return f->server; }
 double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gpu) : 0.0; }
 
 void forward_reset_waited(forward *f)

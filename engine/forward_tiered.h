@@ -32,8 +32,8 @@ void forward_free(forward *f);           /* NULL is fine */
 
 /* What belongs to one of the sessions that are computed here in turn; st is borrowed. */
 typedef struct forward_recordings forward_recordings;
-int forward_seat_create(forward_recordings **out, const forward *f, state *st, err_ctx *err);
-void forward_seat_free(forward_recordings *s); /* before f; NULL is fine */
+int forward_recordings_create(forward_recordings **out, const forward *f, state *st, err_ctx *err);
+void forward_recordings_free(forward_recordings *s); /* before f; NULL is fine */
 /* All that follows is of this session; first of all, and between batches. */
 void forward_select(forward *f, const forward_recordings *s);
 

@@ -174,9 +174,9 @@ static void check_shared(session *s, const place *p)
     }
     CHECK_MSG(n.layers > 0 && n.sent > 0 && n.sent_slots >= n.sent && n.core_slots >= n.by_cores &&
               n.sent_bytes > 0 && (n.by_cores > 0) == (p->bus == 0) &&
-              (n.there > 0) == (p->hot_of_8 > 0) && n.cores_s >= 0,
+              (n.hot > 0) == (p->hot_of_8 > 0) && n.cores_s >= 0,
               "%s: %d layers, %d there, %d sent, %d by the cores", p->name, (int)n.layers,
-              (int)n.there, (int)n.sent, (int)n.by_cores);
+              (int)n.hot, (int)n.sent, (int)n.by_cores);
 }
 
 static bool follow(trail *t, model_fixture *f, const place *p, int chunk)

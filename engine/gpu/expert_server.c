@@ -56,15 +56,15 @@ static void settle_fetch(expert_server *c, uint64_t seen)
     c->s.pull_s += pull;
     c->s.hidden_least_s += least;
     c->s.hidden_most_s += most;
-    if (c->notes) postfetch_log_took(c->notes, f->layer, pull);
+    if (c->notes) postfetch_log_time(c->notes, f->layer, pull);
     f->open = false;
 }
 
-void expert_server_tell_fetches(expert_server *c)
+void expert_server_log_fetches(expert_server *c)
 {
     if (!c->notes) return;
     settle_fetch(c, now(c));
-    postfetch_log_tell(c->notes);
+    postfetch_log_write(c->notes);
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static uint32_t next_number(const expert_server *c) { return (c->number + 1) & G
 
 /* Whether the device has come to the next question, or past it. It cannot pass one that waits for a
  * reply. */
-static bool has_come(const expert_server *c, uint32_t asked)
+static bool is_asked(const expert_server *c, uint32_t asked)
 {
     return ((asked / GPU_CODES - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
 }
@@ -96,7 +96,7 @@ typedef struct seen_question {
 static bool nothing_asked(void *ctx)
 {
     const expert_server *c = ctx;
-    return !has_come(c, word(&c->mailbox->asked));
+    return !is_asked(c, word(&c->mailbox->asked));
 }
 
 /* While the device mixes: reads the experts that it predicts for this layer into the cores' caches.
@@ -120,10 +120,10 @@ static int await_question(expert_server *c, seen_question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mailbox->asked);
     bool may_read = c->levels.reads_ahead && c->n == 1;
-    q->waited = !has_come(c, asked);
-    for (uint32_t i = 1; !has_come(c, asked); i++) {
+    q->waited = !is_asked(c, asked);
+    for (uint32_t i = 1; !is_asked(c, asked); i++) {
         if (may_read) may_read = !read_predicted(c);
-        if (is_check(c, i) && !gpu_alive(c->g) && !has_come(c, word(&c->mailbox->asked)))
+        if (is_check(c, i) && !gpu_alive(c->g) && !is_asked(c, word(&c->mailbox->asked)))
             return err_set(err, ERR_IO, "the GPU stopped in layer %d", c->layer);
         pool_relax();
         asked = word(&c->mailbox->asked);
@@ -156,9 +156,9 @@ static bool arrives(expert_server *c, int slot)
     if (word(fetched) == next_number(c)) return true;
     const uint64_t from = clock_ns();
     uint64_t at = from;
-    if (c->patient_until == 0) c->patient_until = from + wait_limit_ns(c);
+    if (c->wait_until == 0) c->wait_until = from + wait_limit_ns(c);
     for (uint32_t i = 1; word(fetched) != next_number(c); i++) {
-        if (!c->post.block && at > c->patient_until) break;
+        if (!c->post.block && at > c->wait_until) break;
         if (is_check(c, i) && !gpu_alive(c->g)) break;
         pool_relax();
         at = clock_ns();
@@ -280,7 +280,7 @@ static int gather(expert_server *c, int n, gpu_where where)
 static int compute(expert_server *c, err_ctx *err)
 {
     const gpu_mailbox *mailbox = c->mailbox;
-    c->patient_until = 0;
+    c->wait_until = 0;
     worklist_fill(c->work, mailbox->ids, mailbox->n, mailbox->k);
     const int n_sure = gather(c, 0, GPU_COLD), n_item = gather(c, n_sure, GPU_COLD_FETCHED);
     if (n_item == 0) return 0;
@@ -304,37 +304,37 @@ static int cold_in(const uint32_t *log, int n)
 
 /* The books get the choices of layers up to `end`, which are in RAM: those before a question are,
  * and all when the last layer has a number. A layer's take some microseconds. */
-static void note_choices(expert_server *c, int end)
+static void count_logged(expert_server *c, int end)
 {
     const int n = c->n_logged * c->m->hp.n_expert_used;
     for (; c->n_noted < end && n > 0; c->n_noted++) {
         const int l = c->n_noted;
-        if (!expert_server_layer(c, l)) continue;
+        if (!expert_server_has_cold(c, l)) continue;
         const uint32_t *log = expert_server_log(c, l);
         const uint32_t *wanted = c->wanted ? expert_server_wanted(c, l) : log;
-        vram_cache_chosen(c->places, l, wanted, n);
+        vram_cache_chosen(c->cache, l, wanted, n);
         if (c->perf != PERF_OFF)
-            vram_cache_count_call(c->places, l, cold_in(log, n), c->layer_s[l]);
+            vram_cache_count_call(c->cache, l, cold_in(log, n), c->layer_s[l]);
         c->layer_s[l] = 0;
         c->cold_noted += cold_in(wanted, n);
     }
 }
 
-static int change_places(expert_server *c, err_ctx *err)
+static int exchange_experts(expert_server *c, err_ctx *err)
 {
     const int all = c->n_asking * c->m->hp.n_expert_used;
-    note_choices(c, c->n_layer);
+    count_logged(c, c->n_layer);
     if (c->n_logged == 1)
-        vram_cache_token(c->places, c->token_s, all - c->cold_noted, all);
+        vram_cache_token(c->cache, c->token_s, all - c->cold_noted, all);
     c->n_logged = 0;
-    return vram_cache_exchange(c->places, err);
+    return vram_cache_exchange(c->cache, err);
 }
 
 /* Copies of experts begin one by one, while nobody waits for the host: setting one up takes it some
  * ten microseconds. */
-static void send_some(expert_server *c)
+static void submit_copy(expert_server *c)
 {
-    if (c->places && !c->broken) vram_cache_submit(c->places, 1);
+    if (c->cache && !c->broken) vram_cache_submit(c->cache, 1);
 }
 
 int expert_server_serve(expert_server *c, int layer, err_ctx *err)
@@ -349,12 +349,12 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
         return rc;
     }
     const uint64_t seen = now(c);
-    const double unseen_s = q.waited ? 0.0 : seconds(from - c->not_asked);
+    const double unseen_s = q.waited ? 0.0 : seconds(from - c->last_empty_poll);
     settle_fetch(c, seen);
-    if (q.waited || q.latest) c->not_asked = seen;
+    if (q.waited || q.latest) c->last_empty_poll = seen;
     if (q.quiet) {
         c->number = next_number(c);
-        if (q.latest) send_some(c);      /* else somebody may be waiting */
+        if (q.latest) submit_copy(c);    /* else somebody may be waiting */
         if (c->n == 1) count_quiet(c, bank, seconds(seen - from));
         return 0;
     }
@@ -369,11 +369,11 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
     const bool ended = __atomic_load_n(&c->mailbox->fetch_ns, __ATOMIC_RELAXED) != 0;
     if (n_fetched > 0 && c->notes) postfetch_log_note(c->notes, layer, c->mailbox);
     answer(c);
-    const uint64_t reply = c->not_asked = now(c);
-    send_some(c);
+    const uint64_t reply = c->last_empty_poll = now(c);
+    submit_copy(c);
     const double cpu_s = seconds(reply - seen);
     c->layer_s[layer] += cpu_s;
-    if (c->places && !c->broken) note_choices(c, layer + 1);
+    if (c->cache && !c->broken) count_logged(c, layer + 1);
     if (c->n != 1) return rc;
     count_times(c, seconds(seen - from), cpu_s);
     c->fetch = (last_fetch){ .open = n_fetched > 0, .ended = ended, .layer = layer, .reply = reply,
@@ -381,16 +381,16 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
     return rc;
 }
 
-int expert_server_turn(expert_server *c, err_ctx *err)
+int expert_server_prepare(expert_server *c, err_ctx *err)
 {
     int rc = 0;
-    if ((c->places || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
+    if ((c->cache || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
     if (rc < 0) return rc;
-    expert_server_tell_fetches(c);
-    if (c->places && !c->turned) rc = change_places(c, err);
-    else if (c->places) vram_cache_publish(c->places);   /* what prompts have changed since */
-    c->turned = false;
-    c->not_asked = now(c);
+    expert_server_log_fetches(c);
+    if (c->cache && !c->exchanged) rc = exchange_experts(c, err);
+    else if (c->cache) vram_cache_publish(c->cache);     /* what prompts have changed since */
+    c->exchanged = false;
+    c->last_empty_poll = now(c);
     return rc;
 }
 
@@ -410,17 +410,17 @@ void expert_server_begin(expert_server *c, int n)
 static void exchange_begin(expert_server *c)
 {
     err_ctx ignored;                     /* a failure shows at the next wait */
-    if (!c->places || c->broken) return;
-    vram_cache_submit(c->places, INT_MAX);
-    (void)change_places(c, &ignored);
-    c->turned = true;
+    if (!c->cache || c->broken) return;
+    vram_cache_submit(c->cache, INT_MAX);
+    (void)exchange_experts(c, &ignored);
+    c->exchanged = true;
 }
 
 void expert_server_end(expert_server *c)
 {
     pool_stay_awake(c->o->team, false);
     /* of a batch that was stopped, not all layers have chosen */
-    const bool all = c->layer >= 0 && c->split[c->layer].closes;
+    const bool all = c->layer >= 0 && c->args[c->layer].closes;
     if (c->broken || !all) c->n_logged = 0;
     if (c->n == 1 && !c->broken) {
         c->s.tokens++;
@@ -482,29 +482,29 @@ int expert_server_prompt(expert_server *c, int layer, float *sums, const float *
     return 0;
 }
 
-const int32_t *expert_server_map(const expert_server *c, int layer) { return c->split[layer].hot; }
+const int32_t *expert_server_map(const expert_server *c, int layer) { return c->args[layer].hot; }
 
 void expert_server_prompt_begin(expert_server *c)
 {
-    if (c->places) vram_cache_publish(c->places);
+    if (c->cache) vram_cache_publish(c->cache);
 }
 
 /* Whether the expert is in VRAM. */
 static bool is_hot(const expert_server *c, int layer, int expert)
 {
-    if (!c->places) return expert < c->p->hot[layer];
-    return frame_table_find(vram_cache_table(c->places), layer, expert) >= 0;
+    if (!c->cache) return expert < c->p->hot[layer];
+    return frame_table_find(vram_cache_table(c->cache), layer, expert) >= 0;
 }
 
-static void tell_places(expert_server *c, int layer, const int32_t *ids, int n)
+static void count_choices(expert_server *c, int layer, const int32_t *ids, int n)
 {
     const int k = c->m->hp.n_expert_used;
-    for (int t = 0; c->places && t < n; t++, ids += k) {
+    for (int t = 0; c->cache && t < n; t++, ids += k) {
         uint32_t chosen[GPU_MOST_USED];
         for (int r = 0; r < k; r++)
             chosen[r] = (uint32_t)ids[r] |
                         (uint32_t)(is_hot(c, layer, ids[r]) ? GPU_HOT : GPU_COLD) << 16;
-        vram_cache_chosen(c->places, layer, chosen, k);
+        vram_cache_chosen(c->cache, layer, chosen, k);
     }
 }
 
@@ -516,16 +516,16 @@ int expert_server_cold(expert_server *c, int layer, const float **y, const float
     for (int i = 0; i < c->work->n_item; i++)
         if (!is_hot(c, layer, c->work->items[i].expert)) c->items[n_item++] = c->work->items[i];
     const int rc = compute_slots(c, layer, x, n, n_item, err);
-    if (rc == 0) tell_places(c, layer, ids, n);
+    if (rc == 0) count_choices(c, layer, ids, n);
     *y = c->slots;
     return rc;
 }
 
 int expert_server_some(expert_server *c, int layer, const float **y, int32_t *row, const float *x,
-                       const int32_t *ids, int n, const bool *mine, err_ctx *err)
+                       const int32_t *ids, int n, const bool *by_cpu, err_ctx *err)
 {
     const int k = c->m->hp.n_expert_used;
-    worklist_fill_some(c->work, ids, n, k, mine);
+    worklist_fill_some(c->work, ids, n, k, by_cpu);
     for (int i = 0; i < n * k; i++) row[i] = -1;
     for (int i = 0; i < c->work->n_slot; i++) row[c->work->slots[i]] = i;
     *y = c->slots;
@@ -541,9 +541,9 @@ int expert_server_some(expert_server *c, int layer, const float **y, int32_t *ro
 
 /* ---- state and counts ------------------------------------------------------------------------ */
 
-bool expert_server_layer(const expert_server *c, int layer)
+bool expert_server_has_cold(const expert_server *c, int layer)
 {
-    return c->split[layer].mailbox != NULL;
+    return c->args[layer].mailbox != NULL;
 }
 
 bool expert_server_fetches(const expert_server *c)
@@ -553,9 +553,9 @@ bool expert_server_fetches(const expert_server *c)
 
 bool expert_server_reads_ahead(const expert_server *c) { return c->levels.reads_ahead; }
 
-gpu_with_host expert_server_split(const expert_server *c, int layer)
+gpu_with_host expert_server_args(const expert_server *c, int layer)
 {
-    gpu_with_host s = c->split[layer];
+    gpu_with_host s = c->args[layer];
     /* no kernel that fetches nothing */
     if (!expert_server_fetches(c)) s.slabs = NULL;
     if (!c->levels.reads_ahead) s.prediction_state = NULL;

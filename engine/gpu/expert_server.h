@@ -26,7 +26,7 @@ typedef struct expert_server_parts {
     const weights_gpu *w;
     expert_store *store;
     router_ahead *ahead;                 /* or NULL */
-    vram_cache *places;                  /* or NULL: what is in VRAM stays there */
+    vram_cache *cache;                   /* or NULL: what is in VRAM stays there */
     const ops *o;
     const plan *p;
     int n_layer;                         /* the first layers: those that the GPU computes */
@@ -43,13 +43,13 @@ void expert_server_free(expert_server *c);               /* NULL is fine; the de
 uint64_t expert_server_ram_bytes(const model *m);
 uint64_t expert_server_vram_bytes(const model *m);
 
-bool expert_server_layer(const expert_server *c, int layer);
+bool expert_server_has_cold(const expert_server *c, int layer);
 
 /* Whether the next token has slabs fetched, and whether the CPU reads predicted experts ahead. The
  * launch arguments of a layer with cold experts depend on both. */
 bool expert_server_fetches(const expert_server *c);
 bool expert_server_reads_ahead(const expert_server *c);
-gpu_with_host expert_server_split(const expert_server *c, int layer);
+gpu_with_host expert_server_args(const expert_server *c, int layer);
 
 /* For gpu_prefer: the layer's log of what is wanted, if the choice looks at what is in VRAM; NULL:
  * it does not. */
@@ -60,7 +60,7 @@ void expert_server_pause_fetching(expert_server *c, bool paused);
 
 /* Before a batch of up to GPU_FEW tokens: waits for the one before it. Experts in VRAM may change,
  * after what that one chose, unless they have at its end. */
-int expert_server_turn(expert_server *c, err_ctx *err);
+int expert_server_prepare(expert_server *c, err_ctx *err);
 
 /* Around the questions of one batch of up to GPU_FEW tokens: threads stay awake in between, and for
  * a single token the clock runs. At the end, while the device computes the rest, experts in VRAM
@@ -95,7 +95,7 @@ int expert_server_cold(expert_server *c, int layer, const float **y, const float
  * keeps them until the next call of this or of expert_server_cold. row [n, k]: which of them is a
  * slot's; -1: none. */
 int expert_server_some(expert_server *c, int layer, const float **y, int32_t *row, const float *x,
-                       const int32_t *ids, int n, const bool *mine, err_ctx *err);
+                       const int32_t *ids, int n, const bool *by_cpu, err_ctx *err);
 
 typedef struct expert_server_stats {
     uint64_t tokens, questions;          /* of single tokens, as everything here */

@@ -2,7 +2,7 @@
  *
  * In RAM: the mail, the vectors of a prompt's slots, and what the CPU's experts work in. In VRAM:
  * the tables that tell the device where experts are, and room for slabs that are fetched. For each
- * layer that asks it keeps the arguments of its launches (expert_server_split). What happens when a
+ * layer that asks it keeps the arguments of its launches (expert_server_args). What happens when a
  * question comes is in expert_server.c. */
 #include "engine/gpu/expert_server_internal.h"
 
@@ -92,13 +92,13 @@ static uint64_t choose_pad(expert_server *c, const weights_gpu *w)
 static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, int l)
 {
     gpu_predict next = { .norm = w->layers[l].experts_norm };
-    if (l + 1 >= c->n_layer || !c->split[l].slabs || !c->split[l + 1].slabs ||
+    if (l + 1 >= c->n_layer || !c->args[l].slabs || !c->args[l + 1].slabs ||
         !gpu_prediction_fits(w->layers[l + 1].router.type))
         return next;
     next.router = w->layers[l + 1].router;
     next.rule = weights_gpu_rule(&c->m->hp.router, w->layers[l + 1].choice_bias);
     next.next_norm = w->layers[l + 1].router_norm;
-    next.hot = c->split[l + 1].hot;
+    next.hot = c->args[l + 1].hot;
     return next;
 }
 
@@ -106,21 +106,21 @@ static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, i
 static int make_split(expert_server *c, const vram_parts *v, int32_t *map, int l, err_ctx *err)
 {
     const int n_expert = c->m->hp.n_expert, n_hot = c->p->hot[l];
-    const int32_t *hot = c->places ? vram_cache_map(c->places, l) : NULL;
+    const int32_t *hot = c->cache ? vram_cache_map(c->cache, l) : NULL;
     int rc = 0;
-    if (!c->places && n_hot > 0) {
+    if (!c->cache && n_hot > 0) {
         int32_t *own = v->hot + (size_t)l * (size_t)n_expert;
         for (int e = 0; e < n_expert; e++) map[e] = e < n_hot ? e : -1;
         rc = gpu_write(c->g, own, map, (size_t)n_expert * sizeof *map, err);
         hot = own;
     }
     const uint64_t *table = c->s.pad_bytes > 0 ? expert_store_table(c->store, l) : NULL;
-    const uint64_t *kept = c->places ? vram_cache_slabs(c->places, l) : NULL;
+    const uint64_t *kept = c->cache ? vram_cache_slabs(c->cache, l) : NULL;
     uint64_t *own = v->slabs + (size_t)l * (size_t)n_expert * SLAB_COUNT;
     const uint64_t *slabs = kept ? kept : own;
     if (table && !kept && rc == 0)
         rc = gpu_write(c->g, own, table, table_bytes(&c->m->hp), err);
-    c->split[l] = (gpu_with_host){
+    c->args[l] = (gpu_with_host){
         .mailbox = c->mailbox, .number = v->number, .hot = hot,
         .chosen = c->log ? expert_server_log(c, l) : NULL,
         .slabs = table ? slabs : NULL, .fetch = v->fetch, .pad = v->pad,
@@ -144,7 +144,7 @@ static int make_splits(expert_server *c, const vram_parts *v, err_ctx *err)
         c->n_asking++;
         if (!c->bank) c->bank = bank;
         rc = make_split(c, v, map, l, err);
-        last = &c->split[l];
+        last = &c->args[l];
     }
     if (last) last->closes = true;
     mem_free(map);
@@ -154,11 +154,11 @@ static int make_splits(expert_server *c, const vram_parts *v, err_ctx *err)
 static void make_predictions(expert_server *c, const weights_gpu *w, const vram_parts *v)
 {
     for (int l = 0; l < c->n_layer && c->levels.can_predict; l++) {
-        gpu_with_host *split = &c->split[l];
-        if (!split->slabs) continue;
-        split->next = prediction_of(c, w, l);
-        split->prediction_layer = l;
-        split->prediction_state = v->prediction_state;
+        gpu_with_host *args = &c->args[l];
+        if (!args->slabs) continue;
+        args->next = prediction_of(c, w, l);
+        args->prediction_layer = l;
+        args->prediction_state = v->prediction_state;
     }
 }
 
@@ -216,22 +216,22 @@ static int make_ram(expert_server *c, router_ahead *ahead, bool skip_missing, er
     const model_hparams *hp = &c->m->hp;
     const ram_sizes r = ram_of(hp);
     int rc;
-    c->split = mem_array((size_t)hp->n_layer, sizeof *c->split);
+    c->args = mem_array((size_t)hp->n_layer, sizeof *c->args);
     c->layer_s = mem_zalloc((size_t)hp->n_layer * sizeof *c->layer_s);
     c->layers = mem_zalloc((size_t)hp->n_layer * sizeof *c->layers);
     c->items = mem_array((size_t)hp->n_expert, sizeof *c->items);
     c->x_storage = mem_zalloc(r.acts);
-    if (!c->split || !c->layer_s || !c->layers || !c->items || !c->x_storage)
+    if (!c->args || !c->layer_s || !c->layers || !c->items || !c->x_storage)
         return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", r.acts);
     c->slots = gpu_alloc_host(c->g, r.floats * sizeof *c->slots, err);
     if (!c->slots) return ERR_NOMEM;
-    memset(c->split, 0, (size_t)hp->n_layer * sizeof *c->split);
+    memset(c->args, 0, (size_t)hp->n_layer * sizeof *c->args);
     acts_init(&c->x, (uint8_t *)(((uintptr_t)c->x_storage + 63) / 64 * 64), PLAN_SPLIT_TOKENS,
               hp->n_embd);
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
         (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
         return rc;
-    if (c->places || c->p->vram_pad > 0) {
+    if (c->cache || c->p->vram_pad > 0) {
         c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->log) return ERR_NOMEM;
         memset(c->log, 0, (size_t)log_bytes(hp));
@@ -257,13 +257,13 @@ int expert_server_create(expert_server **out, const expert_server_parts *parts, 
     c->n_poll = gpu_polls(parts->g);
     c->m = parts->m;
     c->store = parts->store;
-    c->places = parts->places;
+    c->cache = parts->cache;
     c->o = parts->o;
     c->p = parts->p;
     c->n_layer = parts->n_layer;
     c->post = c->levels.post = *parts->post;
     c->levels.k = parts->m->hp.n_expert_used;
-    if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->places, err)) < 0 ||
+    if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->cache, err)) < 0 ||
         (rc = make_vram(c, parts->w, err)) < 0 ||
         (c->post.debug && c->s.pad_bytes > 0 &&
          (rc = postfetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->levels.pad_all,
@@ -286,7 +286,7 @@ int expert_server_create(expert_server **out, const expert_server_parts *parts, 
 void expert_server_free(expert_server *c)
 {
     if (!c) return;
-    expert_server_tell_fetches(c);
+    expert_server_log_fetches(c);
     gpu_free(c->g, c->arena);
     gpu_mailbox_free(c->g, c->mailbox);
     gpu_free_host(c->g, c->log);
@@ -300,6 +300,6 @@ void expert_server_free(expert_server *c)
     postfetch_log_free(c->notes);
     mem_free(c->layers);
     mem_free(c->layer_s);
-    mem_free(c->split);
+    mem_free(c->args);
     mem_free(c);
 }

@@ -21,7 +21,7 @@ struct expert_server {
     gpu *g;
     const model *m;
     expert_store *store;
-    vram_cache *places;
+    vram_cache *cache;
     const ops *o;
     const plan *p;
     int n_layer;                         /* of the GPU */
@@ -42,13 +42,13 @@ struct expert_server {
     int n_logged;                        /* tokens in it; 0: the places have seen all */
     int n_noted, cold_noted;             /* layers of these that they have seen, and how many of the
                                           * choices were not in VRAM */
-    bool turned;                         /* they have changed since the last token */
+    bool exchanged;                      /* they have changed since the last token */
     double *layer_s;                     /* [n_layer]: from a question to its reply, since then */
     uint32_t number;                     /* of the last question replied to */
     bool broken;                         /* a failure has been told */
     uint8_t *arena;                      /* VRAM: */
     uint8_t *fetch_table;
-    gpu_with_host *split;                /* [n_layer]; mail NULL: no experts, or all in VRAM */
+    gpu_with_host *args;                 /* [n_layer]; mail NULL: no experts, or all in VRAM */
     int n_asking;                        /* layers with mail */
     const expert_bank *bank;             /* of the first layer that asks: the others are much
                                           * alike */
@@ -59,10 +59,10 @@ struct expert_server {
 
     int layer;                           /* of the question under way */
     int n;                               /* tokens of the batch */
-    uint64_t patient_until;              /* clock; 0: nothing has been late yet */
+    uint64_t wait_until;                 /* clock; 0: nothing has been late yet */
     uint64_t token_from;                 /* clock */
     double token_s;                      /* that the last one took */
-    uint64_t not_asked;                  /* clock: the question under way had not come then */
+    uint64_t last_empty_poll;            /* clock: the question under way had not come then */
     double waited_s;                     /* of the question under way: for late slabs */
     last_fetch fetch;
     postfetch_log *notes;                /* NULL: nobody wants to know */
@@ -83,6 +83,6 @@ void expert_server_send_levels(expert_server *c);
 
 /* The device is idle: what the last token had fetched goes to the log of fetches, if there is
  * one. */
-void expert_server_tell_fetches(expert_server *c);
+void expert_server_log_fetches(expert_server *c);
 
 #endif

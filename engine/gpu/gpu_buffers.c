@@ -72,9 +72,10 @@ static void place_parts(gpu_buffers *b, mem_layout *a, const model_hparams *hp, 
 {
     const int few = min_int(n, GPU_FEW);
     for (int i = 0; i < 2; i++) b->parts[i] = mem_layout_floats(a, n, hp->n_embd);
-    b->partial_rows = mem_layout_floats(a, few, hp->n_embd);
-    b->partial_blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
-    b->beside = mem_layout_take(a, gpu_network_scratch(few, hp->n_ff_shared, hp->n_embd), 1, 1);
+    b->parallel_rows = mem_layout_floats(a, few, hp->n_embd);
+    b->parallel_blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
+    b->parallel_scratch =
+        mem_layout_take(a, gpu_network_scratch(few, hp->n_ff_shared, hp->n_embd), 1, 1);
 }
 
 /* A network beside experts whose vector is normed is an operation of its own. */
@@ -102,7 +103,7 @@ static void place_token(gpu_buffers *b, mem_layout *a, const widths *w, const mo
 {
     b->logits = mem_layout_floats(a, LOGIT_ROWS, hp->n_vocab);
     b->ids = mem_layout_take(a, (uint64_t)n, 1, sizeof *b->ids);
-    b->at = mem_layout_take(a, 1, 1, sizeof *b->at);
+    b->cursor = mem_layout_take(a, 1, 1, sizeof *b->cursor);
     b->counters = mem_layout_take(a, 1 + GPU_FEW * (uint64_t)w->n_head, 1, sizeof *b->counters);
     b->best = mem_layout_take(a, GPU_LARGEST_WORDS, 1, sizeof *b->best);
     b->bias = mem_layout_floats(a, 1, hp->n_vocab);

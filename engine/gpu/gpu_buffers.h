@@ -26,13 +26,13 @@ typedef struct gpu_buffers {
     float *parts[2];                     /* [n, n_embd] that are normed before they are added:
                                           * attention or experts, and the network beside these;
                                           * NULL where nothing is */
-    float *partial_rows;                 /* of that network, for few tokens: like rows, blocks, */
-    void *partial_blocks, *beside;       /* and scratch */
+    float *parallel_rows;                /* of that network, for few tokens: like rows, blocks, */
+    void *parallel_blocks, *parallel_scratch;      /* and scratch */
     void *experts;                       /* scratch, of networks, too */
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */
     int32_t *ids;                        /* [n] */
-    gpu_cursor *at;
+    gpu_cursor *cursor;
     uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */
     uint32_t *best;
     float *bias, *work;                  /* sampling: [n_vocab], and rounded up to blocks */

@@ -83,8 +83,8 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
         .masses = mass ? s->masses : NULL,
     };
     gpu_shortlist_make(s->g, &s->list);
-    s->top_here = r->per_temperature == 0;
-    if (s->top_here) gpu_shortlist_gather_top(s->g, &s->list, s->pairs, MAX_PAIRS, s->count);
+    s->has_top = r->per_temperature == 0;
+    if (s->has_top) gpu_shortlist_gather_top(s->g, &s->list, s->pairs, MAX_PAIRS, s->count);
     const uint64_t from = clock_ns();
     if ((rc = gpu_wait(s->g, err)) < 0) return rc;
     s->waited_s += clock_since(from);
@@ -96,8 +96,8 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
 static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err)
 {
     gpu_sampling *s = ctx;
-    if (!s->top_here || *s->count == 0 || s->pairs[0].logit != bound) {
-        s->top_here = false;
+    if (!s->has_top || *s->count == 0 || s->pairs[0].logit != bound) {
+        s->has_top = false;
         gpu_shortlist_gather(s->g, &s->list, bound, s->pairs, MAX_PAIRS, s->count);
         const int rc = gpu_wait(s->g, err);
         if (rc < 0) return rc;

@@ -11,7 +11,7 @@ typedef struct gpu_sampling {
     int n_vocab;
     uint64_t bias_version;               /* of the biases in VRAM; 0: none */
     gpu_shortlist list;                  /* of the pick under way */
-    bool top_here;                       /* ... the largest are in pairs already */
+    bool has_top;                       /* ... the largest are in pairs already */
     double waited_s;                     /* for logits and what is made of them first */
     /* page-locked */
     void *memory;

@@ -15,7 +15,7 @@
 
 /* Page-locked: what the device tells the host, and the other way round. */
 typedef struct mailbox {
-    uint64_t seen;                       /* what was picked, with its stamp */
+    uint64_t picked;                     /* what was picked, with its stamp */
     gpu_cursor cursor;                   /* on its way to the device */
 } mailbox;
 
@@ -49,7 +49,7 @@ struct gpu_session_recordings {
     recorded_token tokens[RECORDINGS];
 };
 
-enum { CHOICES_SENT, VECTORS_TAKEN, MARKS };             /* of prompts that the host computes */
+enum { CHOICES_SENT, VECTORS_TAKEN, N_EVENTS };          /* of prompts that the host computes */
 
 struct gpu_steps {
     layer_steps live, replay_table;
@@ -57,7 +57,7 @@ struct gpu_steps {
     gpu_buffers b;
     mailbox *mailbox;
     host_transfer host_transfer;
-    gpu_events *marks;                   /* NULL: the host computes nothing */
+    gpu_events *events;                  /* NULL: the host computes nothing */
     gpu_sampling sampling;
     expert_stream *banks;                /* NULL: they never pass through VRAM */
     prompt_split *split;                 /* NULL: not some of them, either */
@@ -65,19 +65,19 @@ struct gpu_steps {
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
     bool outside;                        /* some experts of layers here are not in VRAM */
-    gpu_cursor known;                    /* what the device's cursor says; token -1: not known */
+    gpu_cursor device_cursor;            /* what the device's cursor says; token -1: not known */
 
     /* the batch under way */
     int n, pos, last;
-    bool asks, watched;                  /* the host is asked; somebody watches */
+    bool has_questions, watched;         /* the host is asked; somebody watches */
     bool contract;                       /* of many tokens: experts have the contract's bits */
     gpu_input h;                         /* what router and experts of the layer read */
     gpu_expert_args experts;             /* ... and are called with */
-    gpu_input partial_in;                /* of the network beside them, for few tokens, ... */
-    gpu_network_args beside;             /* ... if it is computed while the host is asked */
+    gpu_input parallel_in;               /* of the network beside them, for few tokens, ... */
+    gpu_network_args parallel;           /* ... if it is computed while the host is asked */
     double waited_s;                     /* for the ends of single tokens, but by the sampler */
     int failed;                          /* of the host's half of a played token: the first, ... */
-    err_ctx why;                         /* ... and why */
+    err_ctx failure;                     /* ... and why */
 };
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -166,7 +166,7 @@ static void mix_attention(gpu_steps *s, int l)
         .window = window,
         .sinks = w->attn.sinks,
         .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim),
-        .cursor = b->at,
+        .cursor = b->cursor,
         .n = s->n,
         .last = s->last,
         .partial = b->partial,
@@ -249,7 +249,7 @@ static gpu_router_rule rule_of(const gpu_steps *s, int l)
  * there. */
 static bool skips_missing(const gpu_steps *s, int l)
 {
-    return s->p.skip_missing && s->n <= GPU_FEW && expert_server_layer(s->p.host, l) &&
+    return s->p.skip_missing && s->n <= GPU_FEW && expert_server_has_cold(s->p.host, l) &&
            expert_server_wanted(s->p.host, l);
 }
 
@@ -258,7 +258,7 @@ static void prefer_hot(gpu_steps *s, int l)
     const model_hparams *hp = &s->p.m->hp;
     const gpu_buffers *b = &s->b;
     const gpu_prefer args = {
-        .logits = b->router, .rule = rule_of(s, l), .hot = expert_server_split(s->p.host, l).hot,
+        .logits = b->router, .rule = rule_of(s, l), .hot = expert_server_args(s->p.host, l).hot,
         .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .ids = b->chosen,
         .gates = b->gates, .wanted = expert_server_wanted(s->p.host, l),
     };
@@ -281,11 +281,11 @@ static gpu_input experts_input(const gpu_steps *s, int l)
 
 /* ... and of the network beside them, for few tokens: nothing else uses its memory, so that it can
  * be finished early. */
-static gpu_input partial_input(const gpu_steps *s, int l)
+static gpu_input parallel_input(const gpu_steps *s, int l)
 {
     gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
-    in.rows = s->b.partial_rows;
-    in.blocks = s->b.partial_blocks;
+    in.rows = s->b.parallel_rows;
+    in.blocks = s->b.parallel_blocks;
     return in;
 }
 
@@ -300,7 +300,7 @@ static void route(void *self, int l)
     gpu_input in = normed(s, "router", w->router_norm);
     if (own) s->h = experts_input(s, l);
     else in.blocks = b->blocks;                          /* for the experts */
-    if (w->ffn_out_norm && few) s->partial_in = partial_input(s, l);
+    if (w->ffn_out_norm && few) s->parallel_in = parallel_input(s, l);
     const gpu_router_rule rule = rule_of(s, l);
     const bool later = few && (gpu_rule_can_wait(&rule) || skips_missing(s, l));
     float *keys = later && rule.sigmoid && rule.bias ? b->keys : NULL;
@@ -309,11 +309,11 @@ static void route(void *self, int l)
         .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
         .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
         .keys = keys, .sigma = b->sigma, .also = { own ? &s->h : NULL,
-                                     w->ffn_out_norm && few ? &s->partial_in : NULL },
+                                     w->ffn_out_norm && few ? &s->parallel_in : NULL },
     };
     gpu_route(s->p.g, &in, &args);
     if (!own) s->h = in;
-    s->beside.y = NULL;
+    s->parallel.y = NULL;
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
         .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
@@ -351,16 +351,16 @@ static void dense_network(gpu_steps *s, int l, float *y, bool add)
     gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
     const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* beside them: see route */
-    gpu_network(s->p.g, early ? &s->partial_in : &in, &args);
+    gpu_network(s->p.g, early ? &s->parallel_in : &in, &args);
 }
 
 /* ... or while the host computes experts. */
 static void ask_for_network(gpu_steps *s, gpu_with_host *split, int l)
 {
-    s->beside = network_of(s, l, s->b.parts[1], false);
-    s->beside.scratch = s->b.beside;
-    split->parallel_in = &s->partial_in;
-    split->parallel = &s->beside;
+    s->parallel = network_of(s, l, s->b.parts[1], false);
+    s->parallel.scratch = s->b.parallel_scratch;
+    split->parallel_in = &s->parallel_in;
+    split->parallel = &s->parallel;
 }
 
 static int experts_local(void *self, int l, err_ctx *err)
@@ -375,7 +375,7 @@ static int experts_local(void *self, int l, err_ctx *err)
 static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    gpu_with_host split = expert_server_split(s->p.host, l);
+    gpu_with_host split = expert_server_args(s->p.host, l);
     if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, &split, l);
     gpu_experts_with_host(s->p.g, &s->h, &s->experts, &split);
     return s->recording ? 0 : expert_server_serve(s->p.host, l, err);
@@ -390,7 +390,7 @@ static void send_choices(gpu_steps *s)
     gpu_copy(s->p.g, e->x, s->h.rows, n * (size_t)s->p.m->hp.n_embd * sizeof *e->x);
     gpu_copy(s->p.g, e->ids, s->b.chosen, choices * sizeof *e->ids);
     gpu_copy(s->p.g, e->gates, s->b.gates, choices * sizeof *e->gates);
-    gpu_events_record(s->p.g, s->marks, CHOICES_SENT);
+    gpu_events_record(s->p.g, s->events, CHOICES_SENT);
 }
 
 static int sums_by_host(gpu_steps *s, int l, err_ctx *err)
@@ -398,7 +398,7 @@ static int sums_by_host(gpu_steps *s, int l, err_ctx *err)
     const size_t wide = (size_t)s->n * (size_t)s->p.m->hp.n_embd * sizeof(float);
     const host_transfer *e = &s->host_transfer;
     int rc;
-    if ((rc = gpu_events_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
+    if ((rc = gpu_events_wait(s->p.g, s->events, CHOICES_SENT, err)) < 0 ||
         (rc = expert_server_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
         return rc;
     gpu_copy(s->p.g, s->b.sums, e->sums, wide);
@@ -413,16 +413,16 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
     const float *cold;
     gpu *g = s->p.g;
     gpu_experts_partial_begin(g, &s->h, &s->experts, hot);
-    int rc = gpu_events_wait(g, s->marks, CHOICES_SENT, err);
+    int rc = gpu_events_wait(g, s->events, CHOICES_SENT, err);
     for (int done = 0; done < s->n && rc == 0;) {
         const int n = min_int(s->n - done, EXPERT_SERVER_TOKENS);
         const size_t at = (size_t)done;
         /* vectors of these tokens come to where those of the ones before are */
-        if (done > 0 && (rc = gpu_events_wait(g, s->marks, VECTORS_TAKEN, err)) < 0) return rc;
+        if (done > 0 && (rc = gpu_events_wait(g, s->events, VECTORS_TAKEN, err)) < 0) return rc;
         rc = expert_server_cold(s->p.host, l, &cold, e->x + at * n_embd, e->ids + at * k, n, err);
         if (rc < 0) return rc;
         gpu_experts_partial_end(g, &s->h, &s->experts, hot, s->b.sums, cold, done, n);
-        gpu_events_record(g, s->marks, VECTORS_TAKEN);
+        gpu_events_record(g, s->events, VECTORS_TAKEN);
         done += n;
     }
     return rc;
@@ -452,8 +452,8 @@ static int experts_split(void *self, int l, err_ctx *err)
     const host_transfer *e = &s->host_transfer;
     int rc;
     send_choices(s);
-    if ((rc = prompt_split_look(s->split, err)) < 0 ||
-        (rc = gpu_events_wait(s->p.g, s->marks, CHOICES_SENT, err)) < 0 ||
+    if ((rc = prompt_split_poll(s->split, err)) < 0 ||
+        (rc = gpu_events_wait(s->p.g, s->events, CHOICES_SENT, err)) < 0 ||
         (rc = prompt_split_run(s->split, l, &s->h, &s->experts, e->x, e->ids, err)) < 0)
         return rc;
     return rc > 0 ? 0 : chosen_by_host(s, l, err);
@@ -473,7 +473,7 @@ static void join(void *self, int l)
     const layer_weights_gpu *w = &s->p.w->layers[l];
     float *const *parts = s->b.parts;
     if (!w->ffn_out_norm) return;
-    if (!s->beside.y) dense_network(s, l, parts[1], false);
+    if (!s->parallel.y) dense_network(s, l, parts[1], false);
     const gpu_normed a = {
         .x = s->b.x, .part = { parts[0], parts[1] },
         .part_gain = { w->experts_out_norm, w->shared_out_norm }, .gain = w->ffn_out_norm,
@@ -488,8 +488,8 @@ static void join(void *self, int l)
  * the last cursor, a batch for its ids, a played token for the one before (forward_take). */
 static void set_cursor(gpu_steps *s, int pos, int32_t token)
 {
-    s->known = s->mailbox->cursor = (gpu_cursor){ pos, token };
-    gpu_copy(s->p.g, s->b.at, &s->mailbox->cursor, sizeof s->mailbox->cursor);
+    s->device_cursor = s->mailbox->cursor = (gpu_cursor){ pos, token };
+    gpu_copy(s->p.g, s->b.cursor, &s->mailbox->cursor, sizeof s->mailbox->cursor);
 }
 
 /* Whether the device's experts follow the contract, so that it does not show who computed which.
@@ -508,7 +508,7 @@ static void take_batch(gpu_steps *s, const batch *b)
     s->pos = b->pos;
     s->last = b->last;
     s->watched = b->watch != NULL;
-    s->asks = false;
+    s->has_questions = false;
     s->failed = 0;
 }
 
@@ -528,14 +528,14 @@ static int begin(void *self, const batch *b, err_ctx *err)
         expert_server_prompt_begin(s->p.host);
     if (b->n > GPU_FEW && b->strategy == PROMPT_SPLIT) prompt_split_begin(s->split);
     if (s->p.host && b->n <= GPU_FEW && !s->recording) {
-        if ((rc = expert_server_turn(s->p.host, err)) < 0) return rc;
-        s->asks = true;
+        if ((rc = expert_server_prepare(s->p.host, err)) < 0) return rc;
+        s->has_questions = true;
         expert_server_begin(s->p.host, b->n);
     }
-    gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.at->token, b->n);
+    gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.cursor->token, b->n);
     for (int i = 0; i < rope->n_table; i++)
         gpu_rope_table(s->p.g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
-                       rope->magnitude[i], rope->dim[i] / 2, s->b.at, b->n);
+                       rope->magnitude[i], rope->dim[i] / 2, s->b.cursor, b->n);
     return 0;
 }
 
@@ -544,8 +544,8 @@ static int end(void *self, err_ctx *err)
     gpu_steps *s = self;
     (void)err;
     if (s->recording) return 0;
-    if (s->asks) expert_server_end(s->p.host);
-    s->asks = false;
+    if (s->has_questions) expert_server_end(s->p.host);
+    s->has_questions = false;
     return 0;
 }
 
@@ -583,8 +583,8 @@ int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
 {
     err_ctx first;
     const int failed = gpu_wait(s->p.g, &first);
-    if (s->asks) expert_server_end(s->p.host);
-    s->asks = false;
+    if (s->has_questions) expert_server_end(s->p.host);
+    s->has_questions = false;
     if (failed == 0) return rc;
     if (err) *err = first;
     return failed;
@@ -633,7 +633,7 @@ int gpu_steps_reach(int pos)
     return last;
 }
 
-static int token_now(const gpu_steps *s)
+static int recording_index(const gpu_steps *s)
 {
     if (s->profiling) return WATCHED;
     if (!s->p.host) return 0;
@@ -642,12 +642,12 @@ static int token_now(const gpu_steps *s)
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
 {
-    return s->recordings->tokens[token_now(s)].last == gpu_steps_reach(pos);
+    return s->recordings->tokens[recording_index(s)].last == gpu_steps_reach(pos);
 }
 
 bool gpu_steps_wants_recording(const gpu_steps *s, int pos)
 {
-    const recorded_token *t = &s->recordings->tokens[token_now(s)];
+    const recorded_token *t = &s->recordings->tokens[recording_index(s)];
     const bool refused = t->refused >= 0 && pos >= t->refused && pos - t->refused < RETRY_TOKENS;
     return t->last != gpu_steps_reach(pos) && !refused;
 }
@@ -661,18 +661,18 @@ int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
 
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
-    recorded_token *t = &s->recordings->tokens[token_now(s)];
-    err_ctx why = { 0 };
+    recorded_token *t = &s->recordings->tokens[recording_index(s)];
+    err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_token(s);
-    const int rc = gpu_record_end(t->r, s->p.g, &why);
+    const int rc = gpu_record_end(t->r, s->p.g, &failure);
     t->last = rc == 0 ? gpu_steps_reach(pos) : 0;
     t->refused = rc == ERR_NOMEM ? pos : -1;
     if (rc == ERR_NOMEM && !s->refusal_logged) {
-        log_line("%s: tokens are computed without a recording, which is slower", why.msg);
+        log_line("%s: tokens are computed without a recording, which is slower", failure.msg);
         s->refusal_logged = true;
     } else if (rc < 0 && err) {
-        *err = why;
+        *err = failure;
     }
     return rc == ERR_NOMEM ? 0 : rc;
 }
@@ -682,50 +682,52 @@ void gpu_steps_end_token(gpu_steps *s)
     const gpu_buffers *b = &s->b;
     if (s->p.head) {
         run_head(s, b->x, 1);
-        gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->at, &s->mailbox->seen, b->best,
+        gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->cursor, &s->mailbox->picked, b->best,
                     &b->counters[0]);
     } else {
         send_vectors(s);
     }
-    gpu_advance(s->p.g, b->at, 1);
+    gpu_advance(s->p.g, b->cursor, 1);
 }
 
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
 {
     const int rc = gpu_steps_wait(s, err);
     if (rc < 0) return rc;
-    *next = (int32_t)(uint32_t)s->mailbox->seen;
-    s->known = (gpu_cursor){ pos + 1, *next };
+    *next = (int32_t)(uint32_t)s->mailbox->picked;
+    s->device_cursor = (gpu_cursor){ pos + 1, *next };
     return 0;
 }
 
 /* ---- the host's half of a played token ------------------------------------------------------- */
 
-static int play(void *self, const batch *b, err_ctx *err)
+static int replay_begin(void *self, const batch *b, err_ctx *err)
 {
     gpu_steps *s = self;
     take_batch(s, b);
     if (s->p.host) {
-        const int rc = expert_server_turn(s->p.host, err);
+        const int rc = expert_server_prepare(s->p.host, err);
         if (rc < 0) return rc;
     }
-    s->asks = s->p.host != NULL;
-    if (s->known.pos != b->pos || s->known.token != b->ids[0]) set_cursor(s, b->pos, b->ids[0]);
-    s->known.token = -1;
-    gpu_replay(s->p.g, s->recordings->tokens[token_now(s)].r);
-    if (s->asks) expert_server_begin(s->p.host, 1);      /* threads wake up while the first layer
+    s->has_questions = s->p.host != NULL;
+    if (s->device_cursor.pos != b->pos || s->device_cursor.token != b->ids[0])
+        set_cursor(s, b->pos, b->ids[0]);
+    s->device_cursor.token = -1;
+    gpu_replay(s->p.g, s->recordings->tokens[recording_index(s)].r);
+    if (s->has_questions)
+        expert_server_begin(s->p.host, 1); /* threads wake up while the first layer
                                                           * mixes */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
     return 0;
 }
 
-static void nothing(void *self, int l)
+static void no_step(void *self, int l)
 {
     (void)self;
     (void)l;
 }
 
-static int nothing_to_do(void *self, int l, err_ctx *err)
+static int no_experts(void *self, int l, err_ctx *err)
 {
     (void)self;
     (void)l;
@@ -733,26 +735,26 @@ static int nothing_to_do(void *self, int l, err_ctx *err)
     return 0;
 }
 
-static int serve(void *self, int l, err_ctx *err)
+static int replay_experts(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     (void)err;
     if (s->failed < 0 && !gpu_alive(s->p.g)) return 0;   /* nobody asks any more */
-    const int rc = expert_server_serve(s->p.host, l, s->failed < 0 ? NULL : &s->why);
+    const int rc = expert_server_serve(s->p.host, l, s->failed < 0 ? NULL : &s->failure);
     if (s->failed == 0) s->failed = rc;
     return 0;
 }
 
-static int end_played(void *self, err_ctx *err)
+static int replay_end(void *self, err_ctx *err)
 {
     gpu_steps *s = self;
-    if (s->asks) expert_server_end(s->p.host);
-    s->asks = false;
-    if (s->failed < 0 && err) *err = s->why;
+    if (s->has_questions) expert_server_end(s->p.host);
+    s->has_questions = false;
+    if (s->failed < 0 && err) *err = s->failure;
     return s->failed;
 }
 
-static int copy_to_host_played(void *self, const float **x, err_ctx *err)
+static int copy_replayed(void *self, const float **x, err_ctx *err)
 {
     gpu_steps *s = self;
     *x = s->host_transfer.x;
@@ -772,7 +774,7 @@ void gpu_steps_profile_end(gpu_steps *s)
     gpu_profile_end(s->p.g);
     s->profiling = false;
     s->recordings->tokens[WATCHED].last = 0;
-    s->known.token = -1;
+    s->device_cursor.token = -1;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -832,7 +834,7 @@ static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 {
     const model_hparams *hp = &s->p.m->hp;
     if (s->p.host) {
-        const int rc = gpu_events_create(&s->marks, s->p.g, MARKS, err);
+        const int rc = gpu_events_create(&s->events, s->p.g, N_EVENTS, err);
         if (rc < 0) return rc;
     }
     if (!s->p.host && s->p.head) return 0;
@@ -848,7 +850,7 @@ static int make_banks(gpu_steps *s, err_ctx *err)
     expert_banks here = s->p.m->experts;
     if (!s->p.host || s->p.p->stage_parts == 0) return 0;
     here.n_layer = s->p.n_layer;
-    const int rc = expert_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.places, s->p.p,
+    const int rc = expert_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.cache, s->p.p,
                                         err);
     if (rc < 0 || s->p.p->split_from == INT_MAX || !expert_stream_can_pick(s->banks)) return rc;
     return prompt_split_create(&s->split, s->p.g, s->p.m, s->p.host, s->banks, s->p.p, err);
@@ -858,7 +860,8 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
 {
     const gpu_parts *p = &s->p;
     int rc;
-    for (int l = 0; l < p->n_layer && p->host; l++) s->outside |= expert_server_layer(p->host, l);
+    for (int l = 0; l < p->n_layer && p->host; l++)
+        s->outside |= expert_server_has_cold(p->host, l);
     if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
     s->mailbox = gpu_alloc_host(p->g, sizeof *s->mailbox, err);
     if (!s->mailbox) return ERR_NOMEM;
@@ -877,7 +880,7 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
     s->p = *parts;
-    s->known.token = -1;
+    s->device_cursor.token = -1;
     s->live = (layer_steps){
         .self = s, .begin = begin, .mix = mix, .route = route, .experts_local = experts_local,
         .experts_asked = experts_asked, .experts_by_host = experts_by_host,
@@ -885,9 +888,9 @@ int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx
         .end = end, .copy_to_host = copy_to_host, .logits = logits,
     };
     s->replay_table = (layer_steps){
-        .self = s, .begin = play, .mix = note_written, .route = nothing,
-        .experts_local = nothing_to_do, .experts_asked = serve, .join = nothing,
-        .end = end_played, .copy_to_host = copy_to_host_played, .logits = logits,
+        .self = s, .begin = replay_begin, .mix = note_written, .route = no_step,
+        .experts_local = no_experts, .experts_asked = replay_experts, .join = no_step,
+        .end = replay_end, .copy_to_host = copy_replayed, .logits = logits,
     };
     const int rc = make_all(s, chunk, err);
     if (rc < 0) {
@@ -904,30 +907,30 @@ void gpu_steps_free(gpu_steps *s)
     prompt_split_free(s->split);
     expert_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
-    gpu_events_free(s->marks);
+    gpu_events_free(s->events);
     if (s->host_transfer.memory) gpu_free_host(s->p.g, s->host_transfer.memory);
     if (s->mailbox) gpu_free_host(s->p.g, s->mailbox);
     gpu_buffers_release(&s->b, s->p.g);
     mem_free(s);
 }
 
-int gpu_seat_create(gpu_session_recordings **out, state *st, err_ctx *err)
+int gpu_session_recordings_create(gpu_session_recordings **out, state *st, err_ctx *err)
 {
     gpu_session_recordings *s = mem_zalloc(sizeof *s);
     int rc = 0;
     *out = NULL;
-    if (!s) return err_set(err, ERR_NOMEM, "a seat: %zu bytes", sizeof *s);
+    if (!s) return err_set(err, ERR_NOMEM, "session recordings: %zu bytes", sizeof *s);
     s->st = st;
     for (int i = 0; i < RECORDINGS && rc == 0; i++) {
         s->tokens[i].refused = -1;
         rc = gpu_recording_create(&s->tokens[i].r, err);
     }
     if (rc == 0) *out = s;
-    else gpu_seat_free(s);
+    else gpu_session_recordings_free(s);
     return rc;
 }
 
-void gpu_seat_free(gpu_session_recordings *s)
+void gpu_session_recordings_free(gpu_session_recordings *s)
 {
     if (!s) return;
     for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
@@ -940,4 +943,4 @@ void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings)
 }
 
 const layer_steps *gpu_steps_live(const gpu_steps *s) { return &s->live; }
-const layer_steps *gpu_steps_played(const gpu_steps *s) { return &s->replay_table; }
+const layer_steps *gpu_steps_replay(const gpu_steps *s) { return &s->replay_table; }

@@ -28,7 +28,7 @@ typedef struct gpu_parts {
     /* where the experts outside VRAM are; all NULL: there are none */
     expert_server *host;
     expert_store *store;
-    vram_cache *places;                  /* NULL: what is in VRAM stays there */
+    vram_cache *cache;                   /* NULL: what is in VRAM stays there */
     const plan *p;
     bool skip_missing;                   /* only with places: engine.h */
     bool contract;                       /* all prompts' experts have the contract's bits, not only
@@ -47,8 +47,8 @@ uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* of page-lock
 /* What belongs to one of the sessions that use these steps in turn: its state, borrowed, and
  * recordings of its tokens. */
 typedef struct gpu_session_recordings gpu_session_recordings;
-int gpu_seat_create(gpu_session_recordings **out, state *st, err_ctx *err);
-void gpu_seat_free(gpu_session_recordings *s);  /* NULL is fine */
+int gpu_session_recordings_create(gpu_session_recordings **out, state *st, err_ctx *err);
+void gpu_session_recordings_free(gpu_session_recordings *s);  /* NULL is fine */
 /* All that follows is of this session; first of all, and between batches. */
 void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings);
 
@@ -58,7 +58,7 @@ const layer_steps *gpu_steps_live(const gpu_steps *s);
 
 /* The host's half of a recorded token, from playing it to its end. After a failure, later questions
  * get an empty reply, so that the device can finish, and end returns the failure. */
-const layer_steps *gpu_steps_played(const gpu_steps *s);
+const layer_steps *gpu_steps_replay(const gpu_steps *s);
 
 /* How experts that are not in VRAM are computed for a batch of n tokens, more than GPU_FEW: as the
  * plan says, where there is what it takes. */

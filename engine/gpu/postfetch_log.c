@@ -68,7 +68,7 @@ void postfetch_log_note(postfetch_log *f, int layer, const gpu_mailbox *mailbox)
     memcpy(note->by_host, mailbox->by_host, n);
 }
 
-void postfetch_log_took(postfetch_log *f, int layer, double seconds)
+void postfetch_log_time(postfetch_log *f, int layer, double seconds)
 {
     f->notes[layer].s = seconds;
 }
@@ -109,7 +109,7 @@ static void tell_layer(const postfetch_log *f, int layer, const fetch_note *note
     log_line("post-fetch: layer %d, %.3f ms%s", layer, note->s * 1e3, rest.text);
 }
 
-void postfetch_log_tell(postfetch_log *f)
+void postfetch_log_write(postfetch_log *f)
 {
     for (int l = 0; l < f->n_layer; l++) {
         if (f->notes[l].n > 0) tell_layer(f, l, &f->notes[l]);

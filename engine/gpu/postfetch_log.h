@@ -18,7 +18,7 @@ void postfetch_log_free(postfetch_log *f);  /* NULL is fine; tells nothing */
 
 /* A question of one token, before its reply; and how long the fetching took, when that is known. */
 void postfetch_log_note(postfetch_log *f, int layer, const gpu_mailbox *mailbox);
-void postfetch_log_took(postfetch_log *f, int layer, double seconds);
+void postfetch_log_time(postfetch_log *f, int layer, double seconds);
 
 /* A line of the log for each layer that was noted since:
  *
@@ -27,6 +27,6 @@ void postfetch_log_took(postfetch_log *f, int layer, double seconds);
  *
  * Offsets are those of the slabs' rooms in the pad; a room is a little larger than its slab. The
  * time is that of all together. */
-void postfetch_log_tell(postfetch_log *f);
+void postfetch_log_write(postfetch_log *f);
 
 #endif

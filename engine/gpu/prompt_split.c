@@ -24,7 +24,7 @@ struct prompt_split {
     expert_stream *banks;
     split_speeds plan, rate;             /* what was expected, and what is now */
     int32_t *counts, *list;              /* [n_expert] */
-    bool *there, *picked, *mine;         /* [n_expert] */
+    bool *hot, *picked, *by_cpu;         /* [n_expert] */
     int32_t *row;                        /* [PLAN_SPLIT_TOKENS * k] page-locked */
     double sent_bytes;                   /* of the last layer; 0: nothing to look at */
     uint64_t sent_from, cores_end;       /* clock */
@@ -43,7 +43,7 @@ static split_speeds speeds_of(const speeds *r)
                            .gpu = r->gpu_macs * PLAN_CONTRACT_SPEED };
 }
 
-int prompt_split_look(prompt_split *e, err_ctx *err)
+int prompt_split_poll(prompt_split *e, err_ctx *err)
 {
     const uint64_t from = clock_ns();
     const int rc = expert_stream_arrived(e->banks, err);
@@ -66,26 +66,26 @@ static void count_slots(prompt_split *e, const int32_t *ids, int n_slot)
     for (int i = 0; i < n_slot; i++) e->counts[ids[i]]++;
 }
 
-/* Fills picked and mine. Returns how many are picked. */
-static int share_out(prompt_split *e, split_layer *l)
+/* Fills picked and by_cpu. Returns how many are picked. */
+static int divide(prompt_split *e, split_layer *l)
 {
     const int n_expert = e->m->hp.n_expert;
-    const int n = split_border_sort(e->list, e->counts, e->there, n_expert);
-    int n_there = 0;
+    const int n = split_border_sort(e->list, e->counts, e->hot, n_expert);
+    int n_hot = 0;
     for (int i = 0; i < n_expert; i++) {
-        if (!e->there[i] || e->counts[i] == 0) continue;
+        if (!e->hot[i] || e->counts[i] == 0) continue;
         l->there += e->counts[i];
-        n_there++;
+        n_hot++;
     }
     const int border = split_border_of(l, &e->rate, e->list, e->counts, n);
     memset(e->picked, 0, (size_t)n_expert * sizeof *e->picked);
-    memset(e->mine, 0, (size_t)n_expert * sizeof *e->mine);
-    for (int i = 0; i < n; i++) (i < border ? e->picked : e->mine)[e->list[i]] = true;
+    memset(e->by_cpu, 0, (size_t)n_expert * sizeof *e->by_cpu);
+    for (int i = 0; i < n; i++) (i < border ? e->picked : e->by_cpu)[e->list[i]] = true;
     split_border_rested(&e->rate, &e->plan, border == 0, border == n);
     if (border == 0) return 0;
     e->s.layers++;
-    e->s.there += (uint64_t)n_there;
-    e->s.there_slots += (uint64_t)l->there;
+    e->s.hot += (uint64_t)n_hot;
+    e->s.hot_slots += (uint64_t)l->there;
     e->s.sent += (uint64_t)border;
     e->s.by_cores += (uint64_t)(n - border);
     for (int i = 0; i < n; i++)
@@ -105,11 +105,11 @@ int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args 
         .most_slots = (int64_t)EXPERT_SERVER_TOKENS * hp->n_expert_used,
     };
     const float *cold;
-    int n_mine = 0;
+    int n_by_cpu = 0;
 
     count_slots(e, ids, n_slot);
-    expert_stream_in_vram(e->banks, layer, a, e->there);
-    const int n_sent = share_out(e, &l);
+    expert_stream_in_vram(e->banks, layer, a, e->hot);
+    const int n_sent = divide(e, &l);
     if (n_sent == 0) return 0;
     e->sent_bytes = n_sent * l.bytes;
     e->s.sent_bytes += (uint64_t)e->sent_bytes;
@@ -119,17 +119,17 @@ int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args 
     if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
 
     const uint64_t from = clock_ns();
-    const int rc = expert_server_some(e->host, layer, &cold, e->row, x, ids, n, e->mine, err);
+    const int rc = expert_server_some(e->host, layer, &cold, e->row, x, ids, n, e->by_cpu, err);
     if (rc < 0) return rc;
     e->cores_end = clock_ns();
     const double cores_s = (double)(e->cores_end - from) * 1e-9;
     double slots = 0;
     for (int i = 0; i < hp->n_expert; i++) {
-        if (!e->mine[i]) continue;
+        if (!e->by_cpu[i]) continue;
         slots += e->counts[i];
-        n_mine++;
+        n_by_cpu++;
     }
-    split_border_saw_cores(&e->rate, &l, n_mine, slots, cores_s);
+    split_border_saw_cores(&e->rate, &l, n_by_cpu, slots, cores_s);
     e->s.cores_s += cores_s;
     if (!all) gpu_experts_join(e->g, in, a, cold, e->row);
     return 1;
@@ -157,10 +157,10 @@ int prompt_split_create(prompt_split **out, gpu *g, const model *m, expert_serve
     e->rate = e->plan;
     e->counts = mem_array(n, sizeof *e->counts);
     e->list = mem_array(n, sizeof *e->list);
-    e->there = mem_array(n, sizeof *e->there);
+    e->hot = mem_array(n, sizeof *e->hot);
     e->picked = mem_array(n, sizeof *e->picked);
-    e->mine = mem_array(n, sizeof *e->mine);
-    const bool lists = e->counts && e->list && e->there && e->picked && e->mine;
+    e->by_cpu = mem_array(n, sizeof *e->by_cpu);
+    const bool lists = e->counts && e->list && e->hot && e->picked && e->by_cpu;
     if (!lists) err_set(err, ERR_NOMEM, "experts of prompts: %zu experts", n);
     else e->row = gpu_alloc_host(g, prompt_split_bytes(m), err);
     if (!e->row) {
@@ -175,9 +175,9 @@ void prompt_split_free(prompt_split *e)
 {
     if (!e) return;
     gpu_free_host(e->g, e->row);
-    mem_free(e->mine);
+    mem_free(e->by_cpu);
     mem_free(e->picked);
-    mem_free(e->there);
+    mem_free(e->hot);
     mem_free(e->list);
     mem_free(e->counts);
     mem_free(e);

@@ -25,7 +25,7 @@ void prompt_split_begin(prompt_split *e);        /* a batch */
 
 /* When the operations up to a layer's choices have been called, before these are waited for: looks
  * when the bus was done with the layer before. */
-int prompt_split_look(prompt_split *e, err_ctx *err);
+int prompt_split_poll(prompt_split *e, err_ctx *err);
 
 /* All experts of a layer, and the sum: x [n, n_embd] the normed vectors and ids [n, k] are complete
  * in RAM. Returns 1; 0 if the bus would be of no use in this layer, and nothing has been done;
@@ -36,13 +36,13 @@ int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args 
 /* What has become of the experts of such prompts since the last reset. */
 typedef struct prompt_split_stats {
     uint64_t layers;                     /* times a layer was computed so */
-    uint64_t there, sent, by_cores;      /* experts in use, by who computed them: in VRAM already,
+    uint64_t hot, sent, by_cores;        /* experts in use, by who computed them: in VRAM already,
                                           * over the bus, by the cores */
-    uint64_t there_slots, sent_slots, core_slots;
+    uint64_t hot_slots, sent_slots, core_slots;
     uint64_t sent_bytes;
     double cores_s;                      /* the cores' time */
     double late_s;                       /* the bus ended this much later; */
-    double early_s;                      /* see prompt_split_look: less than this much earlier */
+    double early_s;                      /* see prompt_split_poll: less than this much earlier */
 } prompt_split_stats;
 prompt_split_stats prompt_split_counts(const prompt_split *e);
 void prompt_split_reset_counts(prompt_split *e);

@@ -299,6 +299,6 @@ void host_steps_free(host_steps *s)
     mem_free(s);
 }
 
-void host_steps_turn_to(host_steps *s, state *st) { s->b.st = st; }
+void host_steps_select(host_steps *s, state *st) { s->b.st = st; }
 
-const layer_steps *host_steps_face(const host_steps *s) { return &s->face; }
+const layer_steps *host_steps_table(const host_steps *s) { return &s->face; }

@@ -29,8 +29,8 @@ uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT
 
 /* All that follows is of the session with this state, whose layers here are in RAM; first of all,
  * and between batches. */
-void host_steps_turn_to(host_steps *s, state *st);
+void host_steps_select(host_steps *s, state *st);
 
-const layer_steps *host_steps_face(const host_steps *s);
+const layer_steps *host_steps_table(const host_steps *s);
 
 #endif

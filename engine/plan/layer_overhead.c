@@ -128,14 +128,16 @@ static int record_chain(layer_bench *b, int chain, err_ctx *err)
         (void)live->experts_local(live->self, l, NULL);
         live->join(live->self, l);
     }
-    return gpu_steps_record_end(b->s, 0, err);
+    const int ended = gpu_steps_record_end(b->s, 0, err);
+    if (ended < 0 || gpu_steps_is_recorded(b->s, 0)) return ended;
+    return err_set(err, ERR_NOMEM, "measuring: VRAM is too small for a recording");
 }
 
 static int play_once(double *seconds, layer_bench *b, err_ctx *err)
 {
     const int32_t id = 0;
     const batch one = { .ids = &id, .n = 1 };
-    const layer_steps *replay_table = gpu_steps_played(b->s);
+    const layer_steps *replay_table = gpu_steps_replay(b->s);
     const uint64_t from = clock_ns();
     int rc = replay_table->begin(replay_table->self, &one, err);
     if (rc == 0) rc = replay_table->end(replay_table->self, err);
@@ -190,7 +192,7 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
         (rc = gpu_steps_create(&b->s, &parts, 1, err)) < 0)
         return rc;
     for (int i = 0; i < CHAINS && rc == 0; i++) {
-        rc = gpu_seat_create(&b->chains[i], b->st, err);
+        rc = gpu_session_recordings_create(&b->chains[i], b->st, err);
         if (rc == 0) rc = record_chain(b, i, err);
     }
     return rc;
@@ -198,7 +200,7 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
 
 static void free_bench(layer_bench *b)
 {
-    for (int i = 0; i < CHAINS; i++) gpu_seat_free(b->chains[i]);
+    for (int i = 0; i < CHAINS; i++) gpu_session_recordings_free(b->chains[i]);
     gpu_steps_free(b->s);
     state_free(b->st);
     mem_space_vram_free(b->vram);

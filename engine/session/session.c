@@ -205,7 +205,7 @@ static int make_before(session *s, err_ctx *err)
 /* Whether the choice of experts is another one than the model's. */
 static bool skips_missing(const session *s)
 {
-    return s->e->places && s->opt.skip_missing;
+    return s->e->cache && s->opt.skip_missing;
 }
 
 static int make_forward(session *s, err_ctx *err)
@@ -222,7 +222,7 @@ static int make_forward(session *s, err_ctx *err)
         parts.gpu = (gpu_parts){
             .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope,
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
-            .store = e->store, .places = e->places, .p = e->p,
+            .store = e->store, .cache = e->cache, .p = e->p,
             .skip_missing = skips_missing(s),
             /* whatever is decided anew, and wherever experts are, results stay */
             .contract = e->post.frozen,
@@ -251,7 +251,7 @@ static int create(session **out, engine *e, session *first, const session_option
     if (rc == 0) rc = state_create(&s->st, e->m, &so, err);
     if (rc == 0 && !first) rc = make_before(s, err);
     if (rc == 0 && !first) rc = make_forward(s, err);
-    if (rc == 0) rc = forward_seat_create(&s->recordings, s->at->f, s->st, err);
+    if (rc == 0) rc = forward_recordings_create(&s->recordings, s->at->f, s->st, err);
     if (rc == 0) *out = s;
     else session_free(s);
     return rc;
@@ -288,7 +288,7 @@ void session_free(session *s)
 {
     if (!s) return;
     if (s->at) (void)settle(s->at, NULL);
-    forward_seat_free(s->recordings);
+    forward_recordings_free(s->recordings);
     free_bench(s);
     state_free(s->st);
     mem_free(s->ids);
@@ -474,12 +474,12 @@ void session_reset_counts(session *s)
     forward_reset_split(s->at->f);
     s->at->seen.singles = s->at->seen.in_batches = 0;
     if (s->e->store) expert_store_reset_counts(s->e->store);
-    if (s->e->places) vram_cache_reset_counts(s->e->places);
+    if (s->e->cache) vram_cache_reset_counts(s->e->cache);
 }
 
 frame_table_stats session_vram_moves(const session *s)
 {
-    return s->e->places ? frame_table_counts(vram_cache_table(s->e->places))
+    return s->e->cache ? frame_table_counts(vram_cache_table(s->e->cache))
                         : (frame_table_stats){ 0 };
 }
 
@@ -500,7 +500,7 @@ static one_place place_of(const session *s, int l)
 {
     const expert_server *beside = forward_expert_server(s->at->f);
     if (l >= engine_gpu_layers(s->e)) return ALL_COLD;
-    return beside && expert_server_layer(beside, l) ? ASKED : ALL_HOT;
+    return beside && expert_server_has_cold(beside, l) ? ASKED : ALL_HOT;
 }
 
 /* Layers that ask nobody: nothing is counted there, because it follows from the tokens. */
