@@ -221,7 +221,7 @@ typedef struct header_check {
     uint64_t length;
 } header_check;
 
-static bool is_number(uint64_t *out, const char *s)
+static bool read_length(uint64_t *out, const char *s)
 {
     uint64_t n = 0;
     if (!*s) return false;
@@ -248,7 +248,7 @@ static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const ch
     }
     if (!strcasecmp(name, "Content-Length")) {
         c->n_length++;
-        c->bad |= !is_number(&c->length, value);
+        c->bad |= !read_length(&c->length, value);
     }
     if (!strcasecmp(name, "Content-Encoding"))
         c->other_coding |= strcasecmp(value, "identity") != 0;
@@ -515,6 +515,13 @@ void http_reply(http_exchange *x, int status, const char *type, const char *body
 void http_reply_json(http_exchange *x, int status, const char *json)
 {
     http_reply(x, json ? status : 500, "application/json", json, json ? strlen(json) : 0);
+}
+
+void http_reply_text(http_exchange *x, const char *type, textbuf *text)
+{
+    const bool ok = !text->failed;
+    http_reply(x, ok ? 200 : 500, type, ok ? text->ptr : NULL, ok ? text->len : 0);
+    textbuf_free(text);
 }
 
 void http_stream(http_exchange *x, int status, const char *type)

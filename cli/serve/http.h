@@ -74,6 +74,8 @@ void http_add_header(http_exchange *x, const char *name, const char *value);
 void http_reply(http_exchange *x, int status, const char *type, const char *body, size_t n);
 /* The same for JSON text; NULL: status 500 without a body. */
 void http_reply_json(http_exchange *x, int status, const char *json);
+/* The same for a text of this type, with status 200. Frees the text. */
+void http_reply_text(http_exchange *x, const char *type, textbuf *text);
 
 /* A response in pieces: the head is sent now, each write as soon as the client reads. Its headers
  * ask caches and proxies not to hold it back. */

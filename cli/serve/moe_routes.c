@@ -27,12 +27,6 @@ static void refuse(http_exchange *x, api_error_type type, const char *text)
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 
-static void reply(http_exchange *x, const textbuf *text)
-{
-    if (text->failed) refuse(x, API_BROKEN, "no memory for the answer");
-    else http_reply(x, 200, "application/json", text->ptr, text->len);
-}
-
 static void end_call(moe_call *call)
 {
     http_release(call->x);
@@ -58,8 +52,7 @@ static void reply_perf(const moe_call *call, const engine_context *ec)
     if (layers && (counts.n_layer = session_perf_layers(ec->sessions[0], layers, n_layer)) > 0)
         counts.layers = layers;
     moe_view_perf(&text, &counts);
-    reply(call->x, &text);
-    textbuf_free(&text);
+    http_reply_text(call->x, "application/json", &text);
     mem_free(layers);
 }
 
@@ -99,10 +92,9 @@ static void show_cache(void *ctx, const engine_context *ec)
             moe_view_cache(&text, engine_caches(ec->model->e),
                            ec->model->where ? ec->model->where->p.vram_experts : 0, used,
                            where, b->n_layer, b->n_expert);
-        reply(call->x, &text);
+        http_reply_text(call->x, "application/json", &text);
         mem_free(where);
     }
-    textbuf_free(&text);
     end_call(call);
 }
 
@@ -199,11 +191,10 @@ static void apply(void *ctx, const engine_context *ec)
         } else {
             if (save) save_hot_list(ec->model);
             moe_view_update(&text, &u);
-            reply(call->x, &text);
+            http_reply_text(call->x, "application/json", &text);
         }
     }
     usage_profile_free(p);
-    textbuf_free(&text);
     end_call(call);
 }
 

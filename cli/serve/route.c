@@ -36,14 +36,6 @@ static void reply_owned(http_exchange *x, char *body)
     mem_free(body);
 }
 
-/* Frees the text. */
-static void reply_text(http_exchange *x, const char *type, textbuf *text)
-{
-    http_reply(x, text->failed ? 500 : 200, type, text->failed ? "" : text->ptr,
-               text->failed ? 0 : text->len);
-    textbuf_free(text);
-}
-
 static void refuse(http_exchange *x, api_error_type type, const char *text)
 {
     error_reply_text(x, kind_of(http_path(x)), type, text);
@@ -124,7 +116,7 @@ static void reply_metrics(server_context *c, http_exchange *x, const perf_counts
     const queue_stats stats = queue_get_stats(c->queue);
     textbuf text = { 0 };
     metrics_write(&text, &stats, perf, c->counts);
-    reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &text);
+    http_reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
 /* On the engine thread, which owns the counts of experts. */
@@ -173,7 +165,7 @@ static void slots(server_context *c, http_exchange *x, int arg)
                        stats.waiting);
     }
     textbuf_str(&text, "]");
-    reply_text(x, "application/json", &text);
+    http_reply_text(x, "application/json", &text);
 }
 
 static const route routes[] = {
@@ -233,7 +225,7 @@ static bool is_local(const char *host)
 }
 
 /* True: host, with or without a port, is an IP address. */
-static bool is_number(const char *host)
+static bool is_ip_address(const char *host)
 {
     char number[INET6_ADDRSTRLEN];
     struct in6_addr a;
@@ -250,7 +242,7 @@ static bool is_number(const char *host)
  * have a name that resolves to this server (DNS rebinding). */
 static bool is_own_page(const server_context *c, const char *origin_host, const char *host)
 {
-    return host && !strcasecmp(origin_host, host) && (c->n_key > 0 || is_number(host));
+    return host && !strcasecmp(origin_host, host) && (c->n_key > 0 || is_ip_address(host));
 }
 
 static bool allows_origin(const server_context *c, const char *origin, const char *host)
