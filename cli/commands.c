@@ -34,8 +34,8 @@ static int print_help(const char *program, const char *about, const char *exampl
     printf("Usage: %s %s [options]\n%s\n", program,
            find_verb(table, n_command, "run") ? "[VERB]" : "VERB", about);
     for (int i = 0; i < n_command; i++) printf("  %-11s %s\n", table[i].name, table[i].about);
-    printf("\n%s VERB --help describes a verb; -V, --version prints version and machine.\n%s", program,
-           examples);
+    printf("\n%s VERB --help describes a verb; -V, --version prints version and machine.\n%s",
+           program, examples);
     return console_finish();
 }
 
@@ -72,8 +72,8 @@ static void on_lost_file(const char *path)
     console_lost_file(path);
 }
 
-/* Opens closed standard streams, because the next file would take their numbers. Reading and writing
- * still fail. */
+/* Opens closed standard streams, because the next file would take their numbers. Reading and
+ * writing still fail. */
 static void fill_closed_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -72,8 +72,8 @@ static const arg_spec spec = {
 
 /* ---- the prompt ---------------------------------------------------------------------------- */
 
-/* -p, then the file: joined if raw, else with an empty line in between and without the newline at the
- * end of the file. */
+/* -p, then the file: joined if raw, else with an empty line in between and without the newline
+ * at the end of the file. */
 static int read_prompt(textbuf *out, const run_options *o, const char *path, err_ctx *err)
 {
     char *text = NULL;
@@ -106,7 +106,8 @@ static void fill_request(chat_request *req, chat_message messages[2], const run_
 /* Without --ctx: room for prompt and answer. */
 static int choose_ctx(const run_options *o, size_t n_prompt, int most)
 {
-    const uint64_t want = n_prompt + (uint64_t)(o->a.most_tokens >= 0 ? o->a.most_tokens + 1 : 4096);
+    const uint64_t want =
+        n_prompt + (uint64_t)(o->a.most_tokens >= 0 ? o->a.most_tokens + 1 : 4096);
     const uint64_t ctx = want > 8192 ? want : 8192;
     return ctx < (uint64_t)most ? (int)ctx : most;
 }
@@ -444,9 +445,11 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     interrupt_hold_stop(false);
     if (rc < 0) answer_view_end(&v.shown, false);
     else code = finish(&v, &r);
-    if (o->a.perf.out && *o->a.perf.out && perf_view_save(o->a.perf.out, s, o->a.level) != 0 && code == 0)
+    if (o->a.perf.out && *o->a.perf.out && perf_view_save(o->a.perf.out, s, o->a.level) != 0 &&
+        code == 0)
         code = 1;
-    if (rc == 0 && r.stats.n_taken >= r.stats.n_prompt) prompt_cache_end(&kept, s, LEAST_NEW_TOKENS);
+    if (rc == 0 && r.stats.n_taken >= r.stats.n_prompt)
+        prompt_cache_end(&kept, s, LEAST_NEW_TOKENS);
     goto done;
 model_refused:
     code = model_handle_fail(l->path, &err);
@@ -472,8 +475,9 @@ static int check_options(const run_options *o, const char *operand)
         return 2;
     }
     if (!o->prompt && !o->file && !operand) {
-        console_error("no prompt: use -p TEXT, -f FILE or - for standard input; moe-run chat holds a "
-                      "conversation");
+        console_error(
+            "no prompt: use -p TEXT, -f FILE or - for standard input; moe-run chat holds a "
+            "conversation");
         return 2;
     }
     if (o->prompt && !*o->prompt && !o->file && !operand) {

@@ -13,8 +13,8 @@ void interrupt_install(void);            /* once, before anything below */
 bool interrupted(void);                  /* since the last interrupt_clear; from any thread */
 bool interrupt_watch(void *ctx);         /* !interrupted(), as a progress callback */
 
-/* The first n signals since interrupt_clear set the flag, the next one ends the program. Default: 1.
- * A chat allows more. */
+/* The first n signals since interrupt_clear set the flag, the next one ends the program.
+ * Default: 1. A chat allows more. */
 void interrupt_set_limit(int n);
 
 /* Clears flag and count. */
@@ -36,15 +36,15 @@ void interrupt_stop(void);
 
 /* ---- the terminal ---- */
 
-/* Saves fd's mode before the caller changes it. A signal that ends or stops the process restores it.
- * interrupt_restore_terminal does, too, and is async-signal-safe. No input is discarded. */
+/* Saves fd's mode before the caller changes it. A signal that ends or stops the process restores
+ * it. interrupt_restore_terminal does, too, and is async-signal-safe. No input is discarded. */
 void interrupt_keep_terminal(int fd);
 void interrupt_release_terminal(void);   /* restores it for the last time */
 void interrupt_restore_terminal(void);
 
 /* Waits until fd can be read: true. False: a signal came first, to any thread, or since the last
- * call; see interrupted(), interrupt_stop_asked() and interrupt_resized(). fd -1: waits for a signal
- * alone. */
+ * call; see interrupted(), interrupt_stop_asked() and interrupt_resized(). fd -1: waits for a
+ * signal alone. */
 bool interrupt_wait(int fd);
 bool interrupt_resized(void);            /* the window, since the last call; after keep_terminal */
 

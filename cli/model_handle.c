@@ -247,8 +247,8 @@ static uint64_t bytes_to_move(const placement *p)
     return p->p.vram_dense + p->p.vram_experts + (on_drive(p) ? 0 : p->p.ram_experts);
 }
 
-/* *begun: bytes were moved. All VRAM for weights is allocated before the first move, so a later lack
- * of memory is of RAM. */
+/* *begun: bytes were moved. All VRAM for weights is allocated before the first move, so a later
+ * lack of memory is of RAM. */
 static int move(model_handle *l, bool *begun, err_ctx *err)
 {
     move_bar b = { .before = 0 };

@@ -1,7 +1,8 @@
 /* model_handle.h - file, model, tokenizer, chat format and engine of a verb that computes.
  *
- * Opening reads metadata alone. When the size of the first session is known, model_handle_place reads
- * the weights and places them by the plan, with a progress bar. Messages do not name the file. */
+ * Opening reads metadata alone. When the size of the first session is known, model_handle_place
+ * reads the weights and places them by the plan, with a progress bar. Messages do not name the
+ * file. */
 #ifndef CLI_MODEL_HANDLE_H
 #define CLI_MODEL_HANDLE_H
 
@@ -31,9 +32,9 @@ typedef struct model_handle {
 /* 0, or < 0 with err filled and *out empty. */
 int model_handle_open(model_handle *out, const load_options *o, err_ctx *err);
 
-/* Plans for a session of these options and moves the weights. Fills in so->chunk, or lowers it with a
- * note if it does not fit. Plans again with less VRAM or RAM if another program takes the memory
- * meanwhile. ERR_STOPPED if interrupted(). Call it once; else model_handle_session does. */
+/* Plans for a session of these options and moves the weights. Fills in so->chunk, or lowers it
+ * with a note if it does not fit. Plans again with less VRAM or RAM if another program takes the
+ * memory meanwhile. ERR_STOPPED if interrupted(). Call it once; else model_handle_session does. */
 int model_handle_place(model_handle *l, session_options *so, err_ctx *err);
 
 /* Notes on stderr, after model_handle_place: why the GPU is not used (that there is none: once per
@@ -56,8 +57,8 @@ json_t *model_handle_slow_json(const model_handle *l);
 /* ", repacked head 615.3 MB" if the head has a copy (engine.h), else "". */
 const char *model_handle_copy_text(char *text, size_t cap, const model_handle *l);
 
-/* Uses n experts per token from now on (model_use_experts). Releases the placement; sessions must be
- * closed. After a failure only model_handle_close may be called. */
+/* Uses n experts per token from now on (model_use_experts). Releases the placement; sessions
+ * must be closed. After a failure only model_handle_close may be called. */
 int model_handle_use_experts(model_handle *l, int n, err_ctx *err);
 
 void model_handle_close(model_handle *l);            /* accepts a zeroed or half-built one */

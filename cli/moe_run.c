@@ -23,15 +23,15 @@ static const char welcome[] =
     "moe-run --help lists the verbs, moe-run run --help the options of an answer.\n";
 
 static const command ops_table[] = {
-    { "run", "Answers a prompt; the verb may be left out", cmd_run },
-    { "chat", "Holds a conversation with line editing, commands and saved chats", cmd_chat },
-    { "serve", "Serves clients of OpenAI, Anthropic and Ollama, as moe-serve does", cmd_serve },
-    { "inspect", "Prints the architecture, sizes, types and tokenizer of a GGUF file", cmd_inspect },
-    { "plan", "Prints what goes into VRAM, RAM and drive, and the expected speed", cmd_plan },
-    { "tokenize", "Converts text to token ids and back", cmd_tokenize },
-    { "render", "Converts a chat request to its prompt, and an answer to its parts", cmd_render },
-    { "models", "Lists public model files: addresses, sizes, checksums", cmd_models },
-    { "pull", "Downloads one of them", cmd_pull },
+    {"run", "Answers a prompt; the verb may be left out", cmd_run},
+    {"chat", "Holds a conversation with line editing, commands and saved chats", cmd_chat},
+    {"serve", "Serves clients of OpenAI, Anthropic and Ollama, as moe-serve does", cmd_serve},
+    {"inspect", "Prints the architecture, sizes, types and tokenizer of a GGUF file", cmd_inspect},
+    {"plan", "Prints what goes into VRAM, RAM and drive, and the expected speed", cmd_plan},
+    {"tokenize", "Converts text to token ids and back", cmd_tokenize},
+    {"render", "Converts a chat request to its prompt, and an answer to its parts", cmd_render},
+    {"models", "Lists public model files: addresses, sizes, checksums", cmd_models},
+    {"pull", "Downloads one of them", cmd_pull},
 };
 
 int main(int argc, char **argv)

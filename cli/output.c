@@ -1,8 +1,8 @@
 /* output.c - the loop around write().
  *
  * Invariant: no signal is missed while a write waits. poll() with a limit comes first, because a
- * signal just before a blocking write would not end it. Each write is at most PIPE_BUF bytes, which a
- * pipe with room takes without blocking. */
+ * signal just before a blocking write would not end it. Each write is at most PIPE_BUF bytes,
+ * which a pipe with room takes without blocking. */
 #include "cli/output.h"
 
 #include <errno.h>

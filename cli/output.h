@@ -10,8 +10,8 @@
  * ERR_IO with errno after a failed write. */
 int output_write(int fd, const void *data, size_t n);
 
-/* Opens a file for writing, truncated or new; waits for the reader of a FIFO. The descriptor, or < 0
- * as above. */
+/* Opens a file for writing, truncated or new; waits for the reader of a FIFO. The descriptor, or
+ * < 0 as above. */
 int output_open(const char *path);
 
 #endif

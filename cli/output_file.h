@@ -1,7 +1,7 @@
 /* output_file.h - output to a file that appears when it is complete, a device, a pipe or stdout.
  *
- * A file is written as NAME.part and renamed by output_file_finish; until then an older file of that
- * name stays. Devices and pipes are written directly. Zero-initialise. */
+ * A file is written as NAME.part and renamed by output_file_finish; until then an older file of
+ * that name stays. Devices and pipes are written directly. Zero-initialise. */
 #ifndef CLI_OUTPUT_FILE_H
 #define CLI_OUTPUT_FILE_H
 
@@ -19,8 +19,8 @@ typedef struct output_file {
 } output_file;
 
 int output_file_open(output_file *s, const char *path, err_ctx *err);  /* "-": standard output */
-/* A new file of that many bytes; neither it nor its .part may exist. Refuses a disk with less space.
- * output_file_finish waits until all bytes are on the disk. */
+/* A new file of that many bytes; neither it nor its .part may exist. Refuses a disk with less
+ * space. output_file_finish waits until all bytes are on the disk. */
 int output_file_open_new(output_file *s, const char *path, uint64_t bytes, err_ctx *err);
 int output_file_check_new(const char *path, err_ctx *err); /* that it does not exist */
 /* ERR_STOPPED from any of these: interrupted() while the reader was slow. */
@@ -33,8 +33,8 @@ int output_file_move_new(const char *from, const char *path);
 /* Writes a text, or JSON in one line, as a file. */
 int output_file_text(const char *path, const textbuf *b, err_ctx *err);
 int output_file_json(const char *path, const json_t *root, err_ctx *err);  /* NULL: no memory */
-/* Whether the file could be written, as an early check: 0, or the exit code after one line. NULL: no
- * file. */
+/* Whether the file could be written, as an early check: 0, or the exit code after one line.
+ * NULL: no file. */
 int output_file_check(const char *path);
 
 /* Removes an unfinished file. No-op after finish or before open. */

@@ -44,8 +44,8 @@ static int open_gpu(gpu **out, placement *p, const model *m, device_choice devic
     return 0;
 }
 
-/* The program's own memory, measured once, before the GPU's driver takes about 100 MB, which no plan
- * counts. */
+/* The program's own memory, measured once, before the GPU's driver takes about 100 MB, which no
+ * plan counts. */
 static uint64_t program_bytes(const model *m)
 {
     static uint64_t bytes;               /* set once */

@@ -1,7 +1,7 @@
 /* placement.h - the plan of a model on this machine, from its sizes and speeds.
  *
- * Speeds come from the file of measured speeds, else from a measurement of one to two seconds if the
- * plan depends on them, else they are assumed. Only --measure replaces speeds in the file. */
+ * Speeds come from the file of measured speeds, else from a measurement of one to two seconds if
+ * the plan depends on them, else they are assumed. Only --measure replaces speeds in the file. */
 #ifndef CLI_PLACEMENT_H
 #define CLI_PLACEMENT_H
 

@@ -97,9 +97,10 @@ static int report_text(const plan_job *j)
     plan_view_print(&view);
     if (j->where.note[0]) console_note("%s", j->where.note);
     if (j->experts_used)
-        console_note("--experts-used %d (the model's number: %d) changes answers; moe-run measures by "
-                     "how much when it runs the model", j->experts_used,
-                     j->l.m->own_experts_used);
+        console_note(
+            "--experts-used %d (the model's number: %d) changes answers; moe-run measures by "
+            "how much when it runs the model",
+            j->experts_used, j->l.m->own_experts_used);
     if (j->so.skip_missing) {
         const cache_cost cost = cache_cost_planned(&j->where.p);
         cache_cost_say_planned(&cost);

@@ -41,12 +41,16 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run render [-m] FILE [REQUEST.json] [options]",
-    .about = "Prints the prompt that the model gets for an OpenAI chat request, special tokens\n"
-             "included. The request is {\"messages\": [...], \"tools\": [...]}, from a file or from\n"
-             "standard input. --parse prints an answer as\n"
-             "{\"reasoning\", \"content\", \"tool_calls\", \"finished\"}.",
-    .options = options, .n_option = ARRAY_LEN(options),
-    .min_operands = 0, .max_operands = 1, .operands = "REQUEST.json",
+    .about =
+        "Prints the prompt that the model gets for an OpenAI chat request, special tokens\n"
+        "included. The request is {\"messages\": [...], \"tools\": [...]}, from a file or from\n"
+        "standard input. --parse prints an answer as\n"
+        "{\"reasoning\", \"content\", \"tool_calls\", \"finished\"}.",
+    .options = options,
+    .n_option = ARRAY_LEN(options),
+    .min_operands = 0,
+    .max_operands = 1,
+    .operands = "REQUEST.json",
 };
 
 static int no_memory(err_ctx *err)

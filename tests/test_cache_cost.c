@@ -91,7 +91,7 @@ static double cost_of(const char *args)
     said s;
     const int code = call(&s, cmd_run, args);
     const char *at = strstr(s.err, line);
-    CHECK_MSG(code == 0 && at && strstr(at, " nats a token, over the last 64 of 256 tokens"),
+    CHECK_MSG(code == 0 && at && strstr(at, " nats per token over the last 64 of 256 tokens"),
               "%s: exit code %d, expected '%s' in '%s'", args, code, line, s.err);
     const double kl = at ? strtod(at + strlen(line), NULL) : (double)NAN;
     said_free(&s);
@@ -121,6 +121,8 @@ static void keep_speeds(const model *m)
     gpu_info info;
     speeds_key key;
     err_ctx err = { 0 };
+    snprintf(path, sizeof path, "%s/moe", folder);
+    (void)mkdir(path, 0700);
     for (int i = 0; i < SPEEDS_GEMM_POINTS; i++) s.gemm_own[i] = 5e10;
     CHECK_MSG(gpu_describe(&info, 0, &err) == 0 &&
               planning_key(&key, m, 1, NULL, info.name, &err) == 0 &&
@@ -149,7 +151,7 @@ static void test_views(const char *path, uint64_t experts)
     said s;
     line_of(args, sizeof args, path, half, "--skip-missing --experts-used 3 --json");
     CHECK(call(&s, cmd_run, args) == 0);
-    CHECK_MSG(strstr(s.err, ": --experts-used 3 (the model's own: 4): KL 0.") &&
+    CHECK_MSG(strstr(s.err, ": --experts-used 3 (the model's number: 4): KL 0.") &&
               strstr(s.err, ": --skip-missing: KL 0."), "'%s'", s.err);
     CHECK_MSG(strstr(s.out, "\"skip_missing\": true, \"cache_kl\": 0."), "'%s'", s.out);
     said_free(&s);
@@ -157,7 +159,7 @@ static void test_views(const char *path, uint64_t experts)
     see(cmd_run, args, true, "\"skip_missing\": false, \"cache_kl\": null");
     snprintf(args, sizeof args, "-m %s --ctx 300 --device cuda --expert-cache %llu --skip-missing",
              path, (unsigned long long)half);
-    see(cmd_plan, args, false, "--skip-missing: other answers; moe-run measures how far off");
+    see(cmd_plan, args, false, "--skip-missing changes answers; moe-run measures by how much");
 
     /* no effect, and why */
     line_of(args, sizeof args, path, 2 * experts, "--skip-missing");

@@ -225,10 +225,10 @@ options() {
     # ---- another number of experts: the same answer in every budget, and what it costs is said
     answer now --experts-used 4
     same now all "$m --experts-used 4, the model's own"
-    said "--experts-used 4 (the model's own: 4): KL " "$m"
+    said "--experts-used 4 (the model's number: 4): KL " "$m"
     for n in $(rounds "2 7" 7); do
         answer other --experts-used $n
-        said "--experts-used $n (the model's own: 4): KL 0." "$m"
+        said "--experts-used $n (the model's number: 4): KL 0." "$m"
         for v in "$half" "$fetch"; do    # the least was found for the model's own number
             answer now --experts-used $n --vram "$v"
             same now other "$m --experts-used $n --vram $v"

@@ -88,12 +88,12 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     equal "$m -q: on stderr" "" "$(cat "$tmp/err")"
     small=$(($(least $run $few --experts-used 4) + 2))M
     for where in "" "--ram $small"; do
-        expect 0 "--experts-used 4 (the model's own: 4): KL 0 nats a token, over the last 64 of 256 tokens" $run $few -q --experts-used 4 $where
+        expect 0 "--experts-used 4 (the model's number: 4): KL 0 nats per token over the last 64 of 256 tokens" $run $few -q --experts-used 4 $where
         same out own "$m --experts-used 4 $where"
     done
     last=0
     for n in $(rounds "3 2 1" "3 1"); do # the fewer, the further off
-        expect 0 "--experts-used $n (the model's own: 4): KL 0." $run $few -q --experts-used $n
+        expect 0 "--experts-used $n (the model's number: 4): KL 0." $run $few -q --experts-used $n
         kl=$(sed -n 's/.*: KL 0\.\([0-9]*\) nats.*/\1/p' "$tmp/err" | sed 's/$/0000/; s/^\(....\).*/1\1/')
         at_least "$m: KL with $n experts" $((last + 1)) "$kl"
         last=$kl
@@ -108,7 +108,7 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     expect 0 '"experts_used": 2, "experts_used_kl": 0.' $run $few --experts-used 2 --json
     expect 0 '"experts_used": 4, "experts_used_kl": null' $run $few --json
     expect 0 "over the last 20 of 20 tokens" $run -m $m --ctx 20 -p Hello --raw -n 2 --experts-used 9
-    expect 0 "--experts-used 2 (the model's own: 4): other answers" $run plan -m $m --experts-used 2
+    expect 0 "--experts-used 2 (the model's number: 4) changes answers" $run plan -m $m --experts-used 2
     expect 0 '"experts_used":2,' $run plan -m $m --experts-used 2 --json
     refuse 1 "25 experts for a token" $run plan -m $m --experts-used 25
 done
@@ -119,7 +119,7 @@ expect 0 "--skip-missing has no effect: no GPU is used" $run $few --skip-missing
 same out own "--skip-missing"
 expect 0 '"skip_missing": true, "cache_kl": null' $run $few --skip-missing --json
 expect 0 '"skip_missing":false,' $run plan -m $tiny --json
-for x in "--skip-missing --device cpu:skip-missing has no effect" "--experts-used 2:experts-used 2 (the model's own: 4): KL "; do
+for x in "--skip-missing --device cpu:skip-missing has no effect" "--experts-used 2:experts-used 2 (the model's number: 4): KL "; do
     echo Hello | $run chat -m $tiny -n 2 ${x%%:*} >"$tmp/out" 2>"$tmp/err"
     said "${x#*:}" "chat ${x%%:*}"
 done

@@ -1,4 +1,4 @@
-/* answer_args.h - the options that run and chat share: model, chat format, sampling, memory, output.
+/* answer_args.h - options of run and chat: model, chat format, sampling, memory, output.
  *
  * Put an answer_args into the verb's options, call answer_args_init before args_parse and
  * answer_args_read after it. The verb's groups are ANSWER_GROUPS with its own rows in between. */

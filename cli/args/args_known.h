@@ -1,7 +1,7 @@
 /* args_known.h - options and variables of llama.cpp and its forks.
  *
- * An alias is another name for an option of ours. A foreign option has no counterpart: it is ignored
- * with a note if that changes no answer, else refused with advice. */
+ * An alias is another name for an option of ours. A foreign option has no counterpart: it is
+ * ignored with a note if that changes no answer, else refused with advice. */
 #ifndef CLI_ARGS_ARGS_KNOWN_H
 #define CLI_ARGS_ARGS_KNOWN_H
 

@@ -15,7 +15,7 @@
 #define FIELD(f) offsetof(engine_args, f)
 const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "model", 'm', ARG_TEXT, FIELD(model), "FILE", "MOE_MODEL", 0, 0,
-      "GGUF file, first part of a split one, or a name from moe-run models. Default: built-in demo" },
+      "GGUF file, first part of a split one, or a name of moe-run models. Default: built-in demo" },
     { "ctx", 'c', ARG_INT, FIELD(ctx), "N", "MOE_CTX", 1, INT_MAX,
       "Context in tokens, 1 to the model's limit. Default: 8192 or what the prompt needs; "
       "moe-serve: 32768" },
@@ -79,7 +79,8 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
         return 2;
     }
-    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(), .isa = a->isa,
+    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(),
+                            .isa = a->isa,
                             .exact = a->exact, .yarn_rounded = a->yarn_rounded };
     /* --isa names kernels of the CPU, so auto means the CPU */
     *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :

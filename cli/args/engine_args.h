@@ -29,8 +29,8 @@ void engine_args_init(engine_args *a);
 /* Cores of this machine, or MOE_CORES, which simulates a larger one. */
 int engine_args_cores(void);
 
-/* Fills all three; so->ctx is 0 without --ctx, and the caller sets so->n_snapshot. 0, or 2, the exit
- * code, after one line on stderr. */
+/* Fills all three; so->ctx is 0 without --ctx, and the caller sets so->n_snapshot. 0, or 2, the
+ * exit code, after one line on stderr. */
 int engine_args_read(engine_options *eo, session_options *so, device_choice *device,
                      const engine_args *a);
 

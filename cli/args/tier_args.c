@@ -1,7 +1,7 @@
 /* tier_args.c - options to the plan's wishes and to the options of post-fetch and cache.
  *
- * Limits and measured speeds choose the strategy of a prompt. Above plan_most_shared tokens that can
- * change roundings; --deterministic lets sizes alone decide. */
+ * Limits and measured speeds choose the strategy of a prompt. Above plan_most_shared tokens that
+ * can change roundings; --deterministic lets sizes alone decide. */
 #include "cli/args/tier_args.h"
 
 #include <stdlib.h>

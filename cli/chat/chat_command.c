@@ -1,8 +1,7 @@
-/* chat_command.c - moe-run chat: a conversation with a model, at a terminal or through a pipe.
+/* chat_command.c - moe-run chat: a conversation at a terminal or through a pipe.
  *
- * At a terminal nothing that goes wrong after the start ends the chat: it is said, and the prompt
- * comes back. Through a pipe, too, the next message is read, and the exit code tells of it at the
- * end. Ctrl-C stops the answer at a terminal, and the program in a pipe. */
+ * After the start, an error is printed and the next message is read; in a pipe the exit code is
+ * 1 at the end. Ctrl-C stops the answer at a terminal and the program in a pipe. */
 #include "cli/commands.h"
 
 #include <limits.h>
@@ -47,23 +46,27 @@ static const arg_group groups[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run chat [[-m] FILE] [options]",
-    .about = "A conversation with a model. /help lists the commands; Ctrl-C stops an answer,\n"
-             "Ctrl-D leaves. If standard input is not a terminal, each line of it is a message,\n"
-             "and the answers on standard output are set apart by an empty line:\n"
+    .about = "Holds a conversation. /help lists the commands, Ctrl-C stops an answer, Ctrl-D\n"
+             "leaves. If standard input is not a terminal, each line is a message, and an empty\n"
+             "line separates the answers:\n"
              "  printf 'Who was Ada Lovelace?\\nAnd her father?\\n' | moe-run chat -m model.gguf",
-    .min_operands = 0, .max_operands = 0, .operands = "",
-    .groups = groups, .n_group = ARRAY_LEN(groups),
-    .epilogue = "A line that ends in a backslash goes on in the next one; a line of \"\"\" begins "
-                "and ends a\nblock of lines. What was typed is kept in "
-                "~/.local/state/moe-run/history.\n"
-                "Exit code: 0; 1 if it could not start, or if a message or command from a pipe "
-                "failed;\n2 bad usage; 130 Ctrl-C in a pipe.",
+    .min_operands = 0,
+    .max_operands = 0,
+    .operands = "",
+    .groups = groups,
+    .n_group = ARRAY_LEN(groups),
+    .epilogue =
+        "A backslash at the end of a line continues it in the next; a line of \"\"\" begins "
+        "and ends a\nblock of lines. Typed lines are kept in "
+        "~/.local/state/moe-run/history.\n"
+        "Exit code: 0; 1 if the start failed, or a message or command from a pipe;\n"
+        "2 bad usage; 130 Ctrl-C in a pipe.",
 };
 
 enum {
     DEFAULT_CTX = 8192,
-    N_SNAPSHOT = 4,                      /* /undo and /retry go back to where a turn began */
-    INTERRUPTS = 4                       /* unheeded Ctrl-Cs before the next one ends the program */
+    N_SNAPSHOT = 4,                      /* for /undo and /retry, at the beginning of turns */
+    INTERRUPTS = 4                     /* Ctrl-Cs in a row without effect before the program ends */
 };
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -83,7 +86,7 @@ static void fill(chat_session *t, const chat_options *o)
     t->verbose = o->verbose;
 }
 
-/* Session, sampler, and what was said before. 0, or the exit code. */
+/* Session, sampler and saved conversation. 0, or the exit code. */
 static int open_session(chat_session *t, const chat_options *o)
 {
     const int most = t->l.m->hp.ctx_train;
@@ -159,7 +162,7 @@ static int take(chat_session *t, str_view text, bool block)
     return say(t, (str_view){ text.ptr + 1, text.len - 1 });
 }
 
-/* Until the input ends or the person leaves; the exit code. */
+/* Until the input ends or /quit. Returns the exit code. */
 static int converse(chat_session *t, line_input *in)
 {
     bool any_failed = false;
@@ -238,7 +241,8 @@ int cmd_chat(int argc, char **argv)
     code = open_session(&t, &o);
     if (code == 0) {
         code = run_chat(&t, in);
-        if (o.a.perf.out && *o.a.perf.out && perf_view_save(o.a.perf.out, t.s, t.perf) != 0 && code == 0)
+        if (o.a.perf.out && *o.a.perf.out && perf_view_save(o.a.perf.out, t.s, t.perf) != 0 &&
+            code == 0)
             code = 1;
     }
     sampling_close(&t.draw);

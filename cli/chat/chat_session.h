@@ -1,7 +1,7 @@
-/* chat_session.h - one interactive chat: model, session, conversation, and how answers are drawn.
+/* chat_session.h - a chat: model, session, conversation and sampler.
  *
- * chat_command.c opens it and reads messages, chat_turn.c answers one, chat_slash.c does what the
- * commands say. One thread. */
+ * chat_command.c opens it and reads messages, chat_turn.c answers one, chat_slash.c runs commands.
+ * One thread. */
 #ifndef CLI_CHAT_CHAT_SESSION_H
 #define CLI_CHAT_CHAT_SESSION_H
 
@@ -16,33 +16,32 @@
 
 typedef struct chat_session {
     model_handle l;
-    session_options room;                /* as the session was made */
+    session_options room;                /* of the session */
     session *s;
     prompt_cache kept;
     conversation conv;
-    conversation_settings set;           /* .sampling is not kept up to date: draw.options is */
-    sampling_args flags;                 /* as given; they beat what a file says */
+    conversation_settings set;           /* .sampling is set by /save alone; see draw.options */
+    sampling_args flags;                 /* options; they override a file's settings */
     bool effort_given, date_given;       /* --reasoning and --date likewise */
     sampling draw;
-    int max_tokens;                      /* of one answer; -1: no limit */
+    int max_tokens;                      /* per answer; -1: no limit */
     bool show_reasoning, verbose;
-    bool interactive;                    /* a person at a terminal, not a pipe */
+    bool interactive;                    /* at a terminal, not a pipe */
     int n_shown;                         /* answers printed so far */
     int lost;                            /* errno of standard output; 0: it works */
-    perf_level perf;                     /* what is counted */
+    perf_level perf;
     plan_watch speed;                    /* of the latest answer's first tokens */
-    bool speed_told;                     /* once is enough */
-    answer_stats last;                   /* of the latest turn; n_prompt 0: there was none */
+    bool speed_printed;                  /* its line, once per chat */
+    answer_stats last;                   /* of the latest turn; n_prompt 0: none */
     struct chat_totals {
         int n_turn;
         uint64_t n_prompt, n_reused, n_answer, prompt_ns, answer_ns;
     } total;
 } chat_session;
 
-/* Answers the open question: prints the answer and adds it to the conversation. 0 also if the
- * answer was cut short, whatever stopped it; the person was told why. < 0 with err filled: no
- * answer. A question that does not fit into the context is taken back, in other cases it stays
- * open. */
+/* Answers the open question: prints the answer and adds it to the conversation. 0 also for an
+ * answer that was cut, after a note. < 0 with err filled: no answer. A question that exceeds the
+ * context is removed, in other cases it stays open. */
 int chat_turn(chat_session *t, err_ctx *err);
 
 /* Another answer to the last question. The earlier one stays if there is none. */
@@ -58,7 +57,7 @@ int chat_count_tokens(int *out, const chat_session *t, err_ctx *err);
 
 enum { CHAT_SLASH_DONE, CHAT_SLASH_FAILED, CHAT_SLASH_QUIT };
 
-/* Does what a line that begins with a slash says, and tells the person about failures. */
+/* Runs a line that begins with a slash, and prints failures. */
 int chat_slash(chat_session *t, str_view line);
 
 /* Continues the chat in a file that /save wrote. Fails with the conversation as it was. */

@@ -1,7 +1,7 @@
-/* chat_slash.c - the commands of a chat: everything a person can type after a slash.
+/* chat_slash.c - the commands of a chat, which begin with a slash.
  *
- * Invariant: a command that fails leaves the conversation as it was. What a command has to say goes
- * to stderr: stdout carries answers only. */
+ * Invariant: a command that fails leaves the conversation unchanged. Commands print to stderr;
+ * stdout carries answers only. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* What was typed, with ~/ as a shell would have it. */
+/* Expands ~/ as a shell does. */
 static bool expand_path(char *dst, size_t cap, str_view typed)
 {
     const char *home = str_starts(typed, "~/") ? getenv("HOME") : NULL;
@@ -27,7 +27,7 @@ static bool expand_path(char *dst, size_t cap, str_view typed)
     return n > 0 && (size_t)n < cap;
 }
 
-/* A typing error must not destroy a model: only an older chat is ever overwritten. */
+/* Only a saved chat may be overwritten, so that a typing error destroys no other file. */
 static int check_older(const char *path, err_ctx *err)
 {
     static const char magic[8] = STATE_FILE_MAGIC;
@@ -41,7 +41,7 @@ static int check_older(const char *path, err_ctx *err)
     return err_set(err, ERR_IO, "is there already and is no saved chat: not overwritten");
 }
 
-/* Where a chat saved under this name goes: through links, so that they stay. */
+/* The target of path: links stay, their targets are replaced. */
 static int choose_target(char dst[PATH_MAX], const char *path, err_ctx *err)
 {
     struct stat st;
@@ -72,7 +72,7 @@ static int save(chat_session *t, const char *path, err_ctx *err)
     return rc;
 }
 
-/* The file's settings where no flag says otherwise. */
+/* The file's settings, overridden by options. */
 static sampling_args merged(const sampling_args *flags, const conversation_settings *s)
 {
     const sampler_options *o = &s->sampling;
@@ -99,8 +99,8 @@ int chat_load(chat_session *t, const char *path, err_ctx *err)
     int rc = session_load(t->s, path, &text, &len, err);
 
     if (rc < 0) return rc;
-    /* From here on the session may hold tokens that are not in the conversation. That costs time,
-     * not correctness: the next turn finds out how much of it can be used. */
+    /* The session may now hold other tokens than the conversation. The next turn reuses what
+     * fits. */
     rc = conversation_read(&conv, &set, (str_view){ text, len }, err);
     mem_free(text);
     if (rc < 0) return rc;
@@ -141,7 +141,8 @@ static int do_reset(chat_session *t, str_view arg)
 {
     (void)arg;
     conversation_reset(&t->conv);
-    console_note("forgotten%s", t->conv.n_message ? ", all but the system prompt" : "");
+    console_note("the conversation is cleared%s",
+                 t->conv.n_message ? ", except the system prompt" : "");
     return CHAT_SLASH_DONE;
 }
 
@@ -150,10 +151,10 @@ static int do_undo(chat_session *t, str_view arg)
     char left[32];
     (void)arg;
     if (!conversation_undo(&t->conv)) {
-        console_note("/undo: nothing was said yet");
+        console_note("/undo: the conversation is empty");
         return CHAT_SLASH_FAILED;
     }
-    console_note("the last exchange is dropped, %s left",
+    console_note("the last exchange is removed, %s left",
                  text_exchanges(left, sizeof left, t));
     return CHAT_SLASH_DONE;
 }
@@ -163,7 +164,7 @@ static int do_retry(chat_session *t, str_view arg)
     err_ctx err;
     (void)arg;
     if (conversation_n_question(&t->conv) == 0) {
-        console_note("/retry: nothing was said yet");
+        console_note("/retry: the conversation is empty");
         return CHAT_SLASH_FAILED;
     }
     if (chat_turn_again(t, &err) == 0) return CHAT_SLASH_DONE;
@@ -184,7 +185,7 @@ static int do_system(chat_session *t, str_view arg)
     if (str_is(arg, "-")) arg.len = 0;
     if (conversation_set_system(&t->conv, arg, &err) < 0) return failed("/system", &err);
     conversation_reset(&t->conv);
-    console_note("a new conversation, %s system prompt", arg.len ? "with this" : "without");
+    console_note("new conversation, %s system prompt", arg.len ? "with this" : "without");
     return CHAT_SLASH_DONE;
 }
 
@@ -209,7 +210,7 @@ static int do_stats(chat_session *t, str_view arg)
     (void)arg;
     if (chat_count_tokens(&n, t, &err) < 0 || model_handle_plan(&bytes, &t->l, &t->room, &err) < 0)
         return failed("/stats", &err);
-    /* an answer that filled the context is rendered with an end that no longer fitted */
+    /* rendering adds an end that no longer fits after an answer that filled the context */
     const int ctx = session_ctx(t->s);
     fprintf(stderr, "context   %s of %s tokens%s, %s\n",
             text_count(n1, sizeof n1, (uint64_t)min_int(n, ctx)),
@@ -232,7 +233,7 @@ static int do_stats(chat_session *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
-/* apply FILE: the experts that a profile saw most. */
+/* apply FILE: the experts used most in a profile. */
 static int do_cache(chat_session *t, str_view arg)
 {
     const str_view word = { "apply ", 6 };
@@ -245,11 +246,11 @@ static int do_cache(chat_session *t, str_view arg)
     }
     const int n = expert_cache_files_apply(t->l.e, path, t->l.where, &t->l.asked, t->l.m, &err);
     if (n < 0) return failed("/cache apply", &err);
-    console_note("%d expert%s brought into VRAM", n, n == 1 ? "" : "s");
+    console_note("%d expert%s moved to VRAM", n, n == 1 ? "" : "s");
     return CHAT_SLASH_DONE;
 }
 
-/* Both of these need a FILE. */
+/* /load and /save. */
 static int do_file(chat_session *t, str_view arg, bool loads)
 {
     const char *what = loads ? "/load" : "/save";
@@ -288,23 +289,23 @@ static int do_quit(chat_session *t, str_view arg)
 
 static int do_help(chat_session *t, str_view arg);
 
-/* In the order of /help; chat_slash_words has the same. */
+/* In the order of /help and of chat_slash_words. */
 static const struct slash {
     const char *name, *operand, *help;
     int (*run)(chat_session *t, str_view arg);
 } commands[CHAT_SLASH_N] = {
-    { "/help", "", "this list", do_help },
-    { "/reset", "", "forget everything but the system prompt", do_reset },
-    { "/undo", "", "drop the last exchange", do_undo },
-    { "/retry", "", "another answer to the last message", do_retry },
+    { "/help", "", "print this list", do_help },
+    { "/reset", "", "clear the conversation, except the system prompt", do_reset },
+    { "/undo", "", "remove the last exchange", do_undo },
+    { "/retry", "", "answer the last message again", do_retry },
     { "/regen", "", "the same", do_retry },
-    { "/system", "TEXT", "begin again with this system prompt; - for none; alone: show it",
+    { "/system", "TEXT", "start again with this system prompt; -: none; alone: print it",
       do_system },
-    { "/stats", "", "context, speed, reuse, memory, experts", do_stats },
-    { "/cache", "apply FILE", "VRAM gets the experts that a file of --learn saw most", do_cache },
-    { "/save", "FILE", "write the chat to a file, as it stands", do_save },
+    { "/stats", "", "print context, speed, reuse, memory, experts", do_stats },
+    { "/cache", "apply FILE", "move the experts used most in a file of --learn to VRAM", do_cache },
+    { "/save", "FILE", "write the chat to a file", do_save },
     { "/load", "FILE", "continue a chat from a file", do_load },
-    { "/quit", "", "leave; so does Ctrl-D", do_quit },
+    { "/quit", "", "leave, as Ctrl-D does", do_quit },
     { "/exit", "", "the same", do_quit },
 };
 
@@ -320,8 +321,10 @@ static int do_help(chat_session *t, str_view arg)
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         fprintf(stderr, "  %-8s%-10s %s\n", commands[i].name, commands[i].operand,
                 commands[i].help);
-    fputs("A line that ends in \\ goes on in the next; a line of \"\"\" begins and ends a block.\n"
-          "A message that begins with a slash: type two. Ctrl-C stops an answer.\n", stderr);
+    fputs(
+        "A \\ at the end of a line continues it; lines of \"\"\" begin and end a block of lines.\n"
+        "Type // for a message that begins with a slash. Ctrl-C stops an answer.\n",
+        stderr);
     return CHAT_SLASH_DONE;
 }
 
@@ -342,10 +345,10 @@ int chat_slash(chat_session *t, str_view line)
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!str_is(name, commands[i].name)) continue;
         if (arg.len == 0 || *commands[i].operand) return commands[i].run(t, arg);
-        console_error("%s takes nothing after it", commands[i].name);
+        console_error("%s takes no operand", commands[i].name);
         return CHAT_SLASH_FAILED;
     }
-    console_error("unknown command %s: /help lists them; a message that begins with a slash needs "
-                  "two", ESC(esc, name));
+    console_error("unknown command %s: /help lists them; type // for a message that begins with a "
+                  "slash", ESC(esc, name));
     return CHAT_SLASH_FAILED;
 }

@@ -1,8 +1,8 @@
-/* chat_turn.c - one question, one answer: render, run, print, remember.
+/* chat_turn.c - answers one question: render, run, print, add to the conversation.
  *
- * Invariant: what was shown of an answer becomes part of the conversation, whatever ended it; a
- * question stays open only if it was stopped before anything could be shown. The whole conversation
- * is rendered each time; answer_run finds out what the session already holds of it. */
+ * Invariant: printed text of an answer becomes part of the conversation, whatever ended the
+ * answer. A question stays open only if it was stopped before any text. Each turn renders the
+ * whole conversation; answer_run skips the part that the session holds. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,15 +16,15 @@
 
 typedef struct turn {
     chat_session *t;
-    bool earlier;                        /* there is an answer already: it stays if none comes */
+    bool earlier;                        /* an earlier answer stays if this one has no text */
     textbuf answer, reasoning;
     progress bar;
     answer_view shown;
-    bool stop;                           /* Ctrl-C, SIGTERM, or nobody reads */
-    bool ctrl_c;                         /* Ctrl-C of a person */
+    bool stop;                           /* Ctrl-C, SIGTERM, or a closed output */
+    bool ctrl_c;                         /* at a terminal */
 } turn;
 
-/* Answers in a file or a pipe are set apart by an empty line; on a screen one follows each. */
+/* An empty line separates answers in a file or pipe, and follows each on a screen. */
 static answer_view view_of(const chat_session *t)
 {
     answer_view v = answer_view_of(t->show_reasoning);
@@ -45,7 +45,7 @@ static int on_text(void *ctx, const chat_event *ev)
     return u->answer.failed || u->reasoning.failed ? -1 : 0;
 }
 
-/* answered: the turn counts, even if nothing was said. A script finds each answer in its place. */
+/* answered: an empty answer prints an empty line in a pipe, so that scripts can count answers. */
 static void end_output(turn *u, bool answered)
 {
     chat_session *t = u->t;
@@ -58,8 +58,8 @@ static void end_output(turn *u, bool answered)
 
 /* ---- stopping ------------------------------------------------------------------------------ */
 
-/* A person's Ctrl-C ends the answer and is forgotten at once, so that an impatient second one does
- * not end the program. */
+/* Ctrl-C at a terminal ends the answer and is cleared at once, so that a second one does not end
+ * the program. */
 static bool on_go_on(void *ctx)
 {
     turn *u = ctx;
@@ -99,8 +99,8 @@ static chat_request request_of(const chat_session *t)
                            .date = str_from(t->set.date) };
 }
 
-/* The prompt, and in *n_stable how much of it the next turn will begin with for certain; where that
- * is not known, how much /retry begins with. */
+/* The prompt; *n_stable is the part that the next turn's prompt begins with, or /retry's if that is
+ * unknown. */
 static int render(id_list *out, int *n_stable, const chat_session *t, err_ctx *err)
 {
     const chat_request req = request_of(t);
@@ -122,8 +122,8 @@ int chat_count_tokens(int *out, const chat_session *t, err_ctx *err)
     return rc;
 }
 
-/* A seed for each answer: the first is drawn as moe-run run would with the same seed, and another
- * answer to the same question is another one. */
+/* The seed of an answer: the first is drawn as by moe-run run with the same seed; /retry draws
+ * another. */
 static uint64_t turn_seed(const conversation_settings *s)
 {
     uint64_t x = (uint64_t)s->n_answer * 0xD6E8FEB86659FD93u;
@@ -142,15 +142,15 @@ static void count(chat_session *t, const answer_stats *st)
     t->total.answer_ns += st->answer_ns;
 }
 
-/* What makes room beside /undo; the model may have no larger context. */
+/* Ways to free context other than /undo; the model may have no larger context. */
 static const char *reset_or_more(const chat_session *t)
 {
     return session_ctx(t->s) < t->l.m->hp.ctx_train ? ", /reset, or start with a larger --ctx"
                                                     : " or /reset";
 }
 
-/* Says what the person should know about how it ended. */
-static void tell_end(const turn *u, const answer_stats *st)
+/* Notes about the end of the answer. */
+static void note_end(const turn *u, const answer_stats *st)
 {
     chat_session *t = u->t;
     char line[256];
@@ -159,18 +159,18 @@ static void tell_end(const turn *u, const answer_stats *st)
                      reset_or_more(t));
     else if (st->end == ANSWER_LENGTH && t->interactive)
         console_note("cut after %d tokens (-n)%s", st->n_answer, u->answer.len > 0 ? "" :
-                     u->reasoning.len > 0 ? ", while still reasoning" : ", before any text");
+                     u->reasoning.len > 0 ? " while reasoning" : " before any text");
     else if (conversation_is_open(&t->conv) && t->interactive)
         console_note("stopped before the answer began: %s", u->earlier ? "the earlier one stays" :
-                     "/retry asks again, a new message takes its place");
+                     "/retry asks again, a new message replaces it");
     else if (u->answer.len == 0 && t->interactive)
-        console_note("the model said nothing");
+        console_note("the model gave an empty answer");
     if (t->verbose)
         fprintf(stderr, "%s%s%s\n", u->shown.dim ? "\033[2m" : "",
                 chat_turn_summary(line, sizeof line, t), u->shown.dim ? "\033[0m" : "");
-    if (!t->speed.line[0] || t->speed_told) return;
+    if (!t->speed.line[0] || t->speed_printed) return;
     console_note("%s", t->speed.line);
-    t->speed_told = true;
+    t->speed_printed = true;
 }
 
 static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
@@ -181,10 +181,10 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
                                .stop = t->draw.stop, .max_tokens = t->max_tokens,
                                .n_stable = n_stable };
     const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_token, .watch = on_watch };
-    const bool told = req.n_message > 0 && req.messages[0].role == CHAT_SYSTEM;
+    const bool has_system = req.n_message > 0 && req.messages[0].role == CHAT_SYSTEM;
     const prompt_parts parts = {
         .n_prompt = (int)prompt->n, .n_stable = n_stable,
-        .n_system = told && prompt->n >= PROMPT_CACHE_LEAST ?
+        .n_system = has_system && prompt->n >= PROMPT_CACHE_LEAST ?
                     prompt_cache_tokens(prompt, t->l.format, t->l.enc, &req, 1) : 0,
     };
     answer_stats st;
@@ -196,7 +196,7 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     plan_watch_begin(&t->speed, &t->l.where->p, t->l.where->measured, t->s);
     rc = answer_run(&st, t->s, t->draw.smp, prompt->ids, (int)prompt->n, &o, &hooks, err);
     progress_end(&u->bar);
-    on_go_on(u);                         /* a signal that ended a write was not looked at yet */
+    on_go_on(u);                         /* for a signal that ended a write */
     end_output(u, rc == 0 && st.n_answer > 0);
     if (rc < 0) return rc;
     count(t, &st);
@@ -206,19 +206,19 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     if (st.end != ANSWER_INTERRUPTED || u->answer.len > 0)
         rc = conversation_answer(&t->conv, textbuf_view(&u->answer), textbuf_view(&u->reasoning),
                                  err);
-    if (rc == 0) tell_end(u, &st);
+    if (rc == 0) note_end(u, &st);
     return rc;
 }
 
-/* Nobody waits for an answer now: VRAM gets experts that the last one wanted. */
+/* Between answers, VRAM gets experts that the last answer used. */
 static void update_cache(const chat_session *t)
 {
     err_ctx err;
     if (engine_update(t->l.e, t->l.asked.cache_update, &err) < 0)
-        console_note("experts in VRAM stay as they are: %s", err.msg);
+        console_note("experts in VRAM are unchanged: %s", err.msg);
 }
 
-enum { WORTH_IT = 256 };                 /* tokens since the last time */
+enum { LEAST_NEW_TOKENS = 256 };         /* since the last file */
 
 /* earlier: an answer to the same question; NULL if the question is new. */
 static int take(chat_session *t, const chat_message *earlier, err_ctx *err)
@@ -235,7 +235,7 @@ static int take(chat_session *t, const chat_message *earlier, err_ctx *err)
     }
     if (rc == 0) rc = run(&u, &prompt, n_stable, err);
     if (rc == 0) update_cache(t);
-    if (rc == 0) prompt_cache_end(&t->kept, t->s, WORTH_IT);
+    if (rc == 0) prompt_cache_end(&t->kept, t->s, LEAST_NEW_TOKENS);
     textbuf_free(&u.answer);
     textbuf_free(&u.reasoning);
     ids_free(&prompt);
@@ -251,7 +251,7 @@ int chat_turn_again(chat_session *t, err_ctx *err)
 {
     chat_message earlier;
     if (!conversation_reopen(&t->conv, &earlier))
-        return err_set(err, ERR_RANGE, "nothing was said yet");
+        return err_set(err, ERR_RANGE, "the conversation is empty");
     const int rc = take(t, &earlier, err);
     conversation_put_back(&t->conv, &earlier);
     return rc;

@@ -1,8 +1,7 @@
 /* conversation.c - the message list of a chat and its JSON.
  *
- * Invariant: [system] (user assistant)* [user]; every text is ours, valid UTF-8, and terminated.
- * Knows nothing of tokens: engine/text/chat/chat.h turns messages into a prompt, and session_save puts
- * the JSON into a file beside the state it belongs to. */
+ * Invariant: [system] (user assistant)* [user]; every text is owned, valid UTF-8 and terminated.
+ * engine/text/chat/chat.h renders messages; session_save writes the JSON with the state. */
 #include "cli/chat/conversation.h"
 
 #include <limits.h>
@@ -139,7 +138,7 @@ bool conversation_reopen(conversation *c, chat_message *answer)
 bool conversation_put_back(conversation *c, chat_message *answer)
 {
     const bool wanted = answer->content.ptr && conversation_is_open(c);
-    if (wanted) c->messages[c->n_message++] = *answer;   /* its place is still there */
+    if (wanted) c->messages[c->n_message++] = *answer;   /* the array has room */
     else message_release(answer);
     *answer = (chat_message){ 0 };
     return wanted;
@@ -224,7 +223,7 @@ int conversation_write(char **out, size_t *len, const conversation *c,
 
 /* ---- and back ------------------------------------------------------------------------------ */
 
-/* What Jansson says may quote the file. */
+/* Jansson's message may quote the file, so it is escaped. */
 static int bad_shape(err_ctx *err, const char *where, const json_error_t *why)
 {
     char esc[200];

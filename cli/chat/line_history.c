@@ -1,7 +1,5 @@
-/* line_history.c - the history file: found, read, added to, kept short.
- *
- * A line is added with one write to a file opened for appending, so that two chats do not tear each
- * other's lines; trimming replaces the file by a shorter one with a rename. */
+/* line_history.c - one write with O_APPEND per line, so that lines of two chats stay whole.
+ * Trimming renames a shorter file over the old one. */
 #include "cli/chat/line_history.h"
 
 #include <fcntl.h>
@@ -61,7 +59,7 @@ void line_history_load(const char *path, void (*fn)(void *ctx, const char *line)
 void line_history_add(const char *path, const char *line)
 {
     const size_t len = strlen(line);
-    cache_directory_make(path);          /* not before there is something to keep */
+    cache_directory_make(path);
     const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     char *copy = fd < 0 ? NULL : mem_alloc(len + 1);
 

@@ -185,8 +185,10 @@ static int open_editor(line_input *in, const char *history_path, err_ctx *err)
     history(in->past, &ev, H_SETUNIQUE, 1);
     el_source(in->el, NULL);             /* the user's own ~/.editrc, if there is one */
     /* -x: the mode between lines, -d: while one is edited, -q: while one character is quoted */
-    if (el_set(in->el, EL_SETTY, "-x", "-icanon", "-echo", "-iexten", "+isig", "+noflsh", NULL) < 0 ||
-        el_set(in->el, EL_SETTY, "-d", "-icanon", "-echo", "-iexten", "-isig", "+noflsh", NULL) < 0 ||
+    if (el_set(in->el, EL_SETTY, "-x", "-icanon", "-echo", "-iexten", "+isig", "+noflsh", NULL) <
+            0 ||
+        el_set(in->el, EL_SETTY, "-d", "-icanon", "-echo", "-iexten", "-isig", "+noflsh", NULL) <
+            0 ||
         el_set(in->el, EL_SETTY, "-q", "-icanon", "-echo", "-iexten", "-isig", "+noflsh", NULL) < 0)
         return err_sys(err, "the terminal's mode cannot be set");
     if (!history_path) return 0;

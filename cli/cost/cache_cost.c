@@ -54,13 +54,14 @@ static bool say_no_effect(const cache_cost *c)
 void cache_cost_say(const cache_cost *c)
 {
     if (!say_no_effect(c))
-        console_note("--skip-missing: KL %.3g nats a token, over the last %d of %d tokens of "
-                     "English text", c->kl, c->n_row, c->n_token);
+        console_note("--skip-missing: KL %.3g nats per token over the last %d of %d tokens "
+                     "of English text", c->kl, c->n_row, c->n_token);
 }
 
 void cache_cost_say_planned(const cache_cost *c)
 {
     if (!say_no_effect(c))
-        console_note("--skip-missing: other answers; moe-run measures how far off they are when it "
-                     "runs the model");
+        console_note(
+            "--skip-missing changes answers; moe-run measures by how much when it runs the "
+            "model");
 }

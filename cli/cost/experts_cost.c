@@ -1,10 +1,9 @@
-/* experts_cost.c - reads a text with the model's own number of experts, then with another, and
- * compares. The text goes in as a prompt does, in one piece. */
+/* experts_cost.c - evaluates a text as a prompt with the model's number of experts and with
+ * another. */
 #include "cli/cost/experts_cost.h"
 
 #include "cli/cost/text_reading.h"
 
-/* With whatever number of experts the model now has. */
 static int read_as(text_reading *r, reading_of which, model_handle *l, session_options *so,
                    const char *label, err_ctx *err)
 {
@@ -30,7 +29,7 @@ int experts_cost_measure(experts_cost *out, model_handle *l, int n, session_opti
                          err_ctx *err)
 {
     text_reading r;
-    int rc = model_check_experts(l->m, n, err);  /* before anything is loaded */
+    int rc = model_check_experts(l->m, n, err);  /* before weights are loaded */
     if (rc < 0 || (rc = text_reading_begin(&r, l, so->ctx, err)) < 0) return rc;
     *out = (experts_cost){ .used = n, .own = l->m->own_experts_used, .n_token = r.n,
                            .n_row = r.n_row };
@@ -41,6 +40,6 @@ int experts_cost_measure(experts_cost *out, model_handle *l, int n, session_opti
 
 void experts_cost_say(const experts_cost *c)
 {
-    console_note("--experts-used %d (the model's own: %d): KL %.3g nats a token, over the last %d "
-                 "of %d tokens of English text", c->used, c->own, c->kl, c->n_row, c->n_token);
+    console_note("--experts-used %d (the model's number: %d): KL %.3g nats per token over the last "
+                 "%d of %d tokens of English text", c->used, c->own, c->kl, c->n_row, c->n_token);
 }

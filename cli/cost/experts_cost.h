@@ -1,7 +1,7 @@
-/* experts_cost.h - --experts-used: another number of experts for each token, and what it costs.
+/* experts_cost.h - the cost of --experts-used, another number of experts per token.
  *
- * The model reads a built-in text twice (cli/cost/text_reading.h): as its file says, then with the other
- * number. Nobody gets other answers than the model's without having been told what that costs. */
+ * The model reads a built-in text twice (cli/cost/text_reading.h): with its own number of
+ * experts and with the other. The KL divergence is printed, because answers change. */
 #ifndef CLI_COST_EXPERTS_COST_H
 #define CLI_COST_EXPERTS_COST_H
 
@@ -10,19 +10,18 @@
 typedef struct experts_cost {
     int used, own;
     int n_token;                         /* of the text */
-    int n_row;                           /* of these, the last ones that were compared */
-    double kl;                           /* nats a token, their mean */
+    int n_row;                           /* compared: the last tokens */
+    double kl;                           /* mean, nats per token */
 } experts_cost;
 
-/* Places the model for a session of these options, lets it read, gives everything back, goes on
- * with n experts (model_handle_use_experts), and places it and lets it read again. l was opened
- * with its text, and nothing has been placed yet. Weights are in memory once at any time; the
- * opinions, two rows of logits for each token compared, are gone before a session is made.
- * so->chunk is settled as by model_handle_place. */
+/* Places the model for a session of these options and reads, releases it, changes to n experts
+ * (model_handle_use_experts), places it and reads again. l must be opened with_text and not placed.
+ * Weights are in memory once at any time; the logits are freed at the end. Sets so->chunk as
+ * model_handle_place does. */
 int experts_cost_measure(experts_cost *out, model_handle *l, int n, session_options *so,
                          err_ctx *err);
 
-/* One line about it on stderr. */
+/* Prints one line on stderr. */
 void experts_cost_say(const experts_cost *c);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* The logarithm of the sum that a row's probabilities are shares of. */
+/* log(sum(exp(row))) */
 static double log_sum(const float *row, int n)
 {
     double top = row[0], sum = 0;

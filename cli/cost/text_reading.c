@@ -1,4 +1,4 @@
-/* text_reading.c - takes in the text, keeps the last rows of logits of either reading, compares. */
+/* text_reading.c - evaluates the text twice and compares the last rows of logits. */
 #include "cli/cost/text_reading.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static bool watch(void *ctx, double done_tokens, double n_tokens)
     return !interrupted();
 }
 
-/* Takes in the text: all but the last n_single tokens together, these one by one. */
+/* All but the last n_single tokens as a prompt, these one by one. */
 static int take_in(float *rows, text_reading *r, session *s, int n_single, err_ctx *err)
 {
     const int n_together = r->n - n_single;
@@ -85,5 +85,5 @@ int text_reading_compare(double *kl, const text_reading *r, int n_vocab, err_ctx
         sum += logit_stats_kl(r->rows[READING_OWN] + (size_t)t * (size_t)n_vocab,
                               r->rows[READING_OTHER] + (size_t)t * (size_t)n_vocab, n_vocab);
     *kl = sum / r->n_row;
-    return isfinite(*kl) ? 0 : err_set(err, ERR_FORMAT, "logits are not numbers");
+    return isfinite(*kl) ? 0 : err_set(err, ERR_FORMAT, "a logit is not a number");
 }

@@ -1,5 +1,4 @@
-/* text_reading_text.c - the text that text_reading.h lets a model read: plain prose, written for
- * it, so that figures of two runs can be compared. A change of it changes them. */
+/* text_reading_text.c - the text of text_reading.h. A change of it changes all figures. */
 #include "cli/cost/text_reading.h"
 
 const char text_reading_text[] =

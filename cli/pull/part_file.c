@@ -146,7 +146,8 @@ int part_file_add(part_file *f, const void *data, size_t n, err_ctx *err)
 int part_file_finish(part_file *f, err_ctx *err)
 {
     if (fsync(f->fd) != 0) return err_sys(err, "cannot write %s", f->part);
-    if (output_file_move_new(f->part, f->final) != 0) return err_sys(err, "cannot rename %s", f->part);
+    if (output_file_move_new(f->part, f->final) != 0)
+        return err_sys(err, "cannot rename %s", f->part);
     unlink(f->from);
     f->made = 0;
     f->is_open = false;

@@ -1,9 +1,10 @@
 /* synth.c - writes a synthetic model file.
  *
- * The file is cut into windows of 4 MiB. Threads claim windows in order from a counter, compute them
- * in their own buffers and write them in place, with O_DIRECT where the file system allows it (on a
- * virtual disk 3.0 GB/s, 0.9 through the page cache). Threads share the counters and the first
- * error; the atomics here order memory, so nothing depends on the OpenMP library's barriers. */
+ * The file is cut into windows of 4 MiB. Threads claim windows in order from a counter, compute
+ * them in their own buffers and write them in place, with O_DIRECT where the file system allows
+ * it (on a virtual disk 3.0 GB/s, 0.9 through the page cache). Threads share the counters and
+ * the first error; the atomics here order memory, so nothing depends on the OpenMP library's
+ * barriers. */
 #include "cli/synth/synth.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ typedef struct job {
     const synth_plan *plan;
     int fd;
     uint64_t bytes;
-    atomic_ullong next;                  /* bytes claimed; its store in write_windows publishes the job */
+    atomic_ullong next;            /* bytes claimed; its store in write_windows publishes the job */
     atomic_int finished;                 /* threads that have ended; write_windows waits for all */
     atomic_int rc;                       /* first failure, or 0 */
     err_ctx *err;                        /* written by the thread that sets rc */

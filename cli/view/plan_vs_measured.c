@@ -51,8 +51,10 @@ static void consider_share(cause *best, double excess_s, const plan *p, const pl
     const expert_server_stats *c = &seen->host;
     const double late = ratio((double)c->late, (double)c->down_fetched);
     if (late > MANY_LATE)
-        consider(best, excess_s, "%.0f%% of the fetched matrices came too late: the bus carried "
-                 "%.1f GB/s instead of %.1f", late * 100, ratio((double)c->pull_bytes, c->pull_s) * 1e-9,
+        consider(best, excess_s,
+                 "%.0f%% of the fetched matrices came too late: the bus carried "
+                 "%.1f GB/s instead of %.1f",
+                 late * 100, ratio((double)c->pull_bytes, c->pull_s) * 1e-9,
                  p->rate.pull_busy * 1e-9);
     else if (p->t_pull > 0 && !c->fetching)
         consider(best, excess_s, "post-fetch is off after its trial");
@@ -93,13 +95,17 @@ static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
     const double even = ratio((double)p->disk_experts, (double)(p->disk_experts + p->ram_experts));
     const double rate = ratio((double)st->read_bytes, st->wait_s);       /* at most */
     if (missed > UNEVEN * even)
-        consider(best, wait_s - planned_s, "%.0f%% of the experts came from the drive, %.0f%% at an "
-                 "even choice", missed * 100, even * 100);
+        consider(best, wait_s - planned_s,
+                 "%.0f%% of the experts came from the drive, %.0f%% at an "
+                 "even choice",
+                 missed * 100, even * 100);
     else if (rate < p->rate.disk)
         consider(best, wait_s - planned_s, "the drive gave %.2f GB/s instead of %.2f", rate * 1e-9,
                  p->rate.disk * 1e-9);
     else
-        consider(best, wait_s - planned_s, "each token waited %.1f ms for the drive instead of %.1f", wait_s * 1e3, planned_s * 1e3);
+        consider(best, wait_s - planned_s,
+                 "each token waited %.1f ms for the drive instead of %.1f", wait_s * 1e3,
+                 planned_s * 1e3);
 }
 
 const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_seen *seen)

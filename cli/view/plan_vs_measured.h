@@ -1,5 +1,5 @@
-/* plan_vs_measured.h - compares the speed of an answer's first tokens with the plan's, and names the
- * likeliest reason if it is lower.
+/* plan_vs_measured.h - compares the speed of an answer's first tokens with the plan's, and names
+ * the likeliest reason if it is lower.
  *
  * The comparison is a pure function of the plan and of counts. Nothing here prints. */
 #ifndef CLI_VIEW_PLAN_VS_MEASURED_H
@@ -32,8 +32,8 @@ bool plan_vs_measured_has_tiers(const plan *p);
 
 /* ---- watching an answer ---- */
 
-/* The line is made after this many tokens. Tokens before PLAN_WATCH_FROM do not count, because a GPU
- * records its kernels and the first experts come from the drive. */
+/* The line is made after this many tokens. Tokens before PLAN_WATCH_FROM do not count, because a
+ * GPU records its kernels and the first experts come from the drive. */
 enum { PLAN_WATCH_FROM = 8, PLAN_WATCH_TOKENS = 64 };
 
 typedef struct plan_watch {
