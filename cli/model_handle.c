@@ -238,7 +238,7 @@ static int warm(const model *m, bool dense_only, err_ctx *err)
 
 static bool on_drive(const placement *p)
 {
-    return plan_uses_drive(&p->p, p->in.what.n_layer);
+    return plan_uses_drive(&p->p, p->in.model.n_layer);
 }
 
 /* Bytes that engine_place moves. */

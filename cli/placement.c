@@ -204,5 +204,5 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
 
 plan_view placement_view(const placement *p)
 {
-    return (plan_view){ &p->p, &p->in.what, p->measured, p->date, p->gemm_name };
+    return (plan_view){ &p->p, &p->in.model, p->measured, p->date, p->gemm_name };
 }

@@ -101,7 +101,7 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         const int n = e->m->layers[l].experts->n_expert;
         layers[l] = n > 0 && (!p->gpu || e->p->hot[l] < n);
         any |= layers[l];
-        disk |= layers[l] && e->p->place[l] == PLAN_DISK;
+        disk |= layers[l] && e->p->tier[l] == PLAN_DISK;
     }
     if (!any || (!disk && !p->gpu)) return 0;
     store_options so = {

@@ -76,7 +76,7 @@ static int make(expert_stream *b, err_ctx *err)
     const uint64_t tables = expert_stream_bytes(banks);
     const uint64_t counts = (uint64_t)banks->n_expert * sizeof *b->counts;
     int rc;
-    b->most_parts = banks->n_layer * (b->p->stage_parts + 2) + PICK_PARTS;
+    b->most_parts = banks->n_layer * (b->p->stage_ranges + 2) + PICK_PARTS;
     b->parts = mem_array((size_t)b->most_parts, sizeof *b->parts);
     b->first_part = mem_array((size_t)banks->n_layer + 1, sizeof *b->first_part);
     if (!b->parts || !b->first_part)

@@ -14,50 +14,50 @@ const place places[N_PLACES] = {
     { .name = "CPU, cache before the file, bounced", .planned = true, .disk = true,
       .bounce = true },
     { .name = "GPU, all in VRAM", .gpu = true },
-    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stage_parts = 1,
+    { .name = "GPU, experts in RAM", .gpu = true, .planned = true, .stage_ranges = 1,
       .stream_from = 64 },
     { .name = "GPU, experts in RAM, no post-fetch", .gpu = true, .planned = true, .no_fetch = true,
       .stream_from = INT_MAX },
     { .name = "GPU, half of the experts in VRAM", .gpu = true, .planned = true, .hot_of_8 = 4,
-      .stage_parts = 3, .stream_from = 9 },
+      .stage_ranges = 3, .stream_from = 9 },
     { .name = "GPU, most of them, fetched and not used", .gpu = true, .planned = true,
-      .hot_of_8 = 6, .stage_parts = 2, .stream_from = 9, .force_cpu = true },
+      .hot_of_8 = 6, .stage_ranges = 2, .stream_from = 9, .force_cpu = true },
     { .name = "GPU, waiting for what is late", .gpu = true, .planned = true, .block = true,
-      .stage_parts = 1, .stream_from = 9 },
+      .stage_ranges = 1, .stream_from = 9 },
     { .name = "GPU, one stream", .gpu = true, .planned = true, .hot_of_8 = 1, .one_stream = true,
-      .stage_parts = 1, .stream_from = 9 },
+      .stage_ranges = 1, .stream_from = 9 },
     { .name = "GPU, cache before the file", .gpu = true, .planned = true, .hot_of_8 = 2,
-      .disk = true, .stage_parts = 2, .stream_from = 40 },
+      .disk = true, .stage_ranges = 2, .stream_from = 40 },
     { .name = "GPU, a cache of half of the experts", .gpu = true, .planned = true, .hot_of_8 = 4,
-      .changing = true, .stage_parts = 2, .stream_from = 9 },
+      .changing = true, .stage_ranges = 2, .stream_from = 9 },
     { .name = "GPU, a cache of most experts, no post-fetch", .gpu = true, .planned = true,
-      .hot_of_8 = 6, .changing = true, .no_fetch = true, .stage_parts = 1, .stream_from = 40 },
+      .hot_of_8 = 6, .changing = true, .no_fetch = true, .stage_ranges = 1, .stream_from = 40 },
     { .name = "GPU, a cache of most experts, prompts by the CPU", .gpu = true, .planned = true,
       .hot_of_8 = 7, .changing = true, .stream_from = INT_MAX },
     { .name = "GPU, half of the experts, moved", .gpu = true, .planned = true, .hot_of_8 = 4,
-      .changing = true, .moved = true, .stage_parts = 2, .stream_from = 9 },
+      .changing = true, .moved = true, .stage_ranges = 2, .stream_from = 9 },
     { .name = "GPU, most of the experts, moved, prompts by the CPU", .gpu = true, .planned = true,
       .hot_of_8 = 6, .changing = true, .moved = true, .stream_from = INT_MAX },
     { .name = "GPU, experts that would be moved, in RAM that cannot be page-locked", .gpu = true,
       .planned = true, .hot_of_8 = 5, .changing = true, .moved = true, .no_lock = true,
-      .no_fetch = true, .stage_parts = 2, .stream_from = 9 },
+      .no_fetch = true, .stage_ranges = 2, .stream_from = 9 },
     { .name = "GPU, experts in RAM, prompts shared out", .gpu = true, .planned = true,
-      .stage_parts = 2, .split_from = 9, .stream_from = INT_MAX },
+      .stage_ranges = 2, .split_from = 9, .stream_from = INT_MAX },
     { .name = "GPU, a cache of half of the experts, prompts shared out", .gpu = true,
-      .planned = true, .hot_of_8 = 4, .changing = true, .stage_parts = 1, .split_from = 9,
+      .planned = true, .hot_of_8 = 4, .changing = true, .stage_ranges = 1, .split_from = 9,
       .stream_from = 64, .bus = 1e60 },
     { .name = "GPU, some experts in VRAM, prompts shared out", .gpu = true, .planned = true,
-      .hot_of_8 = 3, .stage_parts = 3, .split_from = 9, .stream_from = INT_MAX },
+      .hot_of_8 = 3, .stage_ranges = 3, .split_from = 9, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
-      .stage_parts = 1, .stream_from = 9 },
+      .stage_ranges = 1, .stream_from = 9 },
     { .name = "half of the layers on the GPU, no post-fetch", .gpu = true, .planned = true,
       .cpu_of_4 = 2, .no_fetch = true, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU, cache before the file", .gpu = true,
-      .planned = true, .cpu_of_4 = 2, .disk = true, .stage_parts = 2, .stream_from = 40 },
+      .planned = true, .cpu_of_4 = 2, .disk = true, .stage_ranges = 2, .stream_from = 40 },
     { .name = "a quarter of the layers on the GPU, some experts in VRAM", .gpu = true,
-      .planned = true, .cpu_of_4 = 3, .hot_of_8 = 4, .stage_parts = 1, .stream_from = 9 },
+      .planned = true, .cpu_of_4 = 3, .hot_of_8 = 4, .stage_ranges = 1, .stream_from = 9 },
     { .name = "all layers on the GPU, the head on the CPU", .gpu = true, .planned = true,
-      .head_in_ram = true, .stage_parts = 1, .stream_from = 9 },
+      .head_in_ram = true, .stage_ranges = 1, .stream_from = 9 },
 };
 
 static uint64_t slabs_bytes(const expert_bank *b)
@@ -82,7 +82,7 @@ static void choose_ways(plan *to, const model *m, const place *p)
 static void make_plan(plan *to, const model *m, const place *p)
 {
     uint64_t largest = 0;
-    *to = (plan){ .gpu = p->gpu, .stage_parts = p->stage_parts,
+    *to = (plan){ .gpu = p->gpu, .stage_ranges = p->stage_ranges,
                   .cpu_layers = m->hp.n_layer * p->cpu_of_4 / 4, .head_in_ram = p->head_in_ram };
     choose_ways(to, m, p);
     for (int l = 0; l < m->hp.n_layer; l++) {
@@ -91,13 +91,14 @@ static void make_plan(plan *to, const model *m, const place *p)
         const bool whole = l < m->hp.n_layer * p->whole_of_4 / 4;
         to->hot[l] = there ? m->hp.n_expert * (whole ? 8 : p->hot_of_8) / 8 : 0;
         if (p->changing) to->hot[l] = max_int(to->hot[l], m->hp.n_expert_used);
-        to->place[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
+        to->tier[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }
     to->cache = p->changing;
     to->moved = p->moved;
     to->vram_experts = frame_table_bytes(&m->experts, m->hp.n_layer - to->cpu_layers, to->hot[0]);
-    if (p->stage_parts > 0) to->vram_stage = 2 * (largest / (uint64_t)p->stage_parts + largest / 4);
+    if (p->stage_ranges > 0)
+        to->vram_stage = 2 * (largest / (uint64_t)p->stage_ranges + largest / 4);
     to->ram_experts = expert_store_least(&m->experts);
     to->vram_pad = 1;                    /* there is one; its size is ignored */
     /* a bus as fast as the memory: half of everything is fetched */

@@ -19,7 +19,7 @@ typedef struct place {
     bool disk;                           /* the others through a small cache from the file, */
     bool bounce;                         /* read through a bounce buffer; */
     cache_policy cache;                  /* which expert makes room */
-    int stage_parts, stream_from;        /* prompts; parts 0: never streamed */
+    int stage_ranges, stream_from;       /* prompts; parts 0: never streamed */
     int split_from;                      /* 0: never */
     double bus;                          /* its speed in the plan; 0: as fast as the memory */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */

@@ -36,7 +36,7 @@ void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
         c->expert[l] = m->expert;
         c->down[l] = m->down;
     }
-    c->what = (plan_model){
+    c->model = (plan_model){
         .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used,
         .expert_bytes = c->expert, .down_bytes = c->down, .dense = m->dense, .embed = m->embed,
         .token_dense = m->token_dense, .dense_macs = m->dense_macs, .expert_macs = m->expert_macs,
@@ -49,7 +49,7 @@ void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
         c->s.vram_work[i] = 100 * MB + n * 160000;
         c->s.ram_work[i] = 20 * MB + n * 200000;
         c->s.state[i] = m->state + n * m->ring_token;
-        c->s.ram_beside[i] = 60 * MB + n * 25000;
+        c->s.ram_with_gpu[i] = 60 * MB + n * 25000;
         c->s.ram_embed[i] = n * 70000;
     }
 }
@@ -62,9 +62,9 @@ void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram)
         for (int i = 0; i < N_CHUNKS; i++)
             c->s.layer_state[i][l] = c->s.state[i] / (uint64_t)m->n_layer;
     }
-    c->what.layer_dense = c->layer_dense;
-    c->what.split_most = m->n_layer;
-    c->what.table = m->embed;
+    c->model.layer_dense = c->layer_dense;
+    c->model.split_most = m->n_layer;
+    c->model.table = m->embed;
 }
 
 /* Each slab of a slot begins in a page of its own. */
@@ -72,16 +72,16 @@ static void allow_moves(made *c)
 {
     uint64_t slot = c->down[0] + 4095;
     slot = 3 * (slot - slot % 4096);
-    for (int l = 0; l < c->what.n_layer; l++) c->slot[l] = slot;
-    c->what.slot_bytes = c->slot;
-    c->what.spare_bytes = 8 * slot;
+    for (int l = 0; l < c->model.n_layer; l++) c->slot[l] = slot;
+    c->model.frame_bytes = c->slot;
+    c->model.spare_bytes = 8 * slot;
 }
 
 /* Layers differ as in files of mixed types, and the first ones may have no experts. */
 static void vary_layers(made *c, test_rng *rng)
 {
     const int n_dense = (int)test_below(rng, 4);
-    for (int l = 0; l < c->what.n_layer; l++) {
+    for (int l = 0; l < c->model.n_layer; l++) {
         if (l % 3 != 1) {
             c->expert[l] -= c->expert[l] / 5;
             c->down[l] -= c->down[l] / 3;
@@ -103,12 +103,12 @@ void random_case(made *c, test_rng *rng)
     const made_model *m = &made_models[test_below(rng, N_MADE_MODELS)];
     make_layered(c, m, one_of(rng, 6) ? 0 : random_bytes(rng, 300, 90000),
                  random_bytes(rng, 2000, 150000));
-    if (one_of(rng, 2)) c->what.layer_dense = NULL;
-    if (one_of(rng, 2)) c->what.split_most /= 2;
+    if (one_of(rng, 2)) c->model.layer_dense = NULL;
+    if (one_of(rng, 2)) c->model.split_most /= 2;
     if (one_of(rng, 4)) vary_layers(c, rng);
     if (one_of(rng, 2)) allow_moves(c);
     if (one_of(rng, 3)) c->s.vram_cold = 50 * MB;
-    if (one_of(rng, 8)) c->what.least_cache = 50 * m->expert;
+    if (one_of(rng, 8)) c->model.least_cache = 50 * m->expert;
     if (!c->machine.gpu && one_of(rng, 2)) c->s.n_long = 2;
     for (int i = 0; i < N_CHUNKS; i++) {
         c->s.snapshots[i] = 5 * MB;
@@ -129,13 +129,13 @@ void random_case(made *c, test_rng *rng)
 int run_case(plan *p, const made *c)
 {
     err_ctx err = { 0 };
-    return plan_make(p, &c->machine, &c->what, &c->s, &c->w, &err);
+    return plan_make(p, &c->machine, &c->model, &c->s, &c->w, &err);
 }
 
 bool made_plan(plan *p, const made *c, const char *what)
 {
     err_ctx err = { 0 };
-    return CHECK_MSG(plan_make(p, &c->machine, &c->what, &c->s, &c->w, &err) == 0, "%s: %s", what,
+    return CHECK_MSG(plan_make(p, &c->machine, &c->model, &c->s, &c->w, &err) == 0, "%s: %s", what,
                      err.msg);
 }
 
@@ -158,14 +158,14 @@ static uint64_t most_of(uint64_t have, uint64_t reserve, uint64_t percent, uint6
 
 static void check_places(const plan *p, const made *c, const char *what)
 {
-    const plan_model *w = &c->what;
+    const plan_model *w = &c->model;
     uint64_t hot = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
     int most = 0, fewest = w->n_expert;
     bool open = true, ok = true, disk = false;
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
         if (w->expert_bytes[l] == 0) {   /* nothing is missing */
-            ok &= p->hot[l] == w->n_expert && p->place[l] == PLAN_VRAM;
+            ok &= p->hot[l] == w->n_expert && p->tier[l] == PLAN_VRAM;
             continue;
         }
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
@@ -175,11 +175,11 @@ static void check_places(const plan *p, const made *c, const char *what)
                             p->hot[l] < w->n_expert;
         else ok &= open || n == 0;       /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
-        ok &= !p->cache || p->place[l] == PLAN_RAM;
-        ok &= (p->place[l] == PLAN_VRAM) == open;
-        disk |= p->place[l] == PLAN_DISK;
+        ok &= !p->cache || p->tier[l] == PLAN_RAM;
+        ok &= (p->tier[l] == PLAN_VRAM) == open;
+        disk |= p->tier[l] == PLAN_DISK;
         hot += n * w->expert_bytes[l];
-        slots += p->moved ? (uint64_t)(w->n_expert - p->hot[l]) * w->slot_bytes[l] : 0;
+        slots += p->moved ? (uint64_t)(w->n_expert - p->hot[l]) * w->frame_bytes[l] : 0;
         if (open) only_vram += n * w->expert_bytes[l];
         else banks += (uint64_t)w->n_expert * w->expert_bytes[l];
     }
@@ -197,7 +197,7 @@ static void check_places(const plan *p, const made *c, const char *what)
     CHECK_MSG(!p->moved || (p->cache && p->ram_experts == slots && !c->w.whole_banks),
               "%s: experts that are moved", what);
     for (int l = 0; l < w->n_layer; l++)
-        ok &= p->place[l] == PLAN_VRAM || (p->place[l] == PLAN_DISK) == disk;
+        ok &= p->tier[l] == PLAN_VRAM || (p->tier[l] == PLAN_DISK) == disk;
     CHECK_MSG(ok, "%s: RAM and drive mixed", what);
 }
 
@@ -205,16 +205,16 @@ static void check_numbers(const plan *p, const made *c, const char *what)
 {
     const double numbers[] = { p->decode_tok_s, p->prefill_tok_s, p->limit_tok_s };
     const double terms[] = { p->t_dense, p->t_hot, p->t_cpu, p->t_pull, p->t_disk, p->t_hop };
-    const bool outside = p->vram_experts < all_experts(&c->what);
+    const bool outside = p->vram_experts < all_experts(&c->model);
     bool ok = true;
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) ok &= isfinite(numbers[i]) && numbers[i] > 0;
     for (size_t i = 0; i < ARRAY_LEN(terms); i++) ok &= isfinite(terms[i]) && terms[i] >= 0;
     CHECK_MSG(ok, "%s: numbers", what);
     CHECK_MSG(p->decode_tok_s <= p->limit_tok_s * (1 + 1e-9), "%s: %g above the limit %g", what,
               p->decode_tok_s, p->limit_tok_s);
-    CHECK_MSG(p->stage_parts == 0 ? p->vram_stage == 0 : outside && p->vram_stage > 0, "%s: stage",
+    CHECK_MSG(p->stage_ranges == 0 ? p->vram_stage == 0 : outside && p->vram_stage > 0, "%s: stage",
               what);
-    CHECK_MSG(p->stream_from >= 9 && (p->stage_parts > 0 || !outside || p->stream_from == INT_MAX),
+    CHECK_MSG(p->stream_from >= 9 && (p->stage_ranges > 0 || !outside || p->stream_from == INT_MAX),
               "%s: stream from %d", what, p->stream_from);
     for (int m = 0; m <= PLAN_MOST_USED; m++)
         ok &= p->fetch_down[m] + p->fetch_all[m] <= m && p->fetch_all[m] <= PLAN_PAD_WHOLE &&
@@ -225,13 +225,13 @@ static void check_numbers(const plan *p, const made *c, const char *what)
 uint64_t dense_on_cpu(const made *c, int i)
 {
     const uint64_t rows = c->s.ram_embed[i];
-    return c->what.dense - c->what.embed + (rows < c->what.embed ? rows : c->what.embed);
+    return c->model.dense - c->model.embed + (rows < c->model.embed ? rows : c->model.embed);
 }
 
 /* The first layers have their dense part and their state in VRAM, as many as fit. */
 static void check_some_layers(const plan *p, const made *c, int i, const char *what)
 {
-    const plan_model *w = &c->what;
+    const plan_model *w = &c->model;
     const int n = w->n_layer - p->cpu_layers;
     uint64_t dense = 0, kept = 0;
     for (int l = 0; l < n; l++) {
@@ -244,7 +244,8 @@ static void check_some_layers(const plan *p, const made *c, int i, const char *w
     CHECK_MSG(p->vram_dense == dense && p->vram_state == kept &&
               p->vram_work == c->s.vram_work[i] + c->s.vram_cold, "%s: parts of layers", what);
     CHECK_MSG(p->ram_other == w->dense - w->embed - dense + c->s.state[i] - kept + w->table +
-              c->s.ram_work[i] + c->s.ram_beside[i] + c->s.snapshots[i], "%s: RAM of layers", what);
+                                  c->s.ram_work[i] + c->s.ram_with_gpu[i] + c->s.snapshots[i],
+              "%s: RAM of layers", what);
 }
 
 void check_plan(const plan *p, const made *c, const char *what)
@@ -263,10 +264,10 @@ void check_plan(const plan *p, const made *c, const char *what)
     if (p->gpu && p->head_in_ram) {
         check_some_layers(p, c, i, what);
     } else if (p->gpu) {
-        const uint64_t table = p->embed_in_ram ? c->what.embed : 0;
-        const plan_place rest = p->place[c->what.n_layer - 1];
+        const uint64_t table = p->embed_in_ram ? c->model.embed : 0;
+        const plan_tier rest = p->tier[c->model.n_layer - 1];
         const uint64_t work = c->s.vram_work[i] + (rest == PLAN_VRAM ? 0 : c->s.vram_cold);
-        CHECK_MSG(p->vram_dense == c->what.dense - table && p->vram_state == c->s.state[i] &&
+        CHECK_MSG(p->vram_dense == c->model.dense - table && p->vram_state == c->s.state[i] &&
                   p->vram_work == work, "%s: fixed parts", what);
         CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
     } else {
@@ -281,7 +282,7 @@ void check_plan(const plan *p, const made *c, const char *what)
     CHECK_MSG(p->cpu_layers == 0 || p->head_in_ram, "%s: the head before the last layers", what);
     CHECK_MSG((p->gpu && !p->head_in_ram) || p->ram_copy == c->w.ram_copy ||
               plan_ram(p) + c->w.ram_copy > ram, "%s: RAM for the repacked head", what);
-    CHECK_MSG(i >= c->s.n_long || (plan_uses_drive(p, c->what.n_layer) &&
+    CHECK_MSG(i >= c->s.n_long || (plan_uses_drive(p, c->model.n_layer) &&
                                    c->s.ram_work[i] <= ram / 10), "%s: a long chunk", what);
     check_places(p, c, what);
     check_numbers(p, c, what);

@@ -27,7 +27,7 @@ enum { N_CHUNKS = 5 };
 
 typedef struct made {
     plan_machine machine;
-    plan_model what;
+    plan_model model;
     plan_session s;
     plan_wish w;
     uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS], layer_dense[PLAN_MAX_LAYERS];
@@ -36,7 +36,7 @@ typedef struct made {
 
 /* vram 0: no GPU. */
 void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram);
-void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram);    /* dense by layer */
+void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram);   /* dense by layer */
 void random_case(made *c, test_rng *rng);        /* machine, model, wishes */
 
 int run_case(plan *p, const made *c);

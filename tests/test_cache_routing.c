@@ -127,7 +127,7 @@ static bool feed(trail *t, model_fixture *r, const way *known)
 static place place_of(const way *w)
 {
     return (place){ .name = w->why, .gpu = true, .planned = true, .hot_of_8 = w->hot_of_8,
-                    .changing = true, .stage_parts = 2, .stream_from = 9 };
+                    .changing = true, .stage_ranges = 2, .stream_from = 9 };
 }
 
 static session_options options_of(const way *w)

@@ -9,7 +9,7 @@ answer() { "$run" "$@" 2>"$tmp/err" </dev/null; }
 sanitized() { nm "$run" | grep -q -e __asan_init -e __tsan_init; }
 
 # ---- what is needed at least, and what a refusal advises
-refuse 1 "no smaller context would do" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
+refuse 1 "no smaller context would help" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x
 enough=$(least $run -m $tiny -p x)
 expect 0 "" $run -m $tiny -p x -n 4 --ram $((enough + 1))M
 expect 1 "needs" $bench tiers -p 4 -n 2 -r 1 --ram 1

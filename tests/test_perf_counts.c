@@ -218,12 +218,12 @@ static void test_sums(model_fixture *f, const place *p)
 /* ---- levels, fallbacks, log ------------------------------------------------------------------ */
 
 static const place asked = { .name = "half of the experts in VRAM", .gpu = true, .planned = true,
-                             .hot_of_8 = 4, .stage_parts = 1, .stream_from = 64, .told = true };
+                             .hot_of_8 = 4, .stage_ranges = 1, .stream_from = 64, .told = true };
 
 static void test_off(model_fixture *f)
 {
     const place p = { .name = "a cache, nothing counted", .gpu = true, .planned = true,
-                      .hot_of_8 = 4, .changing = true, .stage_parts = 1, .stream_from = 64 };
+                      .hot_of_8 = 4, .changing = true, .stage_ranges = 1, .stream_from = 64 };
     perf_layer layers[MOST_LAYERS];
     fixture r;
     if (open_fixture(&r, f, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {

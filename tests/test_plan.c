@@ -29,7 +29,7 @@ static const char *case_name(const made_model *m, double vram, double ram)
 
 static bool same_plan(const plan *p, const plan *q)
 {
-    return p->gpu == q->gpu && p->chunk == q->chunk && p->stage_parts == q->stage_parts &&
+    return p->gpu == q->gpu && p->chunk == q->chunk && p->stage_ranges == q->stage_ranges &&
            p->cpu_layers == q->cpu_layers && p->embed_in_ram == q->embed_in_ram &&
            plan_vram(p) == plan_vram(q) && plan_ram(p) == plan_ram(q) &&
            memcmp(p->hot, q->hot, sizeof p->hot) == 0 && p->decode_tok_s == q->decode_tok_s;
@@ -79,10 +79,10 @@ static void check_ram(const plan *p, made *c, const char *what)
 static void check_layers_or_drive(const plan *p, made *c, const char *what)
 {
     static plan cpu;
-    if (!p->gpu || !p->head_in_ram || c->w.gpu_wanted || !plan_uses_drive(p, c->what.n_layer))
+    if (!p->gpu || !p->head_in_ram || c->w.gpu_wanted || !plan_uses_drive(p, c->model.n_layer))
         return;
     c->w.cpu_only = true;
-    CHECK_MSG(run_case(&cpu, c) != 0 || plan_uses_drive(&cpu, c->what.n_layer),
+    CHECK_MSG(run_case(&cpu, c) != 0 || plan_uses_drive(&cpu, c->model.n_layer),
               "%s: experts on the drive that RAM would hold", what);
     c->w.cpu_only = false;
 }
@@ -99,17 +99,18 @@ static void test_random(void)
         err_ctx err = { 0 };
         snprintf(what, sizeof what, "random case %d", i);
         random_case(&c, &rng);
-        const int rc = plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err);
+        const int rc = plan_make(&p, &c.machine, &c.model, &c.s, &c.w, &err);
         if (rc == 0) {
-            count_kind(&n, &p, &c.what);
+            count_kind(&n, &p, &c.model);
             check_plan(&p, &c, what);
             check_ram(&p, &c, what);
             check_layers_or_drive(&p, &c, what);
             continue;
         }
         n.refused++;
-        CHECK_MSG(rc == ERR_NOMEM && strstr(err.msg, "needs ") && strstr(err.msg, " may be used (") &&
-                  plan_ram(&p) == 0, "%s: %d, %s", what, rc, err.msg);
+        CHECK_MSG(rc == ERR_NOMEM && strstr(err.msg, "needs ") &&
+                      strstr(err.msg, " may be used (") && plan_ram(&p) == 0,
+                  "%s: %d, %s", what, rc, err.msg);
         c.w.ram = UINT64_MAX;
         c.machine.ram_available = 300 * GB;
         CHECK_MSG(run_case(&p, &c) == 0, "%s: refused with 300 GB", what);
@@ -120,7 +121,8 @@ static void test_random(void)
         CHECK_MSG(count[i] >= rounds / 200, "kind %d: %d of %d plans", (int)i, count[i], rounds);
 }
 
-/* ---- more memory -------------------------------------------------------------------------------- */
+/* ---- more memory
+ * -------------------------------------------------------------------------------- */
 
 /* More memory is never slower. Of VRAM, buffers that start to pay and the table take bytes from
  * experts: a few percent. */
@@ -142,7 +144,7 @@ static void test_monotone(void)
                 seen |= p.gpu;
                 CHECK_MSG(p.decode_tok_s > 0.92 * best, "%s: %g of %g tok/s", what, p.decode_tok_s,
                           best);
-                CHECK_MSG(!p.gpu || p.chunk >= chunk || p.stage_parts == 0, "%s: chunk %d of %d",
+                CHECK_MSG(!p.gpu || p.chunk >= chunk || p.stage_ranges == 0, "%s: chunk %d of %d",
                           what, p.chunk, chunk);
                 CHECK_MSG(!p.gpu || p.prefill_tok_s > 0.95 * prompts, "%s: prompts %g of %g", what,
                           p.prefill_tok_s, prompts);
@@ -187,7 +189,7 @@ static void test_some_layers(void)
                 continue;
             }
             /* another chunk, or room for streaming, may cost a few layers */
-            CHECK_MSG(p.cpu_layers <= before || p.cpu_layers - before <= c.what.n_layer / 8,
+            CHECK_MSG(p.cpu_layers <= before || p.cpu_layers - before <= c.model.n_layer / 8,
                       "%s: %d layers on the CPU, %d with less VRAM", name, p.cpu_layers, before);
             CHECK_MSG(p.decode_tok_s > cpu.decode_tok_s, "%s: %g tok/s, the CPU alone %g", name,
                       p.decode_tok_s, cpu.decode_tok_s);
@@ -199,8 +201,8 @@ static void test_some_layers(void)
     }
 }
 
-/* RAM for the CPU alone, but not for page-locked experts besides: the CPU computes. Where experts go
- * to the drive in any case, or a GPU is asked for, it has some layers. */
+/* RAM for the CPU alone, but not for page-locked experts besides: the CPU computes. Where
+ * experts go to the drive in any case, or a GPU is asked for, it has some layers. */
 static void test_some_layers_short(void)
 {
     static made c;
@@ -211,8 +213,8 @@ static void test_some_layers_short(void)
     for (c.w.ram = 8 * GB; c.w.ram <= 14 * GB; c.w.ram += 50 * MB) {
         if (!made_plan(&p, &c, "RAM for the CPU")) return;
         n_cpu += !p.gpu;
-        n_drive += plan_uses_drive(&p, c.what.n_layer);
-        CHECK(p.gpu || !plan_uses_drive(&p, c.what.n_layer));
+        n_drive += plan_uses_drive(&p, c.model.n_layer);
+        CHECK(p.gpu || !plan_uses_drive(&p, c.model.n_layer));
         c.w.gpu_wanted = true;
         if (made_plan(&p, &c, "a GPU is asked for")) CHECK(p.gpu && p.head_in_ram);
         c.w.gpu_wanted = false;
@@ -237,8 +239,9 @@ static void test_hot_most(void)
             if (!made_plan(&p, &c, m->name)) continue;
             check_plan(&p, &c, m->name);
             CHECK_MSG(p.gpu && p.vram_experts == limits[i] / one * one && p.chunk == c.s.chunk[0] &&
-                      (p.stage_parts > 0) == (limits[i] < all), "%s, limit %d: %llu bytes", m->name,
-                      (int)i, (unsigned long long)p.vram_experts);
+                          (p.stage_ranges > 0) == (limits[i] < all),
+                      "%s, limit %d: %llu bytes", m->name, (int)i,
+                      (unsigned long long)p.vram_experts);
         }
         make_case(&c, m, 8 * GB, 256 * GB);
         CHECK(run_case(&p, &c) == 0 && p.vram_experts > 2 * one && p.vram_experts < all);
@@ -249,14 +252,15 @@ static void test_hot_most(void)
     }
 }
 
-/* ---- chosen rows ------------------------------------------------------------------------------ */
+/* ---- chosen rows
+ * ------------------------------------------------------------------------------ */
 
 static const struct chosen_row {
     int model;
     int vram_mb, ram_gb;
     bool gpu, table_in_ram;
     int chunk, parts, layers, more;
-    plan_place rest;
+    plan_tier rest;
     plan_bound bound;
     const char *why;
 } chosen[] = {
@@ -272,9 +276,9 @@ static const struct chosen_row {
       "1550 MB: not even the smallest of it, so the CPU with all that it has" },
     { OSS120, 24000, 32, true, true, 4096, 8, 11, 113, PLAN_DISK, BOUND_DISK,
       "42.3 GB do not fit: a cache" },
-    { QWEN4, 8000, 64, true, true, 4096, 4, 0, 2640, PLAN_RAM, BOUND_CPU,
+    { QWEN4, 8000, 64, true, true, 4096, 4, 0, 2644, PLAN_RAM, BOUND_CPU,
       "the bus is not counted on to its limit; parts of 227 MB" },
-    { QWEN4, 8000, 32, true, true, 4096, 4, 5, 80, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
+    { QWEN4, 8000, 32, true, true, 4096, 4, 5, 84, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
     { QWEN8, 0, 128, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU, "85 GB fit without a GPU" },
 };
 
@@ -287,14 +291,14 @@ static void test_chosen(void)
         int more;
         make_case(&c, &made_models[r->model], (uint64_t)r->vram_mb * MB, (uint64_t)r->ram_gb * GB);
         if (!made_plan(&p, &c, r->why)) continue;
-        const int layers = whole_layers(&p, &c.what, &more);
+        const int layers = whole_layers(&p, &c.model, &more);
         CHECK_MSG(p.gpu == r->gpu && p.embed_in_ram == r->table_in_ram && p.chunk == r->chunk &&
-                  p.stage_parts == r->parts && layers == r->layers && more == r->more &&
-                  p.place[c.what.n_layer - 1] == r->rest && p.bound == r->bound,
+                  p.stage_ranges == r->parts && layers == r->layers && more == r->more &&
+                  p.tier[c.model.n_layer - 1] == r->rest && p.bound == r->bound,
                   "%s, VRAM %d MB, RAM %d GB: gpu %d table %d chunk %d parts %d layers %d+%d place "
                   "%d bound by %s: %s", made_models[r->model].name, r->vram_mb, r->ram_gb, p.gpu,
-                  p.embed_in_ram, p.chunk, p.stage_parts, layers, more,
-                  (int)p.place[c.what.n_layer - 1], plan_bound_name(p.bound), r->why);
+                  p.embed_in_ram, p.chunk, p.stage_ranges, layers, more,
+                  (int)p.tier[c.model.n_layer - 1], plan_bound_name(p.bound), r->why);
         check_plan(&p, &c, r->why);
     }
 }
@@ -313,7 +317,8 @@ static void test_postfetch(void)
               p.decode_tok_s);
 }
 
-/* ---- refusals --------------------------------------------------------------------------------- */
+/* ---- refusals
+ * --------------------------------------------------------------------------------- */
 
 /* Sessions that are halved, with so many bytes for each token, and with half as many. */
 static void add_less(made *c, uint64_t fixed, uint64_t each)
@@ -341,15 +346,17 @@ static const struct {
 } advice[] = {
     /* 819 MB at f16, 410 at q8_0; with 4096 tokens 410 and 205; advice leaves 67 MB
      * more if it can */
-    { 818, 9000, "; use --ram 2265M or more, or --ctx 4096 or less, or --kv q8_0", NULL,
-      "each of three would do" },
-    { 13, 9000, "; use --ram 2265M or more, or --ctx 256 or less and --kv q8_0", NULL,
-      "only both together, and hardly" },
-    { 12, 9000, "; use --ram 2265M or more", "--ctx", "no context is small enough" },
-    { 818, 818, "; use --ctx 4096 or less, or --kv q8_0", "--ram 2", "the machine has no more" },
-    { NO_BOUND, 476, "; use --ctx 2048 or less", "q8_0", "no bound, less room" },
-    { NO_BOUND, 12, "; no smaller context would do: end other programs, or use a smaller model or "
-      "quantisation", "--ctx", "nothing helps" },
+    {818, 9000, "; use --ram 2265M or more, or --ctx 4096 or less, or --kv q8_0", NULL,
+     "each of three would do"},
+    {13, 9000, "; use --ram 2265M or more, or --ctx 256 or less and --kv q8_0", NULL,
+     "only both together, and hardly"},
+    {12, 9000, "; use --ram 2265M or more", "--ctx", "no context is small enough"},
+    {818, 818, "; use --ctx 4096 or less, or --kv q8_0", "--ram 2", "the machine has no more"},
+    {NO_BOUND, 476, "; use --ctx 2048 or less", "q8_0", "no bound, less room"},
+    {NO_BOUND, 12,
+     "; no smaller context would help: end other programs, or use a smaller model or "
+     "quantisation",
+     "--ctx", "nothing helps"},
 };
 
 static void test_advice(void)
@@ -368,7 +375,7 @@ static void test_advice(void)
         if (advice[i].there_mb > 5000) c.machine.ram_available += 2 * GB;
         if (advice[i].ram_mb < NO_BOUND)
             c.w.ram = advice[i].ram_mb < 0 ? 0 : all + (uint64_t)advice[i].ram_mb * MB;
-        const int rc = plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err);
+        const int rc = plan_make(&p, &c.machine, &c.model, &c.s, &c.w, &err);
         CHECK_MSG(rc == ERR_NOMEM && strstr(err.msg, advice[i].want) &&
                   strlen(strstr(err.msg, advice[i].want)) == strlen(advice[i].want) &&
                   !(advice[i].not && strstr(err.msg, advice[i].not)), "%s: %d, '%s'",
@@ -391,12 +398,12 @@ static void test_advice_holds(void)
             add_less(&c, 0, 1000);
             c.machine.ram_program = programs[i];
             c.w.ram = 0;
-            CHECK(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == ERR_NOMEM);
+            CHECK(plan_make(&p, &c.machine, &c.model, &c.s, &c.w, &err) == ERR_NOMEM);
             const char *text = strstr(err.msg, "; use --ram ");
             CHECK_MSG(text && sscanf(text, "; use --ram %lluM", &mib) == 1, "%s", err.msg);
             c.w.ram = (uint64_t)mib << 20;
             c.machine.ram_program += 4 << 20;
-            CHECK_MSG(plan_make(&p, &c.machine, &c.what, &c.s, &c.w, &err) == 0, "--ram %lluM: %s",
+            CHECK_MSG(plan_make(&p, &c.machine, &c.model, &c.s, &c.w, &err) == 0, "--ram %lluM: %s",
                       mib, err.msg);
         }
 }
@@ -406,12 +413,12 @@ static void test_refused(void)
     static plan p;
     static made c;
     make_case(&c, &made_models[OSS20], 8 * GB, 64 * GB);
-    c.what.n_layer = PLAN_MAX_LAYERS + 1;
+    c.model.n_layer = PLAN_MAX_LAYERS + 1;
     CHECK(run_case(&p, &c) == ERR_UNSUPPORTED);
     make_case(&c, &made_models[OSS20], 8 * GB, 64 * GB);
-    c.what.n_used = 33;
+    c.model.n_used = 33;
     CHECK(run_case(&p, &c) == ERR_RANGE);     /* of 32 */
-    c.what.n_used = 4;
+    c.model.n_used = 4;
     c.s.n_chunk = 0;
     CHECK(run_case(&p, &c) == ERR_RANGE);
     c.s.n_chunk = N_CHUNKS;

@@ -78,7 +78,7 @@ static double cold_seconds(const plan *p, const made *c, int l, int m, bool fetc
 /* Seconds of a token: of each layer the links work at once, and the slowest counts. */
 static double simulate_token(const plan *p, const made *c, test_rng *rng)
 {
-    const plan_model *w = &c->what;
+    const plan_model *w = &c->model;
     const speeds *r = &p->rate;
     const bool drive = plan_uses_drive(p, w->n_layer);
     const double cold = (double)(all_experts(w) - p->vram_experts);
@@ -103,7 +103,7 @@ static double simulate_token(const plan *p, const made *c, test_rng *rng)
 /* Seconds of a chunk of a prompt that the CPU computes, or that is streamed. */
 static double simulate_prompt(const plan *p, const made *c, test_rng *rng)
 {
-    const plan_model *w = &c->what;
+    const plan_model *w = &c->model;
     const speeds *r = &p->rate;
     const bool drive = plan_uses_drive(p, w->n_layer);
     const double all = (double)all_experts(w), cold = all - (double)p->vram_experts;
@@ -128,7 +128,7 @@ static double simulate_prompt(const plan *p, const made *c, test_rng *rng)
 static void check_prediction(const plan *p, const made *c, test_rng *rng, const char *what)
 {
     enum { TOKENS = 60 };
-    const plan_model *w = &c->what;
+    const plan_model *w = &c->model;
     const double cold = 1 - (double)p->vram_experts / (double)all_experts(w);
     const bool seldom = plan_uses_drive(p, w->n_layer) || (cold > 0 && cold * w->n_used < 2);
     double s = 0;
@@ -166,10 +166,10 @@ static void test_prediction(void)
 static double forced_speed(made *c, prompt_strategy way, int n)
 {
     static plan p;
-    c->w.way_wanted = true;
-    c->w.way = way;
-    const bool ok = run_case(&p, c) == 0 && plan_prompt_way(&p, n) == way;
-    c->w.way_wanted = false;
+    c->w.strategy_wanted = true;
+    c->w.strategy = way;
+    const bool ok = run_case(&p, c) == 0 && plan_prompt_strategy(&p, n) == way;
+    c->w.strategy_wanted = false;
     return ok ? p.prefill_tok_s : 0;
 }
 
@@ -194,7 +194,7 @@ static void test_fastest(void)
                     if (!made_plan(&p, &c, m->name)) continue;
                     const double streamed = forced_speed(&c, PROMPT_BUS, n);
                     const double other = forced_speed(&c, disk ? PROMPT_CORES : PROMPT_SPLIT, n);
-                    const bool stream = plan_prompt_way(&p, n) == PROMPT_BUS;
+                    const bool stream = plan_prompt_strategy(&p, n) == PROMPT_BUS;
                     CHECK_MSG(p.prefill_tok_s >= fmax(streamed, other) * (1 - 1e-9),
                               "%s, %d tokens: %g tok/s, streamed %g, else %g", m->name, n,
                               p.prefill_tok_s, streamed, other);
@@ -224,7 +224,7 @@ static void test_contract_to(void)
             const int most = plan_most_shared(m->n_used, m->n_expert);
             for (double factor = 1e-9; factor < 1e10; factor *= 1e9) {
                 make_case(&c, m, 6 * GB, disk ? 8 * GB : 128 * GB);
-                c.what.float_experts = floats;
+                c.model.float_experts = floats;
                 c.w.whole_banks = whole;
                 c.machine.rate.cpu *= factor;
                 c.machine.rate.cpu_many *= factor;
@@ -261,18 +261,18 @@ static void test_wanted_way(void)
     static made c;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         make_case(&c, &made_models[OSS20], 6 * GB, rows[i].disk ? 8 * GB : 128 * GB);
-        c.w.way_wanted = true;
-        c.w.way = rows[i].way;
+        c.w.strategy_wanted = true;
+        c.w.strategy = rows[i].way;
         c.w.fixed = rows[i].fixed;
         if (!made_plan(&p, &c, "a way")) continue;
         CHECK_MSG(p.split_from == rows[i].split && p.stream_from == rows[i].stream,
                   "row %d: split from %d, streamed from %d", (int)i, p.split_from, p.stream_from);
         const prompt_strategy from_9 = rows[i].split == 9 ? PROMPT_SPLIT : rows[i].stream == 9 ?
                                 PROMPT_BUS : PROMPT_CORES;
-        CHECK(plan_prompt_way(&p, 9) == from_9);
+        CHECK(plan_prompt_strategy(&p, 9) == from_9);
         CHECK_MSG(p.contract_to == (rows[i].fixed || rows[i].way != PROMPT_BUS ? INT_MAX : 512),
                   "row %d: contract up to %d", (int)i, p.contract_to);
-        CHECK(plan_prompt_way(&p, PLAN_SPLIT_TOKENS + 1) ==
+        CHECK(plan_prompt_strategy(&p, PLAN_SPLIT_TOKENS + 1) ==
               (rows[i].stream == INT_MAX ? PROMPT_CORES : PROMPT_BUS));
     }
 }
@@ -306,14 +306,15 @@ static void test_fixed(void)
         }
     make_case(&c, &made_models[OSS20], 2250 * MB, 128 * GB);  /* no room for a stage */
     c.w.fixed = true;
-    for (; run_case(&p, &c) == 0 && p.gpu && p.stage_parts > 0; c.machine.vram_free -= MB) { }
-    CHECK_MSG(p.gpu && p.stage_parts == 0 && p.stream_from == INT_MAX, "no stage: from %d",
+    for (; run_case(&p, &c) == 0 && p.gpu && p.stage_ranges > 0; c.machine.vram_free -= MB) { }
+    CHECK_MSG(p.gpu && p.stage_ranges == 0 && p.stream_from == INT_MAX, "no stage: from %d",
               p.stream_from);
     c.w.fixed = false;                   /* the CPU computes any prompt's */
-    CHECK(run_case(&p, &c) == 0 && p.stage_parts == 0 && p.contract_to == INT_MAX);
+    CHECK(run_case(&p, &c) == 0 && p.stage_ranges == 0 && p.contract_to == INT_MAX);
 }
 
-/* ---- unmeasured speeds ------------------------------------------------------------------------ */
+/* ---- unmeasured speeds
+ * ------------------------------------------------------------------------ */
 
 static void test_assumed(void)
 {

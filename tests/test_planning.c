@@ -90,17 +90,17 @@ static void test_sizes(const char *path)
     }
     model_count_bytes(&sum, m);
     CHECK(planning_model(&in, m, &err) == 0);
-    const uint64_t experts = plan_all_experts(&in.what), padding = 256 * (uint64_t)m->n_bound;
-    CHECK_MSG(in.what.dense + experts == sum.dense + sum.experts + padding, "%s: sum", path);
-    CHECK(experts <= sum.experts && in.what.file_bytes == sum.dense + sum.experts);
-    CHECK(in.what.embed == (m->head_tied ? 0 : sum.embed) && in.what.embed < in.what.dense);
-    CHECK(in.what.token_dense == sum.token_dense && in.what.n_used == m->hp.n_expert_used);
-    CHECK(in.what.dense_macs > 0 && in.what.expert_macs == 3.0 * m->hp.n_layer * in.what.n_used *
+    const uint64_t experts = plan_all_experts(&in.model), padding = 256 * (uint64_t)m->n_bound;
+    CHECK_MSG(in.model.dense + experts == sum.dense + sum.experts + padding, "%s: sum", path);
+    CHECK(experts <= sum.experts && in.model.file_bytes == sum.dense + sum.experts);
+    CHECK(in.model.embed == (m->head_tied ? 0 : sum.embed) && in.model.embed < in.model.dense);
+    CHECK(in.model.token_dense == sum.token_dense && in.model.n_used == m->hp.n_expert_used);
+    CHECK(in.model.dense_macs > 0 && in.model.expert_macs == 3.0 * m->hp.n_layer * in.model.n_used *
           m->hp.n_embd * m->hp.n_ff_expert);
     uint64_t layers = 0;
-    for (int l = 0; l < m->hp.n_layer; l++) layers += in.what.layer_dense[l];
-    CHECK_MSG(layers > 0 && layers + sum.embed + (m->head_tied ? 0 : sum.head) <= in.what.dense &&
-              in.what.table == sum.embed, "%s: dense weights by layers", path);
+    for (int l = 0; l < m->hp.n_layer; l++) layers += in.model.layer_dense[l];
+    CHECK_MSG(layers > 0 && layers + sum.embed + (m->head_tied ? 0 : sum.head) <= in.model.dense &&
+              in.model.table == sum.embed, "%s: dense weights by layers", path);
     for (int l = 0; l < m->hp.n_layer; l++)
         CHECK(in.down_bytes[l] > 0 && in.down_bytes[l] < in.expert_bytes[l] &&
               in.expert_bytes[l] <= expert_bytes(m->layers[l].experts));
@@ -109,13 +109,13 @@ static void test_sizes(const char *path)
     const tensor *down = last->weight[SLAB_DOWN];
     tensor floats = *down;
     floats.type = QT_BF16;
-    CHECK(!in.what.float_experts);
+    CHECK(!in.model.float_experts);
     last->weight[SLAB_DOWN] = &floats;
-    CHECK(planning_model(&in, m, &err) == 0 && in.what.float_experts);
+    CHECK(planning_model(&in, m, &err) == 0 && in.model.float_experts);
     last->weight[SLAB_DOWN] = down;
 
     m->head_tied = !m->head_tied;        /* a table that is read for every token stays in VRAM */
-    CHECK(planning_model(&in, m, &err) == 0 && (in.what.embed == 0) == m->head_tied);
+    CHECK(planning_model(&in, m, &err) == 0 && (in.model.embed == 0) == m->head_tied);
     m->head_tied = !m->head_tied;
 
     const int ctx = min_int(m->hp.ctx_train, 300);
@@ -131,9 +131,10 @@ static void test_sizes(const char *path)
         CHECK(by_layer == s.state[i]);
         CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
         CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] + gpu_steps_recordings_bytes(m));
-        CHECK(s.ram_work[i] > 0 &&
-              s.ram_beside[i] == gpu_steps_host_bytes(m, s.chunk[i]) + expert_server_ram_bytes(m) +
-                                 (uint64_t)ctx * sizeof(int32_t) + (uint64_t)m->hp.n_vocab * 4);
+        CHECK(s.ram_work[i] > 0 && s.ram_with_gpu[i] == gpu_steps_host_bytes(m, s.chunk[i]) +
+                                                            expert_server_ram_bytes(m) +
+                                                            (uint64_t)ctx * sizeof(int32_t) +
+                                                            (uint64_t)m->hp.n_vocab * 4);
     }
     CHECK(s.vram_cold == expert_server_vram_bytes(m) + recurrent_bytes(m) +
                               expert_stream_bytes(&m->experts));
@@ -172,8 +173,8 @@ static void test_sizes(const char *path)
         plan_session t;
         lo.chunk = s.chunk[s.n_chunk - 1];
         CHECK(planning_session(&t, m, &lo, 2, NULL, NULL, &err) == 0);
-        CHECK_MSG(less->alone == t.state[0] + t.snapshots[0] + t.ram_work[0] &&
-                  less->beside == t.snapshots[0] + t.ram_beside[0] && less->ctx >= 256 &&
+        CHECK_MSG(less->ram_cpu == t.state[0] + t.snapshots[0] + t.ram_work[0] &&
+                  less->ram_gpu == t.snapshots[0] + t.ram_with_gpu[0] && less->ctx >= 256 &&
                   (less->q8 ? less->ctx <= o.ctx : less->ctx < o.ctx), "less %d: context %d", i,
                   less->ctx);
         CHECK(i == 0 || s.less[i - 1].q8 < less->q8 || s.less[i - 1].ctx > less->ctx);

@@ -183,7 +183,7 @@ static void check_plan(const synth_options *o, const model *m)
     in.machine.ram_available = UINT64_C(8) << 30;
     CHECK_MSG(planning_make(&p, &in, m, &so, 1, NULL, NULL, &w, &err) == 0, "%s: %s",
               o->shape->name, err.msg);
-    CHECK_MSG(sum.experts > 0 && in.what.n_layer == o->n_layer, "%s: planned otherwise",
+    CHECK_MSG(sum.experts > 0 && in.model.n_layer == o->n_layer, "%s: planned otherwise",
               o->shape->name);
 }
 

@@ -157,8 +157,8 @@ static void test_ways(void)
         placement_options to = { 0 };
         set_variables(rows[i].env, true);
         CHECK_MSG(parse(&o, rows[i].words) == ARGS_RUN && tier_args_read(&to, &o.tiers) == 0 &&
-                  to.wish.way_wanted == rows[i].wanted &&
-                  (!rows[i].wanted || to.wish.way == rows[i].way), "row %d", (int)i);
+                  to.wish.strategy_wanted == rows[i].wanted &&
+                  (!rows[i].wanted || to.wish.strategy == rows[i].way), "row %d", (int)i);
         set_variables(rows[i].env, false);
     }
 }

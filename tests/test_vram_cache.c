@@ -125,7 +125,7 @@ static void check_changes(const session *s, const place *p, uint64_t quiet)
               "%s: %d uploads, %d swaps, %d evictions, %d quiet layers", p->name,
               (int)moved.uploads, (int)moved.swaps, (int)moved.evictions, (int)quiet);
     CHECK_MSG(!p->moved || moved.saves > 0, "%s: nothing was taken to RAM", p->name);
-    CHECK_MSG(p->moved || !sim_gpu() || p->stage_parts == 0 || moved.swaps > 0,
+    CHECK_MSG(p->moved || !sim_gpu() || p->stage_ranges == 0 || moved.swaps > 0,
               "%s: the prompt left nothing", p->name);
 }
 

@@ -1,7 +1,8 @@
 /* available_memory.c - reads /proc and the files of control groups, of both versions.
  *
  * The page cache counts as available: it holds the mapped model, and the rest of it can be
- * reclaimed. Each group from the process's own up to the root may set a limit; the lowest counts. */
+ * reclaimed. Each group from the process's own up to the root may set a limit; the lowest
+ * counts. */
 #include "tiers/available_memory.h"
 
 #include <inttypes.h>
@@ -47,7 +48,8 @@ static bool group_number(uint64_t *out, const char *root, const cgroup_files *v,
 }
 
 /* Lowers *bytes to what this group leaves. */
-static bool group_available(uint64_t *bytes, const char *root, const cgroup_files *v, const char *group)
+static bool group_available(uint64_t *bytes, const char *root, const cgroup_files *v,
+                            const char *group)
 {
     uint64_t limit, used = 0, cache = 0;
     if (!group_number(&limit, root, v, group, v->limit, "")) return false;

@@ -1,7 +1,7 @@
 /* bandwidth.c - measures how fast memory is read.
  *
- * Each thread reads its own range of the memory in address order, again and again, for a given time.
- * The next measurement continues where this one stopped, so nothing is read from a cache. A
+ * Each thread reads its own range of the memory in address order, again and again, for a given
+ * time. The next measurement continues where this one stopped, so nothing is read from a cache. A
  * measurement ends after a time, not after an amount: no thread waits for the slowest.
  *
  * Prefetching is tried at several distances and into several caches. On a Neoverse-V1 "into L3,

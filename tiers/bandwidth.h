@@ -21,11 +21,12 @@ typedef struct bandwidth {
     double gb_s;                         /* the limit: the better of the two */
 } bandwidth;
 
-/* Reads `bytes` of memory, in huge pages where the system has them. Each thread of the team reads
- * an equal range that it wrote first: with several memory nodes every thread reads its own.
- * seconds: for each of the figures plain and ahead. watch, or NULL, is called before each run, every
- * few milliseconds. Fails with ERR_NOMEM, with ERR_RANGE if a range would be less than 256 KiB, with
- * ERR_STOPPED, and with ERR_IO if the system keeps some threads of the team from running. */
+/* Reads `bytes` of memory, in huge pages where the system has them. Each thread of the team
+ * reads an equal range that it wrote first: with several memory nodes every thread reads its
+ * own. seconds: for each of the figures plain and ahead. watch, or NULL, is called before each
+ * run, every few milliseconds. Fails with ERR_NOMEM, with ERR_RANGE if a range would be less
+ * than 256 KiB, with ERR_STOPPED, and with ERR_IO if the system keeps some threads of the team
+ * from running. */
 int bandwidth_measure(bandwidth *out, pool *team, size_t bytes, double seconds,
                       keep_going_fn *watch, void *ctx, err_ctx *err);
 

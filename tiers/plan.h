@@ -1,14 +1,15 @@
-/* plan.h - what goes where: a pure function of machine, model and wishes.
+/* plan.h - which bytes go to which tier: a pure function of machine, model, session and wishes.
  *
- * VRAM first gets what every token needs (dense weights, state, workspace, buffers for prompts and
- * post-fetch), then experts. If all experts fit into page-locked RAM, VRAM is a cache of some of
- * every layer's; so it is if those fit there that are not in VRAM, and a few more: then experts are
- * moved. If not, it has whole banks, the last one perhaps in part; the other experts go to
- * page-locked RAM if they fit there, else RAM is a cache of experts before the file. Nothing
- * here asks the machine anything. Degrades in this order: fewer experts in VRAM, the embedding
- * table in RAM, smaller chunks of prompt, the last layers and the output matrix on the CPU, no GPU.
- * Fails only if even the CPU cannot hold what it needs. RAM is what the process will have taken at
- * its peak, with the program and mapped weights, without a GPU's driver. */
+ * VRAM first gets what every token needs: dense weights, state, workspace, buffers for prompts and
+ * post-fetch. The rest of it is for experts, in one of three forms:
+ *   cache   page-locked RAM holds all experts; VRAM holds copies of some of each layer
+ *   moved   RAM holds the experts that VRAM does not hold; they are exchanged
+ *   banks   VRAM holds whole banks, the last one perhaps in part. The other experts are in
+ *           page-locked RAM, or RAM is a cache of experts before the file
+ * Where memory is short the plan gives up, in this order: experts in VRAM, the embedding table in
+ * VRAM, large chunks of prompts, the last layers and the head on the GPU, the GPU. It fails only if
+ * the CPU alone lacks RAM. RAM is counted as the peak of the process, with the program and mapped
+ * weights, without a GPU's driver. All sizes are bytes. Any thread. */
 #ifndef TIERS_PLAN_H
 #define TIERS_PLAN_H
 
@@ -17,92 +18,91 @@
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 7, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
        PLAN_SPLIT_TOKENS = 2048, PLAN_FEW_TOKENS = 8, PLAN_SHARED_SLOTS = 64 };
 
-/* Who computes those experts of a prompt of more than PLAN_FEW_TOKENS tokens that are not in VRAM. */
+/* Who computes the experts outside VRAM for a prompt of more than PLAN_FEW_TOKENS tokens. */
 typedef enum prompt_strategy {
-    PROMPT_CORES,                        /* the CPU */
-    PROMPT_SPLIT,                        /* the GPU those that many tokens chose, after they have
-                                          * crossed the bus, and the CPU the others meanwhile; up to
-                                          * PLAN_SPLIT_TOKENS tokens */
-    PROMPT_BUS                           /* the GPU: whole banks cross the bus */
+    PROMPT_CORES, /* the CPU */
+    PROMPT_SPLIT, /* the GPU, after a copy, those with many slots; the CPU the
+                                          * others; up to PLAN_SPLIT_TOKENS tokens */
+    PROMPT_BUS    /* the GPU: whole banks are copied */
 } prompt_strategy;
 
 typedef struct plan_machine {
-    bool gpu;                            /* there is one that could be used */
+    bool gpu;                            /* the machine has a usable GPU */
     uint64_t vram_free;
     uint64_t ram_available;              /* MemAvailable, or a container's limit */
-    uint64_t ram_program;                /* that this process has taken already: code, tokenizer; a
-                                          * bound of RAM counts it, ram_available does not */
+    uint64_t ram_program;                /* RAM already used by this process (code, tokenizer): part
+                                          * of plan_wish.ram, not of ram_available */
     speeds rate;
 } plan_machine;
 
 typedef struct plan_model {
     int n_layer, n_expert, n_used;
     const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs; 0: no experts */
-    const uint64_t *down_bytes;          /* [n_layer]: of that the down slab */
-    const uint64_t *slot_bytes;          /* [n_layer]: RAM for an expert where they are moved; NULL:
-                                          * they cannot be */
-    uint64_t spare_bytes;                /* RAM for those on their way */
-    uint64_t dense;                      /* all other weights, with the embedding table */
-    const uint64_t *layer_dense;         /* [n_layer]: of that a layer's; NULL: layers are not
-                                          * shared out between CPU and GPU */
+    const uint64_t *down_bytes;          /* [n_layer]: its down slab alone */
+    const uint64_t *frame_bytes;         /* [n_layer]: a RAM frame where experts are moved; NULL:
+                                          * they cannot be moved */
+    uint64_t spare_bytes;                /* RAM frames for experts that are being moved */
+    uint64_t dense;                      /* all dense weights, with the embedding table */
+    const uint64_t *layer_dense;         /* [n_layer]: a layer's dense weights; NULL: all layers are
+                                          * on one processor */
     int split_most;                      /* the GPU has at most this many layers, or all of them */
-    uint64_t embed;                      /* of dense the table; 0 if it is the output matrix, too */
-    uint64_t table;                      /* the table in either case */
-    uint64_t token_dense;                /* read for every token */
-    double dense_macs, expert_macs;      /* multiply-adds for a token of a prompt: dense, experts */
-    bool float_experts;                  /* weights of some are floats: a GPU has no kernels that
-                                          * give their vectors in many tokens the CPU's bits */
-    uint64_t file_bytes;                 /* dense and all experts */
-    uint64_t least_cache;                /* RAM that the store asks for at least; 0: see
+    uint64_t embed;                      /* the embedding table; 0 if it is the head, too */
+    uint64_t table;                      /* the embedding table in both cases */
+    uint64_t token_dense;                /* dense bytes read for each token */
+    double dense_macs, expert_macs;      /* multiply-adds for a token of a prompt */
+    bool float_experts;                  /* some experts are floats: the GPU has no kernels for them
+                                          * that give the CPU's bits with many tokens */
+    uint64_t file_bytes;                 /* dense weights and all experts */
+    uint64_t least_cache;                /* the store's smallest cache in RAM; 0: the default of
                                           * plan_least_cache */
 } plan_model;
 
-/* What a session would need that asks for less, with the smallest chunk: for advice. */
+/* A session that needs less, with the smallest chunk: for advice. */
 typedef struct plan_less {
     int ctx;
-    bool q8;                             /* keys and values as q8_0, which they were not */
-    uint64_t alone, beside;              /* RAM if the CPU does it all, and beside a GPU */
+    bool q8;                             /* keys and values become q8_0 */
+    uint64_t ram_cpu, ram_gpu;           /* RAM if the CPU computes all, and with a GPU */
 } plan_less;
 enum { PLAN_MOST_LESS = 32 };
 
-/* What the session needs, for chunks of chunk[i] tokens, descending. The first n_long are for a CPU
- * that reads experts from the drive, once for each chunk; the next one is wished for. */
+/* What the session needs for chunks of chunk[i] tokens, descending. The first n_long are for a CPU
+ * that reads the experts from the drive once for each chunk; the next one is preferred. */
 typedef struct plan_session {
     int n_chunk;                         /* 1 .. PLAN_CHUNKS */
     int n_long;                          /* 0 .. n_chunk - 1; 0 with a GPU */
     int chunk[PLAN_CHUNKS];
     uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
-    uint64_t vram_cold;                  /* more of it if not all experts are there */
-    uint64_t ram_work[PLAN_CHUNKS];      /* workspace and lanes if the CPU does it all */
-    uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state: with whoever computes */
-    uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* of that a layer's */
+    uint64_t vram_cold;                  /* more workspace if some experts are cold */
+    uint64_t ram_work[PLAN_CHUNKS];      /* workspace if the CPU computes all */
+    uint64_t state[PLAN_CHUNKS];        /* KV and recurrent state, in the memory of its processor */
+    uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* the same of each layer */
     uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
-    uint64_t ram_beside[PLAN_CHUNKS];    /* buffers beside a GPU if not all experts are there */
-    uint64_t ram_embed[PLAN_CHUNKS];     /* of the embedding table, which the CPU reads by rows */
+    uint64_t ram_with_gpu[PLAN_CHUNKS];  /* buffers in RAM with a GPU if some experts are cold */
+    uint64_t ram_embed[PLAN_CHUNKS];     /* rows of the embedding table that the CPU reads */
     int ctx;
-    int n_less;                          /* from the largest context on, as it is; then q8 */
+    int n_less;                          /* smaller contexts, descending; then those with q8_0 */
     plan_less less[PLAN_MOST_LESS];
 } plan_session;
 
 typedef struct plan_wish {
-    uint64_t vram, ram;                  /* bounds; UINT64_MAX: what there is */
+    uint64_t vram, ram;                  /* limits; UINT64_MAX: all available memory */
     bool cpu_only;
-    bool gpu_wanted;                     /* even where the CPU alone would be faster */
+    bool gpu_wanted;                     /* also where the CPU alone would be faster */
     bool no_postfetch;
-    uint64_t ram_copy;                   /* of the head, repacked: if the CPU computes it, and RAM
-                                          * is left */
-    uint64_t hot_most;                   /* bytes of experts in VRAM, at most; UINT64_MAX: as many
-                                          * as there is room for */
-    bool no_hot;                         /* none, and all dense weights: a GPU that has no room for
-                                          * these is not used */
-    bool whole_banks;                    /* whole banks in VRAM, for good: no expert makes room */
-    bool fixed;                          /* speeds decide nothing that shows in results: prompts
-                                          * are streamed wherever they can be */
-    bool way_wanted;                     /* prompts go this way, as far as they can, whatever is */
-    prompt_strategy way;                 /* fastest; fixed goes first */
+    uint64_t ram_copy;                   /* of the repacked head: if the CPU computes it and RAM is
+                                          * left */
+    uint64_t hot_most;                   /* limit of experts in VRAM; UINT64_MAX: all that fit */
+    bool no_hot;                         /* no experts in VRAM, but all dense weights: a GPU that
+                                          * cannot hold these is not used */
+    bool whole_banks;                    /* whole banks in VRAM, never exchanged */
+    bool fixed;                          /* measured speeds decide nothing that shows in results:
+                                          * prompts are streamed wherever that is possible */
+    bool strategy_wanted; /* prompts have this strategy wherever it is possible; fixed
+                                          * overrides it */
+    prompt_strategy strategy;
 } plan_wish;
 
-typedef enum plan_place { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_place;
+typedef enum plan_tier { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_tier;
 
 /* What takes most of a token's time. */
 typedef enum plan_bound {
@@ -112,84 +112,80 @@ const char *plan_bound_name(plan_bound b);       /* "CPU memory" */
 
 typedef struct plan {
     bool gpu;
-    bool embed_in_ram;                   /* the table; read row by row over the bus */
-    int cpu_layers;                      /* so many of the last layers have their dense part, their
-                                          * state and their experts on the CPU */
-    bool head_in_ram;                    /* the output matrix, too; so it is with any cpu_layers */
+    bool embed_in_ram;                   /* with a GPU: it reads rows of the table over the bus */
+    int cpu_layers;                      /* the last layers whose dense part, state and experts are
+                                          * on the CPU */
+    bool head_in_ram; /* with a GPU: the CPU computes the head; true if cpu_layers
+                                          * > 0 */
     int chunk;
-    bool cache;                          /* experts in VRAM make room for others: all experts are in
-                                          * page-locked RAM, too, unless they are */
-    bool moved;                          /* between VRAM and RAM: then each is in one of both */
-    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM: the first ones, to begin
-                                          * with; n_expert of one without any: nothing is missing */
-    plan_place place[PLAN_MAX_LAYERS];   /* of the others; PLAN_VRAM if there are none */
-    /* bytes */
+    bool cache; /* experts in VRAM are exchanged for others; page-locked RAM
+                                          * holds all experts, or with `moved` those that VRAM does
+                                          * not hold */
+    bool moved;
+    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM at first: 0 .. hot - 1;
+                                          * n_expert for a layer without experts */
+    plan_tier tier[PLAN_MAX_LAYERS];     /* of the layer's other experts; PLAN_VRAM: none */
     uint64_t vram_dense, vram_state, vram_experts;
-    uint64_t vram_work;                  /* with vram_cold where it applies */
+    uint64_t vram_work;                  /* with vram_cold if some experts are cold */
     uint64_t vram_stage;                 /* both buffers that banks are streamed through */
-    int stage_parts;                     /* a bank passes in so many parts; 0: no streaming */
-    uint64_t vram_pad;                   /* where post-fetched slabs go: n_used downs of the largest
+    int stage_ranges;                    /* a bank is streamed in so many ranges; 0: no streaming */
+    uint64_t vram_pad;                   /* post-fetched slabs: n_used down slabs of the largest
                                           * layer, and PLAN_PAD_WHOLE whole experts */
-    uint64_t ram_experts;                /* whole banks, if only some of it is in VRAM, too; or
-                                          * the cache: at least plan_least_cache. Page-locked
-                                          * with a GPU */
+    uint64_t ram_experts;                /* page-locked with a GPU. With PLAN_DISK: the cache, at
+                                          * least plan_least_cache */
     uint64_t ram_other;                  /* dense weights and state of the CPU, or buffers */
-    uint64_t ram_program;                /* as the machine says */
-    uint64_t ram_copy;                   /* as wished for, or 0 */
-    uint64_t disk_experts;               /* bytes of experts that have no place but the file */
-    /* post-fetch: of m cold experts fetch the down slabs of fetch_down[m], and all of fetch_all[m]
-     * others */
+    uint64_t ram_program;                /* plan_machine.ram_program */
+    uint64_t ram_copy;                   /* plan_wish.ram_copy, or 0 */
+    uint64_t disk_experts;               /* experts that are only in the file */
+    /* post-fetch: of m cold experts the down slabs of fetch_down[m], and fetch_all[m] other experts
+     * whole */
     uint8_t fetch_down[PLAN_MOST_USED + 1], fetch_all[PLAN_MOST_USED + 1];
-    /* prompts of this many tokens and more are streamed, those below with split_from and more are
-     * split; below, the CPU computes their experts */
+    /* prompts of stream_from tokens or more are streamed; shorter ones of split_from or more are
+     * split; the CPU computes the experts of the others */
     int stream_from, split_from;
-    /* of those with up to so many tokens, the GPU computes experts by the arithmetic contract, too,
-     * so that it does not show who computed which: sizes and wishes decide, never a speed. 0: all
-     * experts are in VRAM; INT_MAX: always */
+    /* up to this many tokens, the GPU too computes experts by the contract, so that results do not
+     * depend on the strategy; never decided by a speed. 0: all experts are in VRAM; INT_MAX:
+     * always */
     int contract_to;
-    /* expectation, at an even choice of experts */
+    /* prediction, if all experts are chosen equally often */
     double decode_tok_s, prefill_tok_s;  /* prefill: of one whole chunk */
-    double t_dense, t_hot, t_cpu, t_pull, t_disk, t_hop;         /* s per token; the first is alone,
-                                          * the next four overlap */
-    double limit_tok_s;                  /* what the links alone would allow: the formula of the
-                                          * design without latencies */
+    double t_dense, t_hot, t_cpu, t_pull, t_disk, t_hop; /* seconds per token: dense alone, the next
+                                          * four overlap */
+    double limit_tok_s;                  /* the links' bytes alone, without latencies */
     plan_bound bound;
-    speeds rate;                         /* what it was made with */
+    speeds rate;                         /* the speeds that the plan was made with */
 } plan;
 
-/* ERR_NOMEM says what is needed, what there is, and what would help. */
-int plan_make(plan *out, const plan_machine *m, const plan_model *what, const plan_session *s,
+/* Returns 0, or < 0 with *err filled and *out zeroed. ERR_NOMEM says what is needed, what is
+ * available and what would help; ERR_RANGE and ERR_UNSUPPORTED: impossible sizes. */
+int plan_make(plan *out, const plan_machine *m, const plan_model *model, const plan_session *s,
               const plan_wish *w, err_ctx *err);
 
-prompt_strategy plan_prompt_way(const plan *p, int n);   /* of a batch of n tokens */
+prompt_strategy plan_prompt_strategy(const plan *p, int n);      /* of a batch of n tokens */
 
-/* The rule for prompts, by shapes alone: the most tokens of a batch in which, unless somebody asks
- * for it, the CPU computes experts of the GPU's layers at all, PLAN_SHARED_SLOTS for each expert.
- * Up to here every way has the same bits, so speeds may choose among them; above it only one is
- * gone, and its kernels may be the fastest. */
+/* The longest batch whose experts the CPU may compute for the GPU's layers, unless a wish says
+ * otherwise: PLAN_SHARED_SLOTS slots for each expert. Up to here all strategies give the same bits,
+ * so speeds may choose; longer batches have one strategy and faster kernels. */
 int plan_most_shared(int n_used, int n_expert);
-#define PLAN_CONTRACT_SPEED 0.4          /* of the GPU's speed with experts, if the contract binds
-                                          * it: measured */
+#define PLAN_CONTRACT_SPEED 0.4          /* speed of the GPU's experts under the contract, relative
+                                          * to without: measured */
 
-/* The first layer that has experts, and how many have. */
-int plan_first_bank(const plan_model *what);
-int plan_n_bank(const plan_model *what);
-
-int plan_gpu_layers(const plan *p, int n_layer);         /* whose dense part is on the GPU: the
-                                                          * first ones */
-uint64_t plan_all_experts(const plan_model *what);       /* bytes */
-uint64_t plan_vram(const plan *p);       /* all that is taken of either */
+int plan_first_bank(const plan_model *model);    /* the first layer with experts */
+int plan_n_bank(const plan_model *model);        /* layers with experts */
+int plan_gpu_layers(const plan *p,
+                    int n_layer); /* the first layers, with the dense part on the GPU */
+uint64_t plan_all_experts(const plan_model *model);
+uint64_t plan_vram(const plan *p);       /* the sum of its vram_ fields */
 uint64_t plan_ram(const plan *p);
-bool plan_uses_drive(const plan *p, int n_layer);        /* experts of some layer are read when they
-                                                          * are wanted */
+bool plan_uses_drive(const plan *p, int n_layer);        /* some layer has PLAN_DISK */
 
-/* The least cache of experts that can work: those of a token in one layer twice. */
-uint64_t plan_least_cache(const plan_model *what);
+/* The smallest cache of experts that works: those of one token in one layer, twice. */
+uint64_t plan_least_cache(const plan_model *model);
 
-/* How many of m cold experts to fetch, by the measured speeds: the share pull / (pull + cpu) of
- * their bytes, first downs, then whole experts, PLAN_PAD_WHOLE of these at most. */
+/* How many of m cold experts to fetch at these speeds: the fraction pull / (pull + cpu) of their
+ * bytes, first down slabs, then at most PLAN_PAD_WHOLE whole experts. */
 void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t down_bytes,
                 const speeds *rate);
-#define PLAN_PULL_MARGIN 0.85            /* of the bus is counted on: what comes late was in vain */
+#define PLAN_PULL_MARGIN 0.85            /* of the bus is planned for: late slabs are wasted */
 
 #endif

@@ -1,21 +1,20 @@
-/* plan_internal.h - what plan.c (what goes where) and plan_speed.c (how fast that is) share, and
- * nobody else uses. */
+/* plan_internal.h - between plan.c, which places bytes, and plan_speed.c, which predicts speeds. */
 #ifndef TIERS_PLAN_INTERNAL_H
 #define TIERS_PLAN_INTERNAL_H
 
 #include "tiers/plan.h"
 
-/* What all attempts have in common. */
+/* Inputs and budgets of all attempts. */
 typedef struct planner {
-    const plan_model *what;
+    const plan_model *model;
     const plan_session *s;
     const plan_wish *w;
-    speeds rate;                         /* no zeros but those that mean something */
-    uint64_t vram, ram;                  /* that may be taken, beside the program */
+    speeds rate;                         /* with assumptions for unmeasured figures */
+    uint64_t vram, ram;                  /* budgets, without the program */
     uint64_t program;
-    uint64_t ram_there;                  /* that could be, without a wish */
+    uint64_t ram_most;                   /* the budget without a wish */
     uint64_t experts;                    /* all of them */
-    uint64_t one, down;                  /* largest expert, largest down slab */
+    uint64_t one, down;                  /* the largest expert and down slab */
 } planner;
 
 /* Bytes of experts that are not in VRAM. */
@@ -25,7 +24,7 @@ static inline uint64_t plan_cold_bytes(const plan *p, const planner *j)
 }
 
 void plan_fill_fetch(plan *p, const planner *j);         /* fetch_down and fetch_all */
-void plan_choose_ways(plan *p, const planner *j);        /* stream_from and split_from */
+void plan_choose_strategies(plan *p, const planner *j);  /* stream_from and split_from */
 void plan_predict(plan *p, const planner *j);            /* the expectation */
 
 #endif

@@ -1,8 +1,7 @@
-/* plan_speed.c - how fast a plan should be: what each link carries for a token and for a prompt, at
- * the measured speeds.
+/* plan_speed.c - predicts the speed of a plan: the time of each link for a token and for a prompt.
  *
- * Also what follows from that: how much post-fetch fetches, and from which length on prompts are
- * streamed. Pure: no I/O, no clock. */
+ * Also decides what follows from these: how much post-fetch copies, and the length from which on
+ * prompts are split or streamed. No I/O, no clock. */
 #include "tiers/plan_internal.h"
 
 #include <limits.h>
@@ -42,20 +41,20 @@ void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t 
         }
 }
 
-/* One table for all layers, by the mean of the cold ones: their sizes differ little. */
+/* One table for all layers, for the mean size of their experts. */
 void plan_fill_fetch(plan *p, const planner *j)
 {
-    const plan_model *what = j->what;
+    const plan_model *model = j->model;
     uint64_t expert = 0, down = 0;
     int n_cold = 0;
-    for (int l = 0; l < what->n_layer; l++) {
-        if (p->hot[l] == what->n_expert) continue;
-        expert += what->expert_bytes[l];
-        down += what->down_bytes[l];
+    for (int l = 0; l < model->n_layer; l++) {
+        if (p->hot[l] == model->n_expert) continue;
+        expert += model->expert_bytes[l];
+        down += model->down_bytes[l];
         n_cold++;
     }
     if (n_cold == 0 || p->vram_pad == 0) return;
-    for (int m = 1; m <= what->n_used && m <= PLAN_MOST_USED; m++) {
+    for (int m = 1; m <= model->n_used && m <= PLAN_MOST_USED; m++) {
         int d, all;
         plan_fetch(&d, &all, m, expert / (uint64_t)n_cold, down / (uint64_t)n_cold, &j->rate);
         p->fetch_down[m] = (uint8_t)d;
@@ -65,56 +64,56 @@ void plan_fill_fetch(plan *p, const planner *j)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-/* Tokens whose slots the CPU has room for at a time: engine/gpu/expert_server.h. */
-#define PLAN_SPLIT_ROOM 512.0
+/* Tokens whose slots the cold server computes at a time: engine/gpu/expert_server.h. */
+#define PLAN_SPLIT_COLD 512.0
 
-/* The CPU computing the cold experts of n tokens: those that anybody chose are read once, and
- * reading and computing add up. (Measured, all experts of Qwen3-Next: 512 tokens took 1.47 s, the
- * sum says 1.13, the longer of both 0.7; 64 tokens 0.37, the sum says 0.40.) Readers of the drive
- * run beside; a prompt of some length finds nothing in a cache that does not hold all. */
+/* Seconds of the cold experts of n tokens on the CPU. The chosen experts are read once; reading and
+ * computing add up. (Measured, all experts of Qwen3-Next: 512 tokens took 1.47 s, the sum is 1.13,
+ * the longer of both 0.7; 64 tokens 0.37, the sum is 0.40.) The drive is read at the same time. A
+ * long prompt has no hits in a cache that does not hold all experts. */
 static double cpu_prompt_s(const plan *p, const planner *j, double n)
 {
-    const double chosen = (double)j->what->n_used / j->what->n_expert;
+    const double chosen = (double)j->model->n_used / j->model->n_expert;
     const double cold = (double)plan_cold_bytes(p, j), touched = cold * (1 - pow(1 - chosen, n));
-    const double macs = n * j->what->expert_macs * (cold / (double)j->experts);
+    const double macs = n * j->model->expert_macs * (cold / (double)j->experts);
     const double threads = touched / j->rate.cpu + macs / j->rate.cpu_many;
-    const bool drive = plan_uses_drive(p, j->what->n_layer);
+    const bool drive = plan_uses_drive(p, j->model->n_layer);
     return drive ? fmax(threads, touched / j->rate.disk) : threads;
 }
 
-/* All cold experts through VRAM. */
+/* Seconds to copy all cold experts to VRAM. */
 static double stream_s(const plan *p, const planner *j)
 {
-    const bool drive = plan_uses_drive(p, j->what->n_layer);
+    const bool drive = plan_uses_drive(p, j->model->n_layer);
     const double link = drive ? fmin(j->rate.pcie_in, j->rate.disk) : j->rate.pcie_in;
     return (double)plan_cold_bytes(p, j) / link;
 }
 
-/* Those of n tokens' cold experts that anybody chose: a share of them crosses the bus while the
- * CPU computes the others, so that both end together. The CPU has room for so many slots. */
+/* Seconds of the cold experts of n tokens if they are split: a fraction is copied while the CPU
+ * computes the others, and both end together. The CPU takes a limited number of slots. */
 static double split_s(const plan *p, const planner *j, double n)
 {
-    const double chosen = (double)j->what->n_used / j->what->n_expert;
+    const double chosen = (double)j->model->n_used / j->model->n_expert;
     const double cold = (double)plan_cold_bytes(p, j), touched = cold * (1 - pow(1 - chosen, n));
-    const double share = cold / (double)j->experts, macs = n * j->what->expert_macs * share;
+    const double share = cold / (double)j->experts, macs = n * j->model->expert_macs * share;
     const bool known = j->rate.pull > 0 && j->rate.pull_busy > 0;
     const double slower = known ? j->rate.pull_busy / j->rate.pull : 1;
     const double bus = touched / (j->rate.pcie_in * slower);
     const double cores = touched / j->rate.cpu_busy + macs / j->rate.cpu_many;
-    const double most = fmin(1, PLAN_SPLIT_ROOM / (n * share));
-    const double part = fmin(bus / (bus + cores), most); /* that the CPU computes */
+    const double most = fmin(1, PLAN_SPLIT_COLD / (n * share));
+    const double part = fmin(bus / (bus + cores), most); /* computed by the CPU */
     return fmax((1 - part) * bus, part * cores);
 }
 
-/* A prompt of n tokens with all layers on the GPU. Banks that are streamed come while anything is
- * computed; the other ways wait for each layer's choices. */
-static double way_s(const plan *p, const planner *j, prompt_strategy way, double n)
+/* Seconds of a prompt of n tokens with all layers on the GPU. Streamed banks are copied while
+ * others are computed; the other strategies wait for the choices of each layer. */
+static double strategy_s(const plan *p, const planner *j, prompt_strategy strategy, double n)
 {
     const double cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
-    const double dense = n * j->what->dense_macs / j->rate.gpu_macs;
+    const double dense = n * j->model->dense_macs / j->rate.gpu_macs;
     const double bound = n <= p->contract_to ? PLAN_CONTRACT_SPEED : 1;
-    const double experts = n * j->what->expert_macs / (j->rate.gpu_macs * bound);
-    switch (way) {
+    const double experts = n * j->model->expert_macs / (j->rate.gpu_macs * bound);
+    switch (strategy) {
     case PROMPT_CORES: return dense + experts * (1 - cold) + cpu_prompt_s(p, j, n);
     case PROMPT_SPLIT: return dense + fmax(experts, split_s(p, j, n));
     case PROMPT_BUS: break;
@@ -122,14 +121,13 @@ static double way_s(const plan *p, const planner *j, prompt_strategy way, double
     return fmax(stream_s(p, j), dense + experts);
 }
 
-/* The shortest prompt that is faster streamed than by the other way, or most if all below are
- * not. */
+/* The shortest prompt that is faster streamed than with the other strategy, at most `most`. */
 static int faster_from(const plan *p, const planner *j, prompt_strategy other, int most)
 {
     int low = PLAN_FEW_TOKENS + 1, high = most;
     while (low < high) {
         const int n = low + (high - low) / 2;
-        if (way_s(p, j, other, n) > way_s(p, j, PROMPT_BUS, n)) high = n;
+        if (strategy_s(p, j, other, n) > strategy_s(p, j, PROMPT_BUS, n)) high = n;
         else low = n + 1;
     }
     return low;
@@ -140,7 +138,7 @@ int plan_most_shared(int n_used, int n_expert)
     return min_int(PLAN_SHARED_SLOTS * n_expert / n_used, PLAN_SPLIT_TOKENS);
 }
 
-/* Up to which length the GPU keeps to the contract. Where nothing can be streamed, the CPU computes
+/* The longest prompt under the contract. Where nothing can be streamed, the CPU computes the
  * experts of any prompt. */
 static int contract_to(const plan *p, const planner *j)
 {
@@ -148,81 +146,82 @@ static int contract_to(const plan *p, const planner *j)
     if (!p->gpu) return 0;
     if (w->fixed) return INT_MAX;
     if (plan_cold_bytes(p, j) == 0) return 0;
-    if (p->stage_parts == 0 || (w->way_wanted && w->way != PROMPT_BUS)) return INT_MAX;
-    return plan_most_shared(j->what->n_used, j->what->n_expert);
+    if (p->stage_ranges == 0 || (w->strategy_wanted && w->strategy != PROMPT_BUS)) return INT_MAX;
+    return plan_most_shared(j->model->n_used, j->model->n_expert);
 }
 
-/* As somebody wishes. */
-static void choose_wanted(plan *p, prompt_strategy way, bool can_split)
+/* The strategy that the wish names, where it is possible. */
+static void choose_wanted(plan *p, prompt_strategy strategy, bool can_split)
 {
     const int low = PLAN_FEW_TOKENS + 1;
-    if (way == PROMPT_BUS) p->stream_from = low;
-    if (way == PROMPT_SPLIT && can_split) p->split_from = low;
-    if (way == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
+    if (strategy == PROMPT_BUS) p->stream_from = low;
+    if (strategy == PROMPT_SPLIT && can_split) p->split_from = low;
+    if (strategy == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
 }
 
-/* Experts that come from the drive are not shared out: it would read them one by one. Nor are
- * floats, because it would show; there not even the way may depend on speeds. Above the rule's
- * border all of them cross the bus. */
-void plan_choose_ways(plan *p, const planner *j)
+/* Experts from the drive are not split, because they would be read one by one. Floats are not
+ * split, because results would differ; for them speeds may not choose the strategy at all. Above
+ * plan_most_shared all prompts are streamed. */
+void plan_choose_strategies(plan *p, const planner *j)
 {
-    const int low = PLAN_FEW_TOKENS + 1, above = plan_most_shared(j->what->n_used, j->what->n_expert) + 1;
-    const bool can_split = p->stage_parts > 0 && !plan_uses_drive(p, j->what->n_layer);
+    const int low = PLAN_FEW_TOKENS + 1,
+              above = plan_most_shared(j->model->n_used, j->model->n_expert) + 1;
+    const bool can_split = p->stage_ranges > 0 && !plan_uses_drive(p, j->model->n_layer);
     const plan_wish *w = j->w;
     p->stream_from = p->split_from = INT_MAX;
     p->contract_to = contract_to(p, j);
     if (!p->gpu) return;
-    if (plan_cold_bytes(p, j) == 0 || (w->fixed && p->stage_parts > 0)) p->stream_from = low;
-    if (p->stream_from == low || w->fixed || p->stage_parts == 0) return;
-    if (w->way_wanted) {
-        choose_wanted(p, w->way, can_split);
+    if (plan_cold_bytes(p, j) == 0 || (w->fixed && p->stage_ranges > 0)) p->stream_from = low;
+    if (p->stream_from == low || w->fixed || p->stage_ranges == 0) return;
+    if (w->strategy_wanted) {
+        choose_wanted(p, w->strategy, can_split);
         return;
     }
     p->stream_from = above;
-    if (j->what->float_experts) return;
+    if (j->model->float_experts) return;
     if (can_split) p->split_from = low;
     p->stream_from = faster_from(p, j, can_split ? PROMPT_SPLIT : PROMPT_CORES, above);
 }
 
-prompt_strategy plan_prompt_way(const plan *p, int n)
+prompt_strategy plan_prompt_strategy(const plan *p, int n)
 {
     return n >= p->stream_from ? PROMPT_BUS : n >= p->split_from ? PROMPT_SPLIT : PROMPT_CORES;
 }
 
 static double prompt_s(const plan *p, const planner *j)
 {
-    const double n = p->chunk, there = (double)plan_gpu_layers(p, j->what->n_layer) /
-                                       j->what->n_layer;
-    const double alone = n * j->what->dense_macs / j->rate.cpu_many + cpu_prompt_s(p, j, n);
-    const double beside = way_s(p, j, plan_prompt_way(p, p->chunk), n);
-    return there * beside + (1 - there) * alone;
+    const double n = p->chunk, in_vram = (double)plan_gpu_layers(p, j->model->n_layer) /
+                                       j->model->n_layer;
+    const double alone = n * j->model->dense_macs / j->rate.cpu_many + cpu_prompt_s(p, j, n);
+    const double beside = strategy_s(p, j, plan_prompt_strategy(p, p->chunk), n);
+    return in_vram * beside + (1 - in_vram) * alone;
 }
 
 /* ---- a token --------------------------------------------------------------------------------- */
 
-/* Where the cold experts of a token come from. */
+/* The source of the cold experts of a token. */
 typedef struct cold_source {
-    double miss;                         /* the share of them that is in no RAM */
-    bool fetched;                        /* post-fetch can reach them */
+    double miss;                         /* the fraction that is read from the drive */
+    bool fetched;                        /* by post-fetch */
 } cold_source;
 
 static cold_source source_of(const plan *p, const planner *j)
 {
     const double cold = (double)plan_cold_bytes(p, j), ram = (double)p->ram_experts;
     cold_source s = { .miss = 0, .fetched = p->gpu && p->vram_pad > 0 && ram > 0 };
-    if (plan_uses_drive(p, j->what->n_layer)) {
+    if (plan_uses_drive(p, j->model->n_layer)) {
         s.miss = fmax(0, 1 - ram / cold);
-        s.fetched = false;               /* places change hands: nothing is fetched from them */
+        s.fetched = false;               /* RAM frames change their expert meanwhile */
     }
     return s;
 }
 
 typedef struct cold_time { double cpu, pull, both; } cold_time;
 
-/* m of layer l's experts, of which the pad may take its share. */
+/* Times of m cold experts of layer l. */
 static cold_time cold_time_of(const plan *p, const planner *j, int l, int m, bool fetched)
 {
-    const double expert = (double)j->what->expert_bytes[l], down = (double)j->what->down_bytes[l];
+    const double expert = (double)j->model->expert_bytes[l], down = (double)j->model->down_bytes[l];
     const double alone = m * expert / j->rate.cpu;
     const int table = min_int(m, PLAN_MOST_USED);
     if (!fetched || p->fetch_down[table] + p->fetch_all[table] == 0)
@@ -232,7 +231,7 @@ static cold_time cold_time_of(const plan *p, const planner *j, int l, int m, boo
                         split_time(s, &j->rate) };
 }
 
-/* Between two whole numbers of cold experts: the mean of both. */
+/* Interpolated between whole numbers of cold experts. */
 static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, bool fetched)
 {
     const int low = (int)m;
@@ -247,16 +246,16 @@ static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, 
 /* Seconds on the path that a token waits for, by what it waits for. */
 typedef struct path { double by[BOUND_LATENCY + 1]; } path;
 
-static void predict_layer(plan *p, path *way, const planner *j, int l, cold_source from)
+static void predict_layer(plan *p, path *time, const planner *j, int l, cold_source from)
 {
-    const plan_model *what = j->what;
-    const double expert = (double)what->expert_bytes[l];
-    const double m = expert > 0 ? what->n_used * (1 - (double)p->hot[l] / what->n_expert) : 0;
-    const double vram = (what->n_used - m) * expert / j->rate.vram_read;
-    const bool there = l < plan_gpu_layers(p, what->n_layer);
-    const double hot = there ? vram + j->rate.layer_hot : 0;
-    const double hop = there && m > 0 ? j->rate.hop : 0;
-    const cold_time cold = cold_time_at(p, j, l, m, there && from.fetched);
+    const plan_model *model = j->model;
+    const double expert = (double)model->expert_bytes[l];
+    const double m = expert > 0 ? model->n_used * (1 - (double)p->hot[l] / model->n_expert) : 0;
+    const double vram = (model->n_used - m) * expert / j->rate.vram_read;
+    const bool in_vram = l < plan_gpu_layers(p, model->n_layer);
+    const double hot = in_vram ? vram + j->rate.layer_hot : 0;
+    const double hop = in_vram && m > 0 ? j->rate.hop : 0;
+    const cold_time cold = cold_time_at(p, j, l, m, in_vram && from.fetched);
     const double missed = m * from.miss, disk = missed * expert / j->rate.disk;
     const double wait = j->rate.disk_wait * fmin(1, missed);
 
@@ -266,59 +265,60 @@ static void predict_layer(plan *p, path *way, const planner *j, int l, cold_sour
     p->t_disk += disk + wait;
     p->t_hop += hop;
     if (hot >= hop + fmax(cold.both, disk) + wait) {
-        way->by[BOUND_VRAM] += vram;
-        way->by[BOUND_LATENCY] += hot - vram;
+        time->by[BOUND_VRAM] += vram;
+        time->by[BOUND_LATENCY] += hot - vram;
         return;
     }
-    way->by[BOUND_LATENCY] += hop;
-    way->by[BOUND_DISK] += wait;
-    if (disk > cold.both) way->by[BOUND_DISK] += disk;
-    else way->by[cold.pull > cold.cpu ? BOUND_PULL : BOUND_CPU] += cold.both;
+    time->by[BOUND_LATENCY] += hop;
+    time->by[BOUND_DISK] += wait;
+    if (disk > cold.both) time->by[BOUND_DISK] += disk;
+    else time->by[cold.pull > cold.cpu ? BOUND_PULL : BOUND_CPU] += cold.both;
 }
 
 /* Of what is read for every token: the dense bytes in VRAM. */
-static double dense_there(const plan *p, const planner *j)
+static double dense_in_vram(const plan *p, const planner *j)
 {
     if (!p->gpu) return 0;
-    return (double)(p->head_in_ram ? p->vram_dense : j->what->token_dense);
+    return (double)(p->head_in_ram ? p->vram_dense : j->model->token_dense);
 }
 
 /* The links at full speed, each with all that it has to carry. */
 static double limit_s(const plan *p, const planner *j, cold_source from)
 {
     const speeds *r = &j->rate;
-    const int n_gpu = plan_gpu_layers(p, j->what->n_layer);
-    double hot = 0, cold = 0, cold_there = 0;
-    for (int l = 0; l < j->what->n_layer; l++) {
-        const double share = (double)p->hot[l] / j->what->n_expert;
-        const double chosen = j->what->n_used * (double)j->what->expert_bytes[l];
+    const int n_gpu = plan_gpu_layers(p, j->model->n_layer);
+    double hot = 0, cold = 0, cold_fetchable = 0;
+    for (int l = 0; l < j->model->n_layer; l++) {
+        const double share = (double)p->hot[l] / j->model->n_expert;
+        const double chosen = j->model->n_used * (double)j->model->expert_bytes[l];
         hot += share * chosen;
         cold += (1 - share) * chosen;
-        if (l < n_gpu) cold_there += (1 - share) * chosen;
+        if (l < n_gpu) cold_fetchable += (1 - share) * chosen;
     }
     const double both = fmax(r->cpu, r->pull > 0 ? r->cpu_busy + r->pull_busy : 0);
-    const double fetched = from.fetched ? cold_there : 0, there = dense_there(p, j);
+    const double fetched = from.fetched ? cold_fetchable : 0, in_vram = dense_in_vram(p, j);
     const double experts = fetched / both + (cold - fetched) / r->cpu;
-    return there / r->vram_read + ((double)j->what->token_dense - there) / r->cpu_dense +
+    return in_vram / r->vram_read + ((double)j->model->token_dense - in_vram) / r->cpu_dense +
            fmax(fmax(hot / r->vram_read, experts), from.miss * cold / r->disk);
 }
 
 void plan_predict(plan *p, const planner *j)
 {
     const cold_source from = source_of(p, j);
-    const int n_layer = j->what->n_layer, n_gpu = plan_gpu_layers(p, n_layer);
-    const double there = dense_there(p, j);
-    path way = { { 0 } };
+    const int n_layer = j->model->n_layer, n_gpu = plan_gpu_layers(p, n_layer);
+    const double in_vram = dense_in_vram(p, j);
+    path time = { { 0 } };
     double total = 0;
 
-    way.by[BOUND_VRAM] = there / j->rate.vram_read;
-    way.by[BOUND_CPU] = ((double)j->what->token_dense - there) / j->rate.cpu_dense;
-    way.by[BOUND_LATENCY] = j->rate.layer_dense * n_gpu + j->rate.layer_cpu * (n_layer - n_gpu);
-    p->t_dense = way.by[BOUND_VRAM] + way.by[BOUND_CPU] + way.by[BOUND_LATENCY];
-    for (int l = 0; l < j->what->n_layer; l++) predict_layer(p, &way, j, l, from);
+    time.by[BOUND_VRAM] = in_vram / j->rate.vram_read;
+    time.by[BOUND_CPU] = ((double)j->model->token_dense - in_vram) / j->rate.cpu_dense;
+    time.by[BOUND_LATENCY] =
+        j->rate.layer_dense * n_gpu + j->rate.layer_cpu * (n_layer - n_gpu);
+    p->t_dense = time.by[BOUND_VRAM] + time.by[BOUND_CPU] + time.by[BOUND_LATENCY];
+    for (int l = 0; l < j->model->n_layer; l++) predict_layer(p, &time, j, l, from);
     for (int b = 0; b <= BOUND_LATENCY; b++) {
-        total += way.by[b];
-        if (way.by[b] > way.by[p->bound]) p->bound = (plan_bound)b;
+        total += time.by[b];
+        if (time.by[b] > time.by[p->bound]) p->bound = (plan_bound)b;
     }
     p->decode_tok_s = 1 / total;
     p->limit_tok_s = 1 / limit_s(p, j, from);

@@ -130,8 +130,8 @@ static int read_way(plan_wish *to, const tier_args *a)
     if (!strcmp(text, "auto")) return 0;
     for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
         if (strcmp(text, ways[i].name) != 0) continue;
-        to->way_wanted = true;
-        to->way = ways[i].way;
+        to->strategy_wanted = true;
+        to->strategy = ways[i].way;
         if (!a->deterministic) return 0;
         console_error("MOE_PROMPT_WAY=%s and --deterministic exclude each other", text);
         return 2;

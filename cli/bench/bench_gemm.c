@@ -1,9 +1,9 @@
 /* bench_gemm.c - moe-bench gemm: products of many tokens on the GPU, with this engine's kernels and
  * with the vendor's library.
  *
- * Prints what engine/plan/measure_gemm.h measures, for dense matrices of two models. Two operations
- * for each weight and token are compared with the chip's peak. A shape that VRAM has no space for is
- * left out with a note. */
+ * Prints what engine/plan/measure_gemm.h measures, for dense matrices of two models. Two
+ * operations for each weight and token are compared with the chip's peak. A shape that VRAM has
+ * no space for is left out with a note. */
 #include "cli/commands.h"
 
 #include <stdio.h>

@@ -12,8 +12,8 @@ typedef struct bench_counts {
     int n, of[BENCH_MAX_COUNTS];
 } bench_counts;
 
-/* Copies the next word of a list with commas, cut after 31 bytes, and advances *list; NULL: the end,
- * and the result is false. */
+/* Copies the next word of a list with commas, cut after 31 bytes, and advances *list; NULL: the
+ * end, and the result is false. */
 bool bench_next_word(char word[32], const char **list);
 
 /* --tokens: whole numbers from least to most. */

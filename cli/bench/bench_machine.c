@@ -35,17 +35,19 @@ static const arg_group groups[] = {
 
 static const arg_spec spec = {
     .usage = "moe-bench machine [[-m] FILE] [options]",
-    .about = "Shows cores, caches, memory nodes and GPUs. Measures how fast memory is read, and the\n"
-             "speeds that plans for the model are made with.",
+    .about =
+        "Shows cores, caches, memory nodes and GPUs. Measures how fast memory is read, and the\n"
+        "speeds that plans for the model are made with.",
     .options = options,
     .n_option = ARRAY_LEN(options),
     .operands = "",
     .groups = groups,
     .n_group = ARRAY_LEN(groups),
-    .epilogue = "GB are 10^9 bytes. The speed of memory is the limit that decoding is compared with: the\n"
-                "better of reading in order, and of reading with prefetches by the program. Of the\n"
-                "drive, straight is its speed without a bounce buffer; the other speed has one if that\n"
-                "is at least 10% faster. Speeds of matrices of many tokens: moe-bench gemm.",
+    .epilogue =
+        "GB are 10^9 bytes. The speed of memory is the limit that decoding is compared with: the\n"
+        "better of reading in order, and of reading with prefetches by the program. Of the\n"
+        "drive, straight is its speed without a bounce buffer; the other speed has one if that\n"
+        "is at least 10% faster. Speeds of matrices of many tokens: moe-bench gemm.",
 };
 
 typedef struct machine_view {
@@ -154,7 +156,8 @@ static const struct speed_row {
     SPEED(pull_busy, "GB/s", 1e-9, "the same while the CPU computes experts"),
     SPEED(gpu_macs, "GMAC/s", 1e-9, "a prompt, on the GPU"),
     SPEED(hop, "us", 1e6, "a question of the GPU to the CPU and its reply"),
-    SPEED(layer_dense, "us", 1e6, "a layer of one token on the GPU beyond its bytes, to the router"),
+    SPEED(layer_dense, "us", 1e6,
+          "a layer of one token on the GPU beyond its bytes, to the router"),
     SPEED(layer_hot, "us", 1e6, "and its experts"),
     SPEED(disk, "GB/s", 1e-9, "reads of the size of an expert's matrix, from the drive"),
     SPEED(disk_straight, "GB/s", 1e-9, "the same without a bounce buffer"),

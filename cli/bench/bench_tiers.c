@@ -133,10 +133,10 @@ static bool plan_holds(const tiers *t, const plan_wish *w, uint64_t experts)
 {
     const planning *in = &t->here->in;
     plan p;
-    if (plan_make(&p, &in->machine, &in->what, &in->session, w, NULL) < 0) return false;
+    if (plan_make(&p, &in->machine, &in->model, &in->session, w, NULL) < 0) return false;
     if (!t->table.gpu[0]) return true;
     return p.gpu && p.vram_experts >= experts &&
-           (p.stage_parts > 0 || p.vram_experts == plan_all_experts(&t->here->in.what));
+           (p.stage_ranges > 0 || p.vram_experts == plan_all_experts(&t->here->in.model));
 }
 
 /* The least VRAM (with a GPU) or RAM for that; TIERS_ALL if there is none. */
@@ -159,7 +159,7 @@ static uint64_t least_budget(const tiers *t, uint64_t experts)
 /* Where no list was given. */
 static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
 {
-    const plan_model *what = &t->here->in.what;
+    const plan_model *what = &t->here->in.model;
     const bool on_gpu = t->table.gpu[0] != '\0';
     if (vram->n == 0) {
         const uint64_t quarter = plan_all_experts(what) / 4;
@@ -331,7 +331,7 @@ static int run_once(tiers_outcome *o, tiers *t, session *s, int r, err_ctx *err)
 /* Tokens before the clock runs. */
 static int warm_tokens(const tiers *t, const plan *p, int n)
 {
-    if (plan_uses_drive(p, t->here->in.what.n_layer)) return min_int(n, WARM_CACHE);
+    if (plan_uses_drive(p, t->here->in.model.n_layer)) return min_int(n, WARM_CACHE);
     return p->gpu && p->vram_pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
 }
 

@@ -37,7 +37,7 @@ typedef struct silent_bytes { double vram, cpu; } silent_bytes;
 
 static silent_bytes silent_bytes_of(const tiers_table *t, const plan *p)
 {
-    const plan_model *what = &t->here->in.what;
+    const plan_model *what = &t->here->in.model;
     silent_bytes sum = { 0, 0 };
     for (int l = 0; l < what->n_layer; l++) {
         const double bytes = (double)what->n_used * (double)what->expert_bytes[l];
@@ -52,7 +52,7 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     const tiers_outcome *o = &r->on;
     const plan *p = &o->p;
     const int runs = t->n_run;
-    const double experts = (double)plan_all_experts(&t->here->in.what);
+    const double experts = (double)plan_all_experts(&t->here->in.model);
     const double n = (double)t->n_token * runs;
     const silent_bytes silent = silent_bytes_of(t, p);
     const uint64_t vram_free = t->here->in.machine.vram_free;
@@ -77,9 +77,9 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     f.of_limit = o->measured ? share(f.decode, p->limit_tok_s) : NAN;
     f.in_ram = fmax(0, 1 - f.in_vram - f.on_drive);
     if (r->off.done) f.gain = share(f.decode, median(r->off.decode, runs));
-    for (int l = 0; p->gpu && l < t->here->in.what.n_layer; l++)
-        f.hot_layers += p->hot[l] == t->here->in.what.n_expert &&
-                        t->here->in.what.expert_bytes[l] > 0;
+    for (int l = 0; p->gpu && l < t->here->in.model.n_layer; l++)
+        f.hot_layers += p->hot[l] == t->here->in.model.n_expert &&
+                        t->here->in.model.expert_bytes[l] > 0;
     return f;
 }
 
@@ -143,7 +143,7 @@ static void print_places(const tiers_table *t)
         const figures f = figures_of(t, r);
         if (p->cache) snprintf(layers, sizeof layers, "cached");
         else snprintf(layers, sizeof layers, "%d of %d", f.hot_layers,
-                      plan_n_bank(&t->here->in.what));
+                      plan_n_bank(&t->here->in.model));
         printf("  %9s %9s %5s %6s %6s %10s %7d %10s\n",
                p->gpu ? text_bytes(c, sizeof c, plan_vram(p)) : "-",
                text_bytes(d, sizeof d, plan_ram(p)), number(x, 100 * f.in_vram, 0, "%"),
@@ -256,7 +256,7 @@ static json_t *times_json(const tiers_table *t, const tiers_outcome *o)
 static json_t *row_json(const tiers_table *t, const tiers_row *r)
 {
     const tiers_outcome *o = &r->on;
-    const plan_view view = { &o->p, &t->here->in.what, o->measured, 0,
+    const plan_view view = { &o->p, &t->here->in.model, o->measured, 0,
                              t->here->gemm_name };
     json_t *root = json_pack("{s:o, s:o, s:o}", "vram_budget", size_json(r->vram),
                              "ram_budget", size_json(r->ram), "error",

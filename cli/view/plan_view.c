@@ -86,9 +86,9 @@ static void print_vram(const plan_view *v)
     byte_row("context", p->vram_state, "keys, values, recurrent state");
     byte_row("buffers", p->vram_work, "for prompts in chunks of %s tokens",
              text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
-    if (p->stage_parts > 0)
+    if (p->stage_ranges > 0)
         byte_row("streaming", p->vram_stage, "two buffers, each for 1/%d of a layer's experts",
-                 p->stage_parts);
+                 p->stage_ranges);
     if (p->vram_pad > 0)
         byte_row("post-fetch", p->vram_pad, "down matrices that are fetched over the bus");
     if (p->cache)
@@ -139,7 +139,7 @@ static void print_speed(const plan_view *v)
            text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
     if (p->split_from < p->stream_from && p->split_from <= p->chunk)
         printf("; experts are shared out between bus and cores from %d tokens on", p->split_from);
-    if (p->stage_parts > 0 && p->stream_from <= p->chunk)
+    if (p->stage_ranges > 0 && p->stream_from <= p->chunk)
         printf("%s streamed from %d tokens on",
                p->split_from < p->stream_from ? "," : "; experts are", p->stream_from);
     if (p->gpu && v->gemm && v->gemm[0]) printf("; GEMM: %s", v->gemm);
@@ -194,7 +194,7 @@ static json_t *vram_json(const plan_view *v)
                      "context", INT(p->vram_state), "work", INT(p->vram_work),
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
                      "experts", INT(p->vram_experts), "cache", (int)p->cache,
-                     "moved", (int)p->moved, "stage_parts", p->stage_parts,
+                     "moved", (int)p->moved, "stage_parts", p->stage_ranges,
                      "dense_layers", plan_gpu_layers(p, v->what->n_layer),
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
                      "embedding_in_ram", (int)p->embed_in_ram,

@@ -814,7 +814,7 @@ uint64_t gpu_steps_host_bytes(const model *m, int chunk)
 
 prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n)
 {
-    const prompt_strategy strategy = s->banks ? plan_prompt_way(s->p.p, n) : PROMPT_CORES;
+    const prompt_strategy strategy = s->banks ? plan_prompt_strategy(s->p.p, n) : PROMPT_CORES;
     if (strategy == PROMPT_SPLIT && n > PLAN_SPLIT_TOKENS) return PROMPT_BUS;
     return strategy == PROMPT_SPLIT && !s->split ? PROMPT_CORES : strategy;
 }
@@ -848,7 +848,7 @@ static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 static int make_banks(gpu_steps *s, err_ctx *err)
 {
     expert_banks here = s->p.m->experts;
-    if (!s->p.host || s->p.p->stage_parts == 0) return 0;
+    if (!s->p.host || s->p.p->stage_ranges == 0) return 0;
     here.n_layer = s->p.n_layer;
     const int rc = expert_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.cache, s->p.p,
                                         err);

@@ -1,7 +1,7 @@
-/* planning.c - fills in what the planner asks for.
+/* planning.c - counts the sizes that the planner needs.
  *
- * Whatever allocates or reads something is asked for its size, so that plan and run cannot drift
- * apart. Deciding is left to tiers/plan.h, measuring to engine/plan/measure.h. */
+ * Each size comes from the code that allocates or reads the bytes, so that plan and run agree.
+ * tiers/plan.h decides, engine/plan/measure.h measures. */
 #include "engine/plan/planning.h"
 
 #include <assert.h>
@@ -21,13 +21,13 @@
 #include "tiers/topology.h"
 
 enum {
-    STREAMED_CHUNK = 4096,               /* wished on a GPU: experts pass once for each chunk */
-    LONG_CHUNKS = 2,                     /* that many, halves, for experts from the drive */
-    LEAST_CTX = 256,                     /* that is worth advising */
-    PROGRAM_UNIT = 256 << 10,            /* pages come and go: a plan should not */
+    STREAMED_CHUNK = 4096,               /* preferred on a GPU: banks are copied once a chunk */
+    LONG_CHUNKS = 2,                     /* longer chunks, for experts from the drive */
+    LEAST_CTX = 256,                     /* for advice */
+    PROGRAM_UNIT = 256 << 10,            /* rounds, so that two plans agree */
     PROGRAM_LATER = 3 << 19,             /* code that has not run yet */
-    THREAD_STACK = 768 << 10,            /* that kernels touch */
-    TOKEN_TEXT = 192                     /* bytes: a prompt in all its forms */
+    THREAD_STACK = 768 << 10,            /* bytes that kernels touch */
+    TOKEN_TEXT = 192                     /* bytes of a prompt's text and copies */
 };
 
 /* ---- the machine ----------------------------------------------------------------------------- */
@@ -125,7 +125,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
         to->expert_bytes[l] = expert_slabs_bytes(b);
-        to->slot_bytes[l] = ram_frames_frame_bytes(&m->experts, l);
+        to->frame_bytes[l] = ram_frames_frame_bytes(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;          /* none: both are 0 */
         floats |= expert_bank_has_floats(b);
@@ -133,10 +133,10 @@ int planning_model(planning *to, const model *m, err_ctx *err)
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
     const uint64_t spares = ram_frames_spare_bytes(&m->experts);
     const uint64_t others = sum.params_active - expert_elems;
-    to->what = (plan_model){
+    to->model = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
         .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
-        .slot_bytes = spares > 0 ? to->slot_bytes : NULL, .spare_bytes = spares,
+        .frame_bytes = spares > 0 ? to->frame_bytes : NULL, .spare_bytes = spares,
         .dense = sum.dense + small + VRAM_ALIGN * (uint64_t)m->n_bound,
         .layer_dense = to->layer_dense, .split_most = model_split_most(m),
         .embed = m->head_tied ? 0 : sum.embed, .table = sum.embed, .token_dense = sum.token_dense,
@@ -160,7 +160,7 @@ uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact)
 
 /* ---- the session ----------------------------------------------------------------------------- */
 
-/* The one wished for, and smaller ones; before it the longer ones for experts from the drive. */
+/* The preferred one and smaller ones; before it the longer ones for experts from the drive. */
 static void choose_chunks(plan_session *s, const session_options *o, bool with_gpu)
 {
     static const int on_gpu[] = { 2048, 1024, 512, 256 }, on_cpu[] = { 256, 128, 64, 32 };
@@ -179,7 +179,7 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
 }
 
 /* For chunks of so many tokens. False if a figure is too large to count. ram_work is for the CPU
- * alone; ram_beside: vectors that cross the bus, and what the CPU needs to compute with them. */
+ * alone; ram_with_gpu: vectors that cross the bus, and what the CPU needs to compute with them. */
 static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
                           int n_thread, int chunk)
 {
@@ -201,12 +201,13 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
     for (int l = 0; l < m->hp.n_layer; l++)
         s->layer_state[i][l] = session_bytes_layer(m, &so, o->n_sharing, l);
     s->ram_work[i] = session_bytes_sum(alone, ARRAY_LEN(alone));
-    s->ram_beside[i] = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu));
+    s->ram_with_gpu[i] = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu));
     s->ram_embed[i] = weights_embed_bytes(m, chunk);
-    return b.state != UINT64_MAX && s->ram_work[i] != UINT64_MAX && s->ram_beside[i] != UINT64_MAX;
+    return b.state != UINT64_MAX && s->ram_work[i] != UINT64_MAX &&
+           s->ram_with_gpu[i] != UINT64_MAX;
 }
 
-/* What could be asked for instead, if it does not fit. */
+/* Smaller sessions, for advice if this one does not fit. */
 static void count_less(plan_session *s, const model *m, const session_options *o, int n_thread)
 {
     session_options less = *o;
@@ -219,8 +220,8 @@ static void count_less(plan_session *s, const model *m, const session_options *o
                 continue;
             s->less[s->n_less++] = (plan_less){
                 .ctx = less.ctx, .q8 = q8 == 1,
-                .alone = one.state[0] + one.snapshots[0] + one.ram_work[0],
-                .beside = one.snapshots[0] + one.ram_beside[0],
+                .ram_cpu = one.state[0] + one.snapshots[0] + one.ram_work[0],
+                .ram_gpu = one.snapshots[0] + one.ram_with_gpu[0],
             };
         }
 }
@@ -231,7 +232,7 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     const int rc = session_check(m, o, err);
     if (rc < 0) return rc;
     *out = (plan_session){ .ctx = o->ctx };
-    /* a chunk that is stopped half-way, or a read that fails, needs a copy of the state */
+    /* a chunk that is interrupted, or a read that fails, needs a copy of the state */
     if (work)
         out->vram_cold = expert_server_vram_bytes(m) + recurrent_bytes(m) +
                          expert_stream_bytes(&m->experts);
@@ -260,11 +261,11 @@ int planning_make(plan *out, planning *to, const model *m, const session_options
     if (work && to->machine.gpu && !w->cpu_only) {
         rc = planning_session(&to->session, m, o, n_thread, work, ctx, err);
         if (rc < 0) return rc;
-        rc = plan_make(out, &to->machine, &to->what, &to->session, w, err);
+        rc = plan_make(out, &to->machine, &to->model, &to->session, w, err);
         if (rc < 0 && rc != ERR_NOMEM) return rc;
         if (rc == 0 && out->gpu) return 0;
     }
     wish.cpu_only = true;                /* with chunks that suit it */
     rc = planning_session(&to->session, m, o, n_thread, NULL, NULL, err);
-    return rc < 0 ? rc : plan_make(out, &to->machine, &to->what, &to->session, &wish, err);
+    return rc < 0 ? rc : plan_make(out, &to->machine, &to->model, &to->session, &wish, err);
 }

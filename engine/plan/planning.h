@@ -1,7 +1,7 @@
-/* planning.h - the planner's inputs: what a model, a session and this machine come to.
+/* planning.h - the planner's inputs: sizes of a model, of a session, and of this machine's memory.
  *
- * Sizes come from the bound tensors and from whatever will allocate; no weight is read and nothing
- * is allocated. tiers/plan.h decides. */
+ * Sizes come from the bound tensors and from the code that will allocate. Reads no weight and
+ * allocates nothing. tiers/plan.h decides. Called from the thread that opens the engine. */
 #ifndef ENGINE_PLAN_PLANNING_H
 #define ENGINE_PLAN_PLANNING_H
 
@@ -10,27 +10,27 @@
 
 typedef struct planning {
     plan_machine machine;
-    plan_model what;                     /* its arrays are these: do not copy the struct */
+    plan_model model;                     /* points at the arrays below: do not copy the struct */
     plan_session session;
     uint64_t expert_bytes[PLAN_MAX_LAYERS], down_bytes[PLAN_MAX_LAYERS];
-    uint64_t layer_dense[PLAN_MAX_LAYERS], slot_bytes[PLAN_MAX_LAYERS];
+    uint64_t layer_dense[PLAN_MAX_LAYERS], frame_bytes[PLAN_MAX_LAYERS];
 } planning;
 
-/* Bytes of VRAM that chunks of so many tokens take, wherever the experts are. */
+/* Bytes of VRAM for chunks of so many tokens, whatever the tier of the experts. */
 typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
 uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of gpu_steps.h:
                                           * device is a gpu */
 
-/* Lets go of weights that opening the model has looked at: a plan counts them by their sizes, so
- * they should not count as the program's. For a model in a file; does nothing to others. */
+/* Unmaps the pages of weights that opening the model has read: a plan counts weights by their size,
+ * and not as the program's memory. Does nothing to a model that is not in a file. */
 void planning_forget(const model *m);
 
-/* What this process has taken so far, and a little more for what it has not run yet. */
+/* RAM of this process now, and a little more for code that has not run yet. */
 uint64_t planning_program_bytes(void);
 
-/* Each fills its part. planning_machine: what is free now, of the first GPU too if use_gpu, and
- * what this process has taken, so it is to be called before weights are read; speeds are left at 0.
- * planning_session: work NULL plans for the CPU alone; chunk 0: the default. */
+/* Each fills one input. planning_machine: free memory now, of the first GPU too if use_gpu, and the
+ * RAM of this process; call it before weights are read. Speeds stay 0. planning_session: work NULL
+ * plans for the CPU alone; chunk 0: the default. */
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err);
 int planning_model(planning *to, const model *m, err_ctx *err);
 int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
@@ -44,7 +44,7 @@ int planning_make(plan *out, planning *to, const model *m, const session_options
 /* Bytes of a repacked head (repack_head.h), for plan_wish; 0 if there is nothing to gain. */
 uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact);
 
-/* What measured speeds hold for. gpu_name "": none. isa NULL or "": the fastest. */
+/* The key under which measured speeds are kept. gpu_name "": none. isa NULL or "": the fastest. */
 int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
                  const char *gpu_name, err_ctx *err);
 
