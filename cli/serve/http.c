@@ -167,7 +167,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **request_ctx
     exchange_drop(x);
 }
 
-/* ---- clients who leave ----------------------------------------------------------------------- */
+/* ---- disconnects ----------------------------------------------------------------------------- */
 
 /* The caller holds the exchange's lock. */
 static void resume(http_exchange *x)

@@ -15,8 +15,8 @@ static bool has_strict(const json_t *tools)
     return false;
 }
 
-/* Constrains calls. A form of the text constrains them, too, so that text and call stay
- * possible. */
+/* Sets how calls are constrained. Where the text has a form, calls have one, too, because one
+ * grammar covers both. */
 static void constrain_calls(chat_request *req, const api_request *a)
 {
     const bool forced = a->tool_choice == CHOICE_REQUIRED || a->tool_choice == CHOICE_NAMED;

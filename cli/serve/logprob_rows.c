@@ -1,8 +1,8 @@
 /* logprob_rows.c - a queue of tokens that wait for their text.
  *
  * `text` holds the text of all pending tokens, made valid UTF-8 as the parser does it. Text of an
- * answer is searched in it. What stands before the match was a tag or white space that the parser
- * dropped. */
+ * answer is searched in it. Pending text before the match was a tag or white space that the
+ * parser dropped. */
 #include "cli/serve/logprob_rows.h"
 
 #include <math.h>

@@ -238,8 +238,8 @@ static bool is_ip_address(const char *host)
            inet_pton(v6 ? AF_INET6 : AF_INET, number, &a) == 1;
 }
 
-/* True: the page came from this server. A host name without a key is not enough: a foreign page may
- * have a name that resolves to this server (DNS rebinding). */
+/* True: the page is this server's own. A matching host name is not enough without a key, because
+ * the name of a foreign page may resolve to this server (DNS rebinding). */
 static bool is_own_page(const server_context *c, const char *origin_host, const char *host)
 {
     return host && !strcasecmp(origin_host, host) && (c->n_key > 0 || is_ip_address(host));
