@@ -5,6 +5,7 @@
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
 # make check-page the server's page in a real browser, if there is Chromium; SHOTS=FOLDER takes pictures
 # make bench      what this machine does: memory, weight kernels, the demo model, a synthetic file
+# make nightly    every configuration, all rounds, sanitizers, all architectures: two hours, no GPU
 # make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
@@ -19,6 +20,7 @@
 # CC=clang, OPT="-O0 -g"   another compiler, other optimisation; CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are added
 # URING=0                  without liburing: the drive is read by threads that call pread
 # CURL=0                   without libcurl: no moe-run pull. Default: 1 if its headers are here
+# ONLY="test_a test_b.sh"  these tests alone
 # LONG=1                   tests with all rounds, seeds and combinations of cases: minutes instead of one
 # TEST_THREADS=64          tests as on a machine of 64 cores
 # SCHEMAS=100              answers of as many random JSON schemas, instead of a handful
@@ -194,7 +196,7 @@ PACKED   := $(wildcard tests/golden/*/*.xz)
 UNPACKED := $(patsubst tests/golden/%.xz,$B/golden/%,$(PACKED:.tar.xz=.unpacked.xz))
 
 # ---- programs ----------------------------------------------------------------------------------
-.PHONY: all run check check-gpu check-clients check-page test bench fuzz install deb clean help tests FORCE
+.PHONY: all run check check-gpu check-clients check-page nightly test bench fuzz install deb clean help tests FORCE
 all: moe-run moe-bench moe-quant moe-serve
 
 help:
@@ -379,9 +381,9 @@ SCRIPTS   := $(if $(findstring thread,$(SAN)),,$(SLOW_SH) $(if $(filter 1,$(CUDA
 # Programs that take longest, among the rest in the order of their names.
 SLOW      := $(addprefix test_,sim_prompts forward sim_forward sim_state experts_cpu prefix_drive prefix_cache reader grammar_answers)
 RUN_TESTS  = GPU_TESTS='$(GPU_TESTS) $(GPU_PARTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' TEST_SAN='$(SAN)' tools/run_tests.sh $B
-check test: all tests
-	$Q$(RUN_TESTS) $(SCRIPTS) $(filter $(SIMS) $(TESTS),$(SLOW)) $(filter-out $(SLOW),$(SIMS) $(TESTS)) $(TEST_CU) \
-	    $(FUZZ_ALL) check_layers.sh
+check test: all $(if $(filter %.sh,$(or $(ONLY),all.sh)),tests,$(ONLY:%=$B/tests/%) $(UNPACKED))
+	$Q$(RUN_TESTS) $(or $(ONLY),$(SCRIPTS) $(filter $(SIMS) $(TESTS),$(SLOW)) $(filter-out $(SLOW),$(SIMS) $(TESTS)) \
+	    $(TEST_CU) $(FUZZ_ALL) check_layers.sh)
 
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
 	$QONLY_GPU=1 $(RUN_TESTS) $(GPU_TESTS) $(GPU_PARTS)
@@ -394,6 +396,9 @@ $B/clients/ready: tests/clients.txt
 
 check-page: all $(filter %/moe-serve %/moe-run,$(SIM_PROG))
 	$Qpython3 tests/check_page.py $B $(SHOTS)
+
+nightly:
+	+$Qtools/build_matrix.sh nightly
 
 # ---- fuzzing ------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600

@@ -26,7 +26,7 @@ if [ "$1" = --one ]; then
     fuzz="--seconds ${FUZZ_CHECK_SECONDS:-${TEST_LONG:+4}}"
     [ "$fuzz" != "--seconds " ] || fuzz="--seconds 0.4"
     case $6 in
-    check_layers.sh) set -- tools/check_layers.sh ;;
+    check_*.sh) set -- "tools/$6" ;;
     *.sh) set -- "tests/$6" "$build" ;;
     *.sh:*) set -- "tests/${6%%:*}" "$build" "${6#*:}" ;;
     fuzz_gguf) mkdir -p "$build/seeds" && "$build/tests/fuzz_seeds" "$build/seeds" && set -- "$build/tests/$6" $fuzz "$build/seeds" ;;
