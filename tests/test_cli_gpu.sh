@@ -104,7 +104,7 @@ case $parts in *qwen3next*)
             equal "exit code of $small 4 --bandwidth-share 50" 0 $code
             if grep -q "^limit " "$tmp/out"; then ok; else bad "$small 4: expected a limit"; fi
         fi
-        refuse 1 "none is left to take bandwidth" $small 100000 --bandwidth-share 50
+        refuse 1 "none is left to read" $small 100000 --bandwidth-share 50
         # the simulated one has no times to show
         [ "${build%/sim}" != "$build" ] || expect 0 "of limit" $small 4 --profile
     else
