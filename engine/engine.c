@@ -68,16 +68,6 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
                               p->watch_ctx, err);
 }
 
-/* Uses a bounce buffer where that was measured to be faster. It, too, takes a little of the cache's
- * memory. */
-static void choose_bounce_buffer(engine *e, store_options *so)
-{
-    if (e->p->rate.disk <= e->p->rate.disk_straight) return;
-    so->reader.team = e->team;
-    if (so->cache_bytes >= READER_BOUNCE + expert_store_least(&e->m->experts))
-        so->cache_bytes -= READER_BOUNCE;
-}
-
 /* Guesses take a little of the cache's memory, if the cache is large. A layer with some experts in
  * VRAM needs only some of those its router picks, so it is left out. */
 static void make_ahead(engine *e, const bool *layers, store_options *so)
@@ -111,7 +101,6 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     err_ctx why = { 0 };
-    choose_bounce_buffer(e, &so);
     if (disk) make_ahead(e, layers, &so);
     const int rc = expert_store_create(&e->store, &e->m->experts, e->team, &so, &why);
     if (rc != ERR_NOMEM || disk) {

@@ -16,8 +16,7 @@ typedef struct place {
     bool changing;                       /* which make room for others, */
     bool moved;                          /* and are in RAM or in VRAM, not in both */
     bool no_lock;                        /* RAM that cannot be page-locked: nothing moves */
-    bool disk;                           /* the others through a small cache from the file, */
-    bool bounce;                         /* read through a bounce buffer; */
+    bool disk;                           /* the others through a small cache from the file */
     cache_policy cache;                  /* which expert makes room */
     int stage_ranges, stream_from;       /* prompts; parts 0: never streamed */
     int split_from;                      /* 0: never */
@@ -26,7 +25,7 @@ typedef struct place {
     bool told;                           /* ... without trials, and every layer's logged */
 } place;
 
-enum { N_CPU_PLACES = 3, N_GPU_PLACES = 17, N_PLACES = 25 };
+enum { N_CPU_PLACES = 2, N_GPU_PLACES = 17, N_PLACES = 24 };
 extern const place places[N_PLACES];     /* those of the CPU first, then those of the GPU; then
                                           * layers on both */
 

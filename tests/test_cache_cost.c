@@ -115,7 +115,7 @@ static void keep_speeds(const model *m)
 {
     speeds s = { .vram_read = 1e12, .pcie_in = 2e10, .pcie_out = 2e10, .pull = 2e10,
                  .pull_busy = 2e10, .cpu = 1e10, .cpu_busy = 1e10, .cpu_dense = 1e10,
-                 .cpu_many = 4e10, .gpu_macs = 5e10, .hop = 1e-5, .disk = 3e9, .disk_straight = 2e9,
+                 .cpu_many = 4e10, .gpu_macs = 5e10, .hop = 1e-5, .disk = 3e9,
                  .layer_dense = 2e-5, .layer_hot = 8e-6, .layer_cpu = 3e-5, .disk_wait = 2e-4 };
     char path[600];
     gpu_info info;

@@ -16,10 +16,9 @@ enum { MAX_EXPERT = 256 };
 
 static pool *team;
 
-enum { BOUNCED = 3 };
-static reader_options readers[] = {
+static const reader_options readers[] = {
     { .kind = READER_AUTO }, { .kind = READER_PREAD, .depth = 3 },
-    { .kind = READER_PREAD, .buffered = true }, [BOUNCED] = { .kind = READER_AUTO },
+    { .kind = READER_PREAD, .buffered = true },
 };
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -692,7 +691,6 @@ int main(int argc, char **argv)
     const bool without = !sim_gpu() || test_is_long();   /* what is not about a GPU */
     test_begin("expert_store", argc, argv);
     CHECK(pool_create(&team, test_n_thread(2), NULL) == 0);
-    readers[BOUNCED].team = team;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const maker mk = made_maker(rows[i].arch, 23, 3, rows[i].variants);
         made_model f;

@@ -1,6 +1,5 @@
 /* test_reader.c - files read in pieces, by io_uring and by threads: the same bytes, each tag once,
- * straight to memory or through a bounce buffer, and every way in which a read can go wrong. Also
- * the faults injected for that. */
+ * and every way in which a read can go wrong. Also the faults injected for that. */
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -216,24 +215,12 @@ static const struct {
     { 4, 0, false, false, MAX_JOBS, 3, 5000, 1000, 900, "more jobs than have room" },
 };
 
-/* What must be known in advance: what a plan subtracts, or what somebody asked for. */
-static void check_bounce_buffer(const reader *r, const reader_options *o)
-{
-    const uint64_t bytes = reader_bounce_bytes(r), depth = (uint64_t)o->depth;
-    const uint64_t piece = o->piece > 0 && o->piece < READER_PIECE ? o->piece : READER_PIECE;
-    if (!o->team) CHECK(bytes == 0);
-    else if (depth == 0) CHECK(bytes == READER_BOUNCE);
-    else CHECK_MSG(bytes > 0 && bytes <= 2 * depth * size_align(piece, READER_PAGE),
-                   "%llu bytes for %d", (unsigned long long)bytes, o->depth);
-}
-
-static void test_mixes(reader_options as, const char *name)
+static void test_mixes(reader_kind kind, const char *name)
 {
     batch *b = new_batch();
     test_rng rng = { 7 };
     for (size_t i = 0; i < ARRAY_LEN(mixes); i++) {
-        const reader_options o = { as.kind, mixes[i].depth, mixes[i].piece, mixes[i].buffered,
-                                   as.team, false };
+        const reader_options o = { kind, mixes[i].depth, mixes[i].piece, mixes[i].buffered, false };
         reader *r = open_reader(N_FILE, &o);
         char why[100];
         err_ctx err;
@@ -243,8 +230,6 @@ static void test_mixes(reader_options as, const char *name)
         CHECK_MSG(strstr(reader_name(r), name) &&
                   !strstr(reader_name(r), "direct") == (o.buffered || !at.direct),
                   "%s is called %s", why, reader_name(r));
-        CHECK(!strstr(reader_name(r), ", bounced") == !as.team);
-        check_bounce_buffer(r, &o);
         if (mixes[i].keep) reader_register(r, at.memory, MEMORY / 3);
         b->n = 0;
         b->used = 0;
@@ -264,9 +249,9 @@ static void test_mixes(reader_options as, const char *name)
 }
 
 /* Places where off-by-one errors live. */
-static void test_edges(reader_options as, const char *name)
+static void test_edges(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team, .depth = 4, .piece = 8192 };
+    const reader_options o = { .kind = kind, .depth = 4, .piece = 8192 };
     reader *r = open_reader(N_FILE, &o);
     batch *b = new_batch();
     if (r) {
@@ -292,9 +277,9 @@ static void test_edges(reader_options as, const char *name)
 }
 
 /* min and cap; the order in which jobs are sent. */
-static void test_waiting(reader_options as, const char *name)
+static void test_waiting(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team, .depth = 1 };
+    const reader_options o = { .kind = kind, .depth = 1 };
     reader *r = open_reader(N_FILE, &o);
     batch *b = new_batch();
     uint64_t tags[20];
@@ -329,9 +314,9 @@ static void *send_all(void *arg)
 }
 
 /* The thread that submits may be gone when the reads complete. */
-static void test_other_thread(reader_options as, const char *name)
+static void test_other_thread(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team };
+    const reader_options o = { .kind = kind };
     test_rng rng = { 3 };
     sending s = { open_reader(N_FILE, &o), new_batch(), -1 };
     pthread_t t;
@@ -364,9 +349,9 @@ static int most_at_a_look(reader *r, batch *b, bool go_on)
 }
 
 /* Jobs are done without a call; then everything is as if there had been calls. */
-static void test_go_on(reader_options as, const char *name)
+static void test_go_on(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team, .depth = 1, .goes_on = true };
+    const reader_options o = { .kind = kind, .depth = 1, .goes_on = true };
     reader *r = open_reader(N_FILE, &o), *not = NULL;
     batch *b = new_batch();
     uint64_t tags[4];
@@ -397,8 +382,8 @@ static void test_go_on(reader_options as, const char *name)
     reader_go_on(r);                     /* and closed meanwhile */
     reader_close(r);
     r = NULL;
-    const reader_options alone = { .kind = as.kind, .team = as.team, .depth = 1 };
-    if (as.kind == READER_URING && (not = open_reader(N_FILE, &alone)))
+    const reader_options alone = { .kind = kind, .depth = 1 };
+    if (kind == READER_URING && (not = open_reader(N_FILE, &alone)))
         CHECK(most_at_a_look(not, b, false) < 8);
 done:
     reader_close(r);
@@ -424,12 +409,11 @@ static const struct {
     { 49152, 49151, 1, NULL, "up to a cut at a page" },
 };
 
-static void test_cut(reader_options as, const char *name)
+static void test_cut(reader_kind kind, const char *name)
 {
     for (size_t i = 0; i < 2 * ARRAY_LEN(cuts); i++) {
         const size_t k = i / 2;
-        const reader_options o = { .kind = as.kind, .team = as.team, .piece = 16384,
-                                   .buffered = i % 2 };
+        const reader_options o = { .kind = kind, .piece = 16384, .buffered = i % 2 };
         uint64_t tag = 0;
         err_ctx err = { 0 };
         batch *b = new_batch();
@@ -481,11 +465,11 @@ static void fail_one(reader *r, batch *b, fault_point p, int skip, int n, const 
     check_batch(b, text);
 }
 
-static void test_failures(reader_options as, const char *name)
+static void test_failures(reader_kind kind, const char *name)
 {
     static const struct { int skip, n; } whens[] = { { 0, 1 }, { 1, 1 }, { 6, 1 }, { 2, 5 },
                                                      { 0, FAULT_ALWAYS } };
-    const reader_options o = { .kind = as.kind, .team = as.team, .depth = 3, .piece = 65536 };
+    const reader_options o = { .kind = kind, .depth = 3, .piece = 65536 };
     reader *r = open_reader(N_FILE, &o);
     batch *b = new_batch();
     test_rng rng = { 11 };
@@ -505,9 +489,9 @@ static void test_failures(reader_options as, const char *name)
 }
 
 /* What the system itself refuses: memory that cannot be written. */
-static void test_bad_memory(reader_options as, const char *name)
+static void test_bad_memory(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team };
+    const reader_options o = { .kind = kind };
     reader *r = open_reader(N_FILE, &o);
     void *wall = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const read_job bad = { 0, 81920, 10000, wall, 5 };
@@ -532,9 +516,9 @@ static int n_direct_files(void)
     return n;
 }
 
-static void test_direct_refused(reader_options as, const char *name)
+static void test_direct_refused(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team };
+    const reader_options o = { .kind = kind };
     batch *b = new_batch();
     test_rng rng = { 5 };
     add_random(b, &rng, 50, N_FILE, 100000);
@@ -594,9 +578,9 @@ static void test_uring_refused(bool built)
     mem_free(b);
 }
 
-static void test_cancel(reader_options as, const char *name)
+static void test_cancel(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team, .depth = 4, .piece = 65536 };
+    const reader_options o = { .kind = kind, .depth = 4, .piece = 65536 };
     reader *r = open_reader(N_FILE, &o);
     batch *b = new_batch();
     test_rng rng = { 9 };
@@ -625,9 +609,9 @@ static void test_cancel(reader_options as, const char *name)
     mem_free(b);
 }
 
-static void test_no_memory(reader_options as, const char *name)
+static void test_no_memory(reader_kind kind, const char *name)
 {
-    const reader_options o = { .kind = as.kind, .team = as.team };
+    const reader_options o = { .kind = kind };
     batch *b = new_batch();
     test_rng rng = { 13 };
     reader *r = NULL;
@@ -664,11 +648,11 @@ static void test_no_memory(reader_options as, const char *name)
     mem_free(b);
 }
 
-static void test_refused_files(reader_options as)
+static void test_refused_files(reader_kind kind)
 {
     char missing[300];
     const char *const bad[] = { at.paths[0], missing }, *const dir[] = { dir_path };
-    reader_options o = { .kind = as.kind, .team = as.team };
+    reader_options o = { .kind = kind };
     reader *r = NULL;
     err_ctx err;
     snprintf(missing, sizeof missing, "%s/missing", dir_path);
@@ -746,30 +730,20 @@ static void test_faults(void)
 
 /* ---------------------------------------------------------------------------------------------- */
 
-static void test_way(reader_options as, const char *name)
-{
-    test_mixes(as, name);
-    test_edges(as, name);
-    test_waiting(as, name);
-    test_other_thread(as, name);
-    test_go_on(as, name);
-    test_cut(as, name);
-    test_failures(as, name);
-    if (!as.team) test_bad_memory(as, name);     /* the system does not see it, then */
-    test_direct_refused(as, name);
-    test_cancel(as, name);
-    test_no_memory(as, name);
-    test_refused_files(as);
-}
-
-/* Straight to where the jobs go, and through a bounce buffer. */
 static void test_kind(reader_kind kind, const char *name)
 {
-    reader_options as = { .kind = kind };
-    test_way(as, name);
-    if (!CHECK(pool_create(&as.team, test_n_thread(3), NULL) == 0)) return;
-    test_way(as, name);
-    pool_free(as.team);
+    test_mixes(kind, name);
+    test_edges(kind, name);
+    test_waiting(kind, name);
+    test_other_thread(kind, name);
+    test_go_on(kind, name);
+    test_cut(kind, name);
+    test_failures(kind, name);
+    test_bad_memory(kind, name);
+    test_direct_refused(kind, name);
+    test_cancel(kind, name);
+    test_no_memory(kind, name);
+    test_refused_files(kind);
 }
 
 int main(int argc, char **argv)

@@ -186,7 +186,7 @@ static void compare(const trail *want, const trail *got, bool bits, const char *
 /* Every policy where experts are cached; elsewhere there is nothing to choose. */
 static int n_policies(const place *p)
 {
-    return (p->disk && !p->bounce) || p->changing ? CACHE_POLICIES : 1;
+    return p->disk || p->changing ? CACHE_POLICIES : 1;
 }
 
 static void follow_and_compare(const model *m, const char *path, int i, cache_policy policy)

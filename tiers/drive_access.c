@@ -9,11 +9,10 @@
 enum {
     IN_FLIGHT = READER_DEPTH,
     LEAST_PLACES = 4,                    /* of the file */
-    SLICES = 4,                          /* of the time, the two ways alternating */
+    SLICES = 4,                          /* of the time; the watch is asked before each */
     LEAST_ROUNDS = 3, MOST_ROUNDS = 15   /* of waiting for a few reads */
 };
 
-static const double WORTH = 1.1;
 static const double ROUNDS_PART = 0.2;   /* of the time, for those above the least */
 
 /* Where reads come from and go to. Each read in flight has a part of the memory to itself. */
@@ -54,19 +53,15 @@ static int read_slice(double *bytes, double *used, reader *r, spread *s, double 
     return rc;
 }
 
-static int measure_both(drive_speed *out, const drive_task *t, reader *r[2], spread *s,
-                        err_ctx *err)
+static int measure_speed(drive_speed *out, const drive_task *t, reader *r, spread *s, err_ctx *err)
 {
-    double bytes[2] = { 0, 0 }, used[2] = { 0, 0 };
-    for (int i = 0; i < 2 * SLICES; i++) {
-        const int way = i % 2;
-        if (!r[way]) continue;
+    double bytes = 0, used = 0;
+    for (int i = 0; i < SLICES; i++) {
         if (t->watch && !t->watch(t->ctx)) return err_set(err, ERR_STOPPED, "stopped");
-        const int rc = read_slice(&bytes[way], &used[way], r[way], s, t->seconds / SLICES, err);
+        const int rc = read_slice(&bytes, &used, r, s, t->seconds / SLICES, err);
         if (rc < 0) return rc;
     }
-    *out = (drive_speed){ .straight = bytes[0] / used[0],
-                          .bounced = r[1] ? bytes[1] / used[1] : 0 };
+    out->speed = bytes / used;
     return 0;
 }
 
@@ -87,8 +82,7 @@ static int read_few(double *seconds, reader *r, spread *s, int n, err_ctx *err)
 }
 
 /* The median of some rounds. */
-static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread *s, double speed,
-                        err_ctx *err)
+static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread *s, err_ctx *err)
 {
     const uint64_t from = clock_ns();
     double rounds[MOST_ROUNDS];
@@ -98,42 +92,22 @@ static int measure_wait(drive_speed *out, const drive_task *t, reader *r, spread
         if (rc < 0) return rc;
     }
     sort_doubles(rounds, n);
-    out->wait = rounds[n / 2] - t->at_once * (double)s->one / speed;
+    out->wait = rounds[n / 2] - t->at_once * (double)s->one / out->speed;
     out->wait = fmin(fmax(out->wait, DRIVE_LEAST_WAIT_S), DRIVE_MOST_WAIT_S);
     return 0;
 }
 
-/* A cell of the bounce buffer holds a read, which begins and ends at pages. */
-static uint32_t cell_bytes(uint64_t one)
+static int measure_open(drive_speed *out, const drive_task *t, spread *s, err_ctx *err)
 {
-    return one < READER_PIECE ? (uint32_t)one : READER_PIECE;
-}
-
-static uint64_t bounce_bytes(uint64_t one)
-{
-    return READER_BOUNCE / READER_PIECE * (uint64_t)cell_bytes(one);
-}
-
-static int measure_open(drive_speed *out, const drive_task *t, spread *s, bool bounce,
-                        err_ctx *err)
-{
-    const reader_options straight = { .kind = READER_AUTO };
-    const reader_options bounced = { .kind = READER_AUTO, .team = t->team,
-                                     .piece = cell_bytes(s->one) };
-    reader *r[2] = { NULL, NULL };
-    int rc = reader_open(&r[0], &t->path, 1, &straight, NULL, err);
-    if (rc == 0 && bounce) rc = reader_open(&r[1], &t->path, 1, &bounced, NULL, err);
-    if (rc == 0) {
-        reader_register(r[0], s->memory, IN_FLIGHT * s->n_each * s->one);
-        rc = measure_both(out, t, r, s, err);
-    }
-    if (rc == 0 && t->at_once > 0) {
-        const bool better = drive_wants_bounce(out);
-        rc = measure_wait(out, t, r[better], s, better ? out->bounced : out->straight, err);
-    }
+    const reader_options usual = { .kind = READER_AUTO };
+    reader *r;
+    int rc = reader_open(&r, &t->path, 1, &usual, NULL, err);
+    if (rc < 0) return rc;
+    reader_register(r, s->memory, IN_FLIGHT * s->n_each * s->one);
+    rc = measure_speed(out, t, r, s, err);
+    if (rc == 0 && t->at_once > 0) rc = measure_wait(out, t, r, s, err);
     if (rc < 0) *out = (drive_speed){ 0 };
-    reader_close(r[0]);
-    reader_close(r[1]);
+    reader_close(r);
     return rc;
 }
 
@@ -150,22 +124,15 @@ int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
     if (one == 0 || t->file_bytes / one < LEAST_PLACES ||
         t->memory_bytes < drive_least_memory(one))
         return err_set(err, ERR_RANGE, "too little to measure the drive with");
-    const bool bounce = t->memory_bytes >= drive_least_memory(one) + bounce_bytes(one);
-    const uint64_t memory_bytes = t->memory_bytes - (bounce ? bounce_bytes(one) : 0);
     spread s = { .one = one, .n_page = (t->file_bytes - one) / READER_PAGE + 1,
-                 .n_each = memory_bytes / one / IN_FLIGHT };
+                 .n_each = t->memory_bytes / one / IN_FLIGHT };
     const size_t bytes = (size_t)(IN_FLIGHT * s.n_each * one);
     int rc = pages_map(&memory, bytes, PAGES_HUGE, err);
     if (rc < 0) return rc;
     s.memory = memory;
     s.n_random = clock_ns();             /* not what the last measurement left in some cache */
     pages_touch(memory, bytes, t->team);
-    rc = measure_open(out, t, &s, bounce, err);
+    rc = measure_open(out, t, &s, err);
     pages_unmap(memory, bytes);
     return rc;
-}
-
-bool drive_wants_bounce(const drive_speed *s)
-{
-    return s->bounced > WORTH * s->straight;
 }

@@ -4,10 +4,7 @@
  * A job is free, or waiting (some of its bytes are not yet sent), or out (all are sent, or no more
  * will be), or complete (no request of it is left; its bytes have arrived, or it has failed). A
  * request belongs to one job, and nobody else may use its memory until the backend gives it back.
- * With a bounce buffer each request has a cell of its own and reads into that; what it got is
- * carried to the job's memory, and only then the request is over. There are more cells than the
- * backend has requests, so that it reads into some while others are carried. The backends do the
- * reading: reader_uring.c, reader_pread.c. */
+ * The backends do the reading: reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
 
 #include <assert.h>
@@ -19,7 +16,6 @@
 #include <unistd.h>
 
 #include "tiers/background_worker.h"
-#include "tiers/bounce_buffer.h"
 #include "tiers/fault_injection.h"
 
 enum {
@@ -68,9 +64,7 @@ struct reader {
 
     read_request *requests;
     read_request *idle;
-    read_request *loaded, *last_loaded;  /* their cells are to be carried; within turn() */
-    int n_busy, most_busy;               /* with the backend, and what it has room for */
-    bounce_buffer *bounce;               /* or NULL; request i has cell i */
+    int n_busy;                          /* with the backend: all others are idle */
     background_worker *aside;            /* reader_go_on; or NULL */
 };
 
@@ -120,8 +114,7 @@ static void set_name(reader *r)
 {
     bool direct = true;
     for (int i = 0; i < r->n_file; i++) direct &= r->files[i].direct;
-    snprintf(r->name, sizeof r->name, "%s, %s%s", r->backend->name, direct ? "direct" : "buffered",
-             r->bounce ? ", bounced" : "");
+    snprintf(r->name, sizeof r->name, "%s, %s", r->backend->name, direct ? "direct" : "buffered");
 }
 
 /* What a file system returns that has no direct reads, or none with our page size. */
@@ -183,15 +176,13 @@ static void send_piece(reader *r, job *j)
     read_request *rq = r->idle;
     const uint64_t left = j->end - j->at, n = (left + r->piece - 1) / r->piece;
     const uint64_t page = j->want.offset & ~(uint64_t)(READER_PAGE - 1);
-    uint8_t *to = j->want.to - (j->want.offset - page) + (j->at - page);
     r->idle = rq->next;
     *rq = (read_request){
         .fd = r->files[j->want.file].fd,
         .bytes = (uint32_t)size_align((left + n - 1) / n, READER_PAGE),
         .offset = j->at,
-        .to = r->bounce ? bounce_buffer_cell(r->bounce, (int)(rq - r->requests)) : to,
+        .to = j->want.to - (j->want.offset - page) + (j->at - page),
         .job = j,
-        .begin = j->at,
     };
     j->at += rq->bytes;
     j->n_request++;
@@ -200,7 +191,7 @@ static void send_piece(reader *r, job *j)
 
 static void send_waiting(reader *r)
 {
-    while (r->waiting.first && r->idle && r->n_busy < r->most_busy) {
+    while (r->waiting.first && r->idle) {
         job *j = r->waiting.first;
         send_piece(r, j);
         if (j->at == j->end) list_take(&r->waiting);
@@ -305,26 +296,6 @@ static bool judge(reader *r, read_request *rq)
     return false;
 }
 
-/* Which of the request's bytes are the job's. */
-static void unload(reader *r, const read_request *rq)
-{
-    const read_job *w = &rq->job->want;
-    const uint64_t last = rq->offset + rq->bytes, job_end = w->offset + w->bytes;
-    const uint64_t from = rq->begin > w->offset ? rq->begin : w->offset;
-    const uint64_t end = last < job_end ? last : job_end;
-    bounce_buffer_assign(r->bounce, (int)(rq - r->requests), from - rq->begin, end - from,
-                w->to + (from - w->offset));
-}
-
-static void end_request(reader *r, read_request *rq)
-{
-    job *j = rq->job;
-    rq->next = r->idle;
-    r->idle = rq;
-    j->n_request--;
-    finish_if_done(r, j);
-}
-
 static void take_in(reader *r, read_request *rq)
 {
     job *j = rq->job;
@@ -334,32 +305,19 @@ static void take_in(reader *r, read_request *rq)
         send_request(r, rq);
         return;
     }
-    if (r->bounce && !j->why) {
-        unload(r, rq);
-        rq->next = NULL;
-        if (r->loaded) r->last_loaded->next = rq;
-        else r->loaded = rq;
-        r->last_loaded = rq;
-    } else {
-        end_request(r, rq);
-    }
+    rq->next = r->idle;
+    r->idle = rq;
+    j->n_request--;
+    finish_if_done(r, j);
 }
 
-/* Takes in what has been read, with wait at least one request if any is out, and sends more. alone:
- * the team has other work. */
-static void turn(reader *r, bool wait, bool alone)
+/* Takes in what has been read, with wait at least one request if any is out, and sends more. */
+static void turn(reader *r, bool wait)
 {
     read_request *rq;
     while ((rq = r->backend->reap(r->self, wait && r->n_busy > 0))) {
         wait = false;
         take_in(r, rq);
-    }
-    send_waiting(r);
-    if (!r->loaded) return;
-    bounce_buffer_flush(r->bounce, alone);
-    while ((rq = r->loaded)) {
-        r->loaded = rq->next;
-        end_request(r, rq);
     }
     send_waiting(r);
 }
@@ -391,8 +349,8 @@ int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err)
     int n = 0;
     background_worker_end(r->aside);
     if (min > r->n_open) min = r->n_open;
-    turn(r, false, false);
-    while (r->n_complete < min && !r->failed.first) turn(r, true, false);
+    turn(r, false);
+    while (r->n_complete < min && !r->failed.first) turn(r, true);
     if (r->failed.first) {
         job *j = list_take(&r->failed);
         const int rc = tell_failure(r, j, err);
@@ -415,7 +373,7 @@ int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err)
 static bool go_on(void *self)
 {
     reader *r = self;
-    if (r->n_busy > 0) turn(r, true, true);
+    if (r->n_busy > 0) turn(r, true);
     return r->n_busy > 0;
 }
 
@@ -453,35 +411,22 @@ static const char *const notes[3][2] = {
     { NOT_BUILT, NOT_BUILT "; " NOT_DIRECT },
 };
 
-static int make_bounce_buffer(reader *r, pool *team, int n, err_ctx *err)
-{
-    uint64_t bytes;
-    const int rc = bounce_buffer_create(&r->bounce, team, n, r->piece, err);
-    if (rc < 0) return rc;
-    void *memory = bounce_buffer_memory(r->bounce, &bytes);
-    r->backend->keep(r->self, memory, bytes);
-    return 0;
-}
-
 static int start_one(reader *r, const reader_backend *b, const reader_options *o, err_ctx *err)
 {
     const int depth = o->depth > 0 ? o->depth : b->depth;
-    int room, rc = 0;
+    int n, rc = 0;
     if (b == &reader_uring && fault_hits(FAULT_URING))
         rc = err_set(err, ERR_UNSUPPORTED, "io_uring: Operation not permitted");
-    if (rc == 0) rc = b->start(&r->self, depth, &room, err);
+    if (rc == 0) rc = b->start(&r->self, depth, &n, err);
     if (rc < 0) return rc;
     r->backend = b;
-    /* each takes a cell */
-    const int n = !o->team ? room : 2 * (o->depth > 0 ? o->depth : READER_DEPTH);
-    r->most_busy = min_int(room, n);
     r->requests = mem_array((size_t)n, sizeof *r->requests);
     if (!r->requests) return err_set(err, ERR_NOMEM, "reader: out of memory for %d requests", n);
     for (int i = 0; i < n; i++) {
         r->requests[i].next = r->idle;
         r->idle = &r->requests[i];
     }
-    return o->team ? make_bounce_buffer(r, o->team, n, err) : 0;
+    return 0;
 }
 
 /* *instead: row of notes. */
@@ -522,7 +467,6 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
     reader *r = mem_zalloc(sizeof *r);
     if (!r) return err_set(err, ERR_NOMEM, "reader: %zu bytes", sizeof *r);
     r->piece = o->piece == 0 ? READER_PIECE : o->piece < MAX_PIECE ? o->piece : MAX_PIECE;
-    if (o->team && r->piece > READER_PIECE) r->piece = READER_PIECE;     /* cells stay small */
     r->piece = r->piece < READER_PAGE ? READER_PAGE : r->piece & ~(uint32_t)(READER_PAGE - 1);
     if ((rc = open_files(r, paths, n_path, !o->buffered, err)) < 0) goto fail;
     if ((rc = reserve(r, JOB_BLOCK, err)) < 0) goto fail;
@@ -555,7 +499,6 @@ void reader_close(reader *r)
         r->blocks = b->next;
         mem_free(b);
     }
-    bounce_buffer_free(r->bounce);
     mem_free(r->requests);
     mem_free(r->files);
     mem_free(r);
@@ -565,13 +508,6 @@ const char *reader_name(const reader *r)
 {
     background_worker_end(r->aside);
     return r->name;
-}
-
-uint64_t reader_bounce_bytes(const reader *r)
-{
-    uint64_t bytes = 0;
-    if (r->bounce) bounce_buffer_memory(r->bounce, &bytes);
-    return bytes;
 }
 
 int reader_open_jobs(const reader *r)
@@ -584,5 +520,5 @@ void reader_register(reader *r, void *base, uint64_t bytes)
     background_worker_end(r->aside);
     assert(!r->registered);
     r->registered = true;
-    if (!r->bounce) r->backend->keep(r->self, base, bytes);
+    r->backend->keep(r->self, base, bytes);
 }

@@ -9,7 +9,7 @@
 #ifndef TIERS_READER_H
 #define TIERS_READER_H
 
-#include "tiers/pool.h"
+#include "loader/base.h"
 
 typedef enum reader_kind { READER_AUTO, READER_URING, READER_PREAD } reader_kind;
 
@@ -19,9 +19,7 @@ enum {
     /* Good numbers: drives are at full speed with 2 to 8 reads of 256 KiB or more in flight. */
     READER_DEPTH = 16,                   /* of io_uring */
     READER_THREADS = 8,                  /* of pread: as many are in flight */
-    READER_PIECE = 1 << 20,
-    /* bytes of a bounce buffer: some are read into while others are carried */
-    READER_BOUNCE = 2 * READER_DEPTH * READER_PIECE
+    READER_PIECE = 1 << 20
 };
 
 typedef struct reader_options {
@@ -29,9 +27,6 @@ typedef struct reader_options {
     int depth;                           /* requests in flight; 0: a good number */
     uint32_t piece;                      /* largest request in bytes; 0: a good number */
     bool buffered;                       /* through the page cache: for files that are in it */
-    pool *team;                          /* not NULL: through a bounce buffer (bounce_buffer.h), by
-                                          * default of READER_BOUNCE bytes, which this team empties
-                                          * in reader_wait. Borrowed until the reader is closed */
     bool goes_on;                        /* has a thread for reader_go_on */
 } reader_options;
 
@@ -54,7 +49,6 @@ int reader_open(reader **out, const char *const *paths, int n_path, const reader
 void reader_close(reader *r);            /* NULL is fine; waits for what is in flight */
 
 const char *reader_name(const reader *r);        /* "io_uring, direct": for plan lines */
-uint64_t reader_bounce_bytes(const reader *r);     /* 0: it has none */
 
 /* Memory that most jobs read into: the kernel keeps it mapped where that is possible and useful.
  * Call it once; the memory must stay until the reader is closed. */
@@ -71,9 +65,9 @@ int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err);
 int reader_wait(reader *r, uint64_t *tags, int cap, int min, err_ctx *err);
 int reader_open_jobs(const reader *r);   /* submitted and not yet handed back */
 
-/* Until the next call, queued jobs are sent, and bounce buffers emptied, by a thread of the
- * reader's own: for a caller that has other work for a while, the team's included. Does nothing for
- * a reader without goes_on, or whose thread the system refused. */
+/* Until the next call, queued jobs are sent by a thread of the reader's own: for a caller that has
+ * other work for a while. Does nothing for a reader without goes_on, or whose thread the system
+ * refused. */
 void reader_go_on(reader *r);
 
 /* Waits for all that is in flight and forgets it, failures included. */

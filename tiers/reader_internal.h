@@ -20,7 +20,6 @@ typedef struct read_request {
 
     /* reader.c's */
     struct job *job;
-    uint64_t begin;                      /* byte of the file that its first page begins with */
     uint64_t reached;                    /* byte of the file that a read got to; 0: none yet */
     int n_again;                         /* times that the system said "later" */
     bool direct;                         /* the file was open for direct reads when it was sent */

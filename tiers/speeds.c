@@ -46,7 +46,6 @@ static const struct figure {
     { "gpu_macs", offsetof(speeds, gpu_macs), SPEEDS_GPU_MACS, true },
     { "hop", offsetof(speeds, hop), SPEEDS_HOP, true },
     { "disk", offsetof(speeds, disk), SPEEDS_DISK, false },
-    { "disk_straight", offsetof(speeds, disk_straight), SPEEDS_DISK, false },
     { "layer_dense", offsetof(speeds, layer_dense), SPEEDS_LAYER_DENSE, true },
     { "layer_hot", offsetof(speeds, layer_hot), SPEEDS_LAYER_HOT, true },
     { "layer_cpu", offsetof(speeds, layer_cpu), SPEEDS_LAYER_CPU, false },
@@ -77,7 +76,6 @@ speeds speeds_assume(const speeds *s)
     }
     if (s->cpu > 0 && s->cpu_busy <= 0) out.cpu_busy = out.cpu;
     if (s->cpu > 0 && s->cpu_dense <= 0) out.cpu_dense = out.cpu;
-    if (s->disk > 0 && s->disk_straight <= 0) out.disk_straight = out.disk;
     /* what a GPU cannot lack */
     if (out.pcie_in <= 0) out.pcie_in = SPEEDS_PCIE;
     if (out.gpu_macs <= 0) out.gpu_macs = SPEEDS_GPU_MACS;
@@ -151,6 +149,9 @@ static bool read_figures(speeds *out, const json_t *entry)
         if (!json_is_number(v) || !isfinite(n) || n < 0) return false;
         *figure_of(&s, &figures[i]) = n;
     }
+    /* an earlier program's "disk" may be the speed of a bounce buffer, which is gone */
+    const double straight = json_number_value(json_object_get(entry, "disk_straight"));
+    if (straight > 0 && straight < s.disk) s.disk = straight;
     *out = s;
     return true;
 }

@@ -23,9 +23,7 @@ typedef struct speeds {
     double gpu_macs;                     /* multiply-adds per second of prompts on the GPU */
     double hop;                          /* s from a question of the device until it goes on, if the
                                           * reply takes no time */
-    double disk;                         /* reads of an expert's size from the model's drive, in the
-                                          * way that pays, */
-    double disk_straight;         /* and with no bounce buffer (drive_access.h): less if one pays */
+    double disk;                         /* reads of an expert's size from the model's drive */
     /* s that a layer of one token takes beyond its weights' bytes: */
     double layer_dense;                  /* on the GPU up to the choice of experts, */
     double layer_hot;                    /* and its experts there; */

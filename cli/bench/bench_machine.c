@@ -45,9 +45,8 @@ static const arg_spec spec = {
     .n_group = ARRAY_LEN(groups),
     .epilogue =
         "GB are 10^9 bytes. The speed of memory is the limit that decoding is compared with: the\n"
-        "better of reading in order, and of reading with prefetches by the program. Of the\n"
-        "drive, straight is its speed without a bounce buffer; the other speed has one if that\n"
-        "is at least 10% faster. Speeds of matrices of many tokens: moe-bench gemm.",
+        "better of reading in order, and of reading with prefetches by the program. Speeds of\n"
+        "matrices of many tokens: moe-bench gemm.",
 };
 
 typedef struct machine_view {
@@ -160,7 +159,6 @@ static const struct speed_row {
           "a layer of one token on the GPU beyond its bytes, to the router"),
     SPEED(layer_hot, "us", 1e6, "and its experts"),
     SPEED(disk, "GB/s", 1e-9, "reads of the size of an expert's matrix, from the drive"),
-    SPEED(disk_straight, "GB/s", 1e-9, "the same without a bounce buffer"),
     SPEED(disk_wait, "us", 1e6, "an expert from the drive beyond its bytes"),
 #undef SPEED
 };

@@ -216,14 +216,14 @@ static json_t *points_json(const double points[SPEEDS_GEMM_POINTS])
 json_t *plan_view_speeds_json(const speeds *s)
 {
     return json_pack(
-        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
         "s:o, s:o}",
         "vram_read", s->vram_read, "pcie_in", s->pcie_in, "pcie_out", s->pcie_out, "pull", s->pull,
         "pull_busy", s->pull_busy, "cpu", s->cpu, "cpu_busy", s->cpu_busy, "cpu_dense",
         s->cpu_dense, "cpu_many", s->cpu_many, "gpu_macs", s->gpu_macs, "hop", s->hop, "disk",
-        s->disk, "disk_straight", s->disk_straight, "layer_dense", s->layer_dense, "layer_hot",
-        s->layer_hot, "layer_cpu", s->layer_cpu, "disk_wait", s->disk_wait, "gemm_own",
-        points_json(s->gemm_own), "gemm_vendor", points_json(s->gemm_vendor));
+        s->disk, "layer_dense", s->layer_dense, "layer_hot", s->layer_hot, "layer_cpu",
+        s->layer_cpu, "disk_wait", s->disk_wait, "gemm_own", points_json(s->gemm_own),
+        "gemm_vendor", points_json(s->gemm_vendor));
 }
 
 static json_t *source_json(const plan_view *v)

@@ -425,8 +425,7 @@ static int measure_disk(speeds *out, measurement *b, err_ctx *err)
     if (rc == ERR_RANGE) return 0;       /* the file is too small */
     if (rc < 0) b->partial = true;
     else {
-        out->disk = drive_wants_bounce(&d) ? d.bounced : d.straight;
-        out->disk_straight = d.straight;
+        out->disk = d.speed;
         out->disk_wait = d.wait;
     }
     return check_watch(b, err);
