@@ -90,7 +90,7 @@ entry parts ok $((3 * bytes)) $hash parts-00001-of-00003.gguf
 expect 0 "$models/t/ok/good.gguf" pull good
 got good ok "a download"
 asked 1 "range= if= token=" "a whole file is asked for without a range"
-expect 0 "was there already" pull good
+expect 0 "exists already: nothing" pull good
 expect 0 '"downloaded":0' pull good --json
 expect 0 "gpt-oss" "$tmp/bin/moe-run" -m good -p Hi -n 2
 expect 0 "gpt-oss" "$tmp/bin/moe-run" -m GOOD:Q4 -p Hi -n 2
@@ -162,7 +162,7 @@ kill -INT $client
 wait $client
 code=$?
 if [ $code -eq 130 ]; then ok; else bad "interrupted: exit $code"; fi
-if grep -q "error: drip.gguf: interrupted; .* are kept in .*drip.gguf.part, and the same command goes on" "$tmp/err"; then ok; else bad "interrupted: what is kept"; fi
+if grep -q "error: drip.gguf: interrupted; .* are kept in .*drip.gguf.part, and the same command resumes" "$tmp/err"; then ok; else bad "interrupted: what is kept"; fi
 sed -i 's/drip-100/drip-0/' "$tmp/bin/models.txt"
 mv "$models/t/drip-100" "$models/t/drip-0"
 expect 0 drip.gguf pull drip
@@ -171,7 +171,7 @@ asked 1 'range=bytes=' "goes on after an interruption"
 
 # ---- a server that lies
 entry flip other
-refuse 1 "the bytes that came are not those of models.txt: sha256 " pull flip
+refuse 1 "the received bytes are not those of models.txt: sha256 " pull flip
 none other "a wrong byte"
 entry page page
 refuse 1 "no GGUF file: '<!DOCTYPE html>" pull page
@@ -186,7 +186,7 @@ entry less less-1000
 refuse 1 "has $((bytes - 1000)) bytes, models.txt says $bytes" pull less
 none less-1000 "a length that is too small"
 entry lost nolength-1000
-refuse 1 "$((bytes - 1000)) bytes came, models.txt says $bytes" pull lost
+refuse 1 "received $((bytes - 1000)) bytes, models.txt says $bytes" pull lost
 none nolength-1000 "no length, and too few bytes"
 entry open nolength
 expect 0 open.gguf pull open
@@ -199,7 +199,7 @@ entry huge claim-999999999 "~$bytes" -
 refuse 1 "far more than models.txt says" pull huge
 none claim-999999999 "a length far too large"
 entry range wrongrange-1000000
-refuse 1 "answers with another range" pull range
+refuse 1 "sends another range than the requested one" pull range
 kept range wrongrange-1000000 1000000 "another range"
 for n in 404 401 403 500; do entry e$n status-$n; done
 refuse 1 "no such file (HTTP 404)" pull e404
@@ -263,7 +263,7 @@ ln -s "$tmp/outside" "$models/t/ok/linkpart.gguf.part"
 refuse 1 "cannot create" pull linkpart
 if [ ! -e "$tmp/outside" ]; then ok; else bad "written through a link"; fi
 printf GGUF >"$models/t/ok/good.gguf"
-refuse 1 "is there, but has 4 bytes instead of $bytes: remove it" pull good
+refuse 1 "exists, but has 4 bytes instead of $bytes: remove it" pull good
 if [ "$(cat "$models/t/ok/good.gguf")" = GGUF ]; then ok; else bad "overwritten"; fi
 
 # ---- a token goes to the server that was asked, and to no other
@@ -277,21 +277,21 @@ asked 1 'range=bytes=2000000- if="v1"' "a range travels"
 entry near near
 expect 0 near.gguf env HF_TOKEN=hf_secret "$tmp/bin/moe-run" pull near --base-url "$base"
 asked 1 "token=Bearer hf_secret" "a token stays on its host"
-refuse 2 "HF_TOKEN holds a character" env HF_TOKEN="a b" "$tmp/bin/moe-run" pull e404 --base-url "$base"
-refuse 2 "HF_TOKEN holds a character" env HF_TOKEN="$(printf 'a\r\nX: y')" "$tmp/bin/moe-run" pull e404 --base-url "$base"
+refuse 2 "HF_TOKEN has a space" env HF_TOKEN="a b" "$tmp/bin/moe-run" pull e404 --base-url "$base"
+refuse 2 "HF_TOKEN has a space" env HF_TOKEN="$(printf 'a\r\nX: y')" "$tmp/bin/moe-run" pull e404 --base-url "$base"
 expect 1 "HF_TOKEN is not sent: http://0.0.0.0:$port is not https" env HF_TOKEN=hf_secret "$tmp/bin/moe-run" pull e404 --base-url "http://0.0.0.0:$port"
 asked 1 "host=0.0.0.0:$port range= if= token=" "not over http"
 entry round round
 refuse 1 "more than 10 redirects" pull round
 entry local file
-refuse 1 "redirects to what is no address of http or https" pull local
+refuse 1 "redirects to an address that is not http or https" pull local
 none file "a redirect to a file"
 
 # ---- the hash that a server names
 entry named linked-1 $bytes - $hash
 expect 0 '"checked":"server"' pull named --json
 entry wrong linked-0 $bytes - $hash
-refuse 1 "the bytes that came are not those of the server's file" pull wrong
+refuse 1 "the received bytes are not those of the server's file" pull wrong
 none linked-0 "other bytes than the server named"
 entry moved linked-1 $bytes $other m/$hash
 refuse 1 "the publisher has replaced the file: its sha256 is $hash, models.txt says $other" pull moved

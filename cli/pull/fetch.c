@@ -1,8 +1,7 @@
 /* fetch.c - fetch.h by libcurl's easy interface.
  *
- * A redirect is a transfer of its own here: libcurl follows none. What a server says is checked
- * before any of its bytes are handed on; how much of a file is wanted, and what is done with it, is
- * the caller's. */
+ * Each redirect is a transfer of its own; libcurl follows none. The headers are checked before the
+ * caller gets the first byte. The caller chooses the range and stores the bytes. */
 #include "cli/pull/fetch.h"
 
 #include <curl/curl.h>
@@ -28,7 +27,7 @@ static bool take_part(char *dst, size_t cap, CURLU *u, CURLUPart part, unsigned 
     return ok;
 }
 
-/* False if url is none of http or https with a host. */
+/* False unless url is http or https and has a host. */
 static bool read_origin(origin *o, const char *url)
 {
     CURLU *u = curl_url();
@@ -66,22 +65,22 @@ const char *fetch_missing(void)
     return NULL;
 }
 
-/* ---- what the server says ------------------------------------------------------------------ */
+/* ---- response headers ---------------------------------------------------------------------- */
 
 typedef struct transfer {
     const fetch_request *r;
     fetch_head *head;
     CURL *curl;
     bool begun;
-    int rc;                              /* of a callback that ended it */
+    int rc;                              /* < 0: the caller's callback ended the transfer */
     err_ctx *err;
     uint64_t length;                     /* Content-Length; FETCH_UNKNOWN */
     bool bad_range;
-    char linked[SHA256_TEXT];            /* the file's hash as the first that knew it said */
-    char said[CURL_ERROR_SIZE];
+    char linked[SHA256_TEXT];            /* the first X-Linked-Etag of the redirects, or "" */
+    char curl_error[CURL_ERROR_SIZE];
 } transfer;
 
-/* Digits alone; *end is what follows them. */
+/* Digits only; *end points behind them. */
 static bool read_count(uint64_t *out, const char *text, const char **end)
 {
     char *after;
@@ -95,11 +94,12 @@ static bool read_count(uint64_t *out, const char *text, const char **end)
 static bool read_range(fetch_head *h, const char *text)
 {
     uint64_t last;
-    const char *at;
-    if (strncasecmp(text, "bytes ", 6) != 0 || !read_count(&h->from, text + 6, &at) ||
-        *at != '-' || !read_count(&last, at + 1, &at) || *at != '/' || last < h->from) return false;
-    if (strcmp(at + 1, "*") == 0) return true;
-    return read_count(&h->total, at + 1, &at) && *at == '\0' && last < h->total;
+    const char *end;
+    if (strncasecmp(text, "bytes ", 6) != 0 || !read_count(&h->offset, text + 6, &end) ||
+        *end != '-' || !read_count(&last, end + 1, &end) || *end != '/' || last < h->offset)
+        return false;
+    if (strcmp(end + 1, "*") == 0) return true;
+    return read_count(&h->total, end + 1, &end) && *end == '\0' && last < h->total;
 }
 
 /* A hash in quotes or without. */
@@ -131,7 +131,8 @@ static void take_header(transfer *t, const char *name, const char *value)
     }
 }
 
-/* A line at a time; a status line begins a new answer (after "100 Continue", a proxy's "200"). */
+/* libcurl passes one line per call. A status line begins a new response, e.g. after "100 Continue"
+ * or a proxy's "200". */
 static size_t on_header(char *data, size_t one, size_t n, void *ctx)
 {
     transfer *t = ctx;
@@ -163,7 +164,7 @@ static int refuse_status(transfer *t, bool *again)
         return err_set(t->err, ERR_IO, t->r->token ?
                        "the server refuses this HF_TOKEN (HTTP %ld): check that it is valid and "
                        "that its account has accepted the model's terms" :
-                       "the server wants to know who asks (HTTP %ld): set HF_TOKEN to a token of "
+                       "the server requires a login (HTTP %ld): set HF_TOKEN to a token of "
                        "an account that has accepted the model's terms", s);
     if (s == 404)
         return err_set(t->err, ERR_IO, "the server has no such file (HTTP 404): it was moved or "
@@ -172,7 +173,7 @@ static int refuse_status(transfer *t, bool *again)
                    *again ? ": it is busy or broken; try again later" : "");
 }
 
-/* The answer is one whose bytes are wanted: checks what it says of them and tells the caller. */
+/* Checks the headers of a response with status 200 or 206, then calls the caller's begin. */
 static int begin(transfer *t)
 {
     fetch_head *h = t->head;
@@ -180,14 +181,14 @@ static int begin(transfer *t)
     t->begun = true;
     memcpy(h->sha256, t->linked, sizeof h->sha256);
     if (h->status == 200) {
-        h->from = 0;
+        h->offset = 0;
         h->total = t->length;
-    } else if (t->bad_range || h->from != t->r->from || t->r->from == 0) {
-        return err_set(t->err, ERR_FORMAT, "asked for bytes from %llu on, the server answers with "
-                       "another range: try another --base-url, or remove the .part file",
-                       (unsigned long long)t->r->from);
+    } else if (t->bad_range || h->offset != t->r->offset || t->r->offset == 0) {
+        return err_set(t->err, ERR_FORMAT, "the server sends another range than the requested one, "
+                       "which begins at byte %llu: try another --base-url, or remove the .part "
+                       "file", (unsigned long long)t->r->offset);
     } else if (h->total == FETCH_UNKNOWN && t->length != FETCH_UNKNOWN &&
-               size_add(&end, h->from, t->length)) {
+               size_add(&end, h->offset, t->length)) {
         h->total = end;
     }
     return t->r->begin(t->r->ctx, h, t->err);
@@ -197,8 +198,8 @@ static size_t on_data(char *data, size_t one, size_t n, void *ctx)
 {
     transfer *t = ctx;
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &t->head->status);
-    if (t->head->status >= 300 && t->head->status < 400) return one * n;     /* a page about it */
-    if (t->head->status != 200 && t->head->status != 206) return 0;          /* an error's page */
+    if (t->head->status >= 300 && t->head->status < 400) return one * n;     /* redirect page */
+    if (t->head->status != 200 && t->head->status != 206) return 0;          /* error page */
     if (!t->begun && (t->rc = begin(t)) < 0) return 0;
     if ((t->rc = t->r->data(t->r->ctx, data, one * n, t->err)) < 0) return 0;
     return one * n;
@@ -214,7 +215,8 @@ static int on_progress(void *ctx, curl_off_t total, curl_off_t now, curl_off_t u
 
 /* ---- one request --------------------------------------------------------------------------- */
 
-static bool is_passing(CURLcode c)
+/* Errors after which a retry may succeed. */
+static bool is_temporary(CURLcode c)
 {
     switch (c) {
     case CURLE_COULDNT_RESOLVE_PROXY: case CURLE_COULDNT_RESOLVE_HOST: case CURLE_COULDNT_CONNECT:
@@ -227,11 +229,11 @@ static bool is_passing(CURLcode c)
 
 static int explain(const transfer *t, CURLcode code, const char *host)
 {
-    const char *what = t->said[0] ? t->said : curl_easy_strerror(code);
+    const char *message = t->curl_error[0] ? t->curl_error : curl_easy_strerror(code);
     char shown[CURL_ERROR_SIZE + 32];
-    ESC(shown, str_from(what));
+    ESC(shown, str_from(message));
     if (code == CURLE_OPERATION_TIMEDOUT)
-        return err_set(t->err, ERR_IO, "%s: nothing came for %d s", host, t->r->timeout_s);
+        return err_set(t->err, ERR_IO, "%s: no data for %d s", host, t->r->timeout_s);
     if (code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING)
         return err_set(t->err, ERR_IO, "%s: the connection was cut", host);
     return err_set(t->err, ERR_IO, "%s: %s", host, shown);
@@ -250,10 +252,10 @@ static bool add_header(struct curl_slist **list, const char *fmt, const char *va
 static bool add_headers(struct curl_slist **list, const fetch_request *r, bool with_token)
 {
     char range[32];
-    snprintf(range, sizeof range, "%llu", (unsigned long long)r->from);
+    snprintf(range, sizeof range, "%llu", (unsigned long long)r->offset);
     return add_header(list, "Accept-Encoding: %s", "identity") &&
-           (r->from == 0 || add_header(list, "Range: bytes=%s-", range)) &&
-           (r->from == 0 || !*r->if_range || add_header(list, "If-Range: %s", r->if_range)) &&
+           (r->offset == 0 || add_header(list, "Range: bytes=%s-", range)) &&
+           (r->offset == 0 || !*r->if_range || add_header(list, "If-Range: %s", r->if_range)) &&
            (!with_token || add_header(list, "Authorization: Bearer %s", r->token));
 }
 
@@ -269,7 +271,7 @@ static void set_options(transfer *t, const char *url, struct curl_slist *headers
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, t);
     curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, t->said);
+    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, t->curl_error);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(c, CURLOPT_USERAGENT, "moe-run");
@@ -279,46 +281,47 @@ static void set_options(transfer *t, const char *url, struct curl_slist *headers
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)t->r->timeout_s);
 }
 
-/* One answer of one server. 1: a redirect; its address is in next. */
-static int ask(transfer *t, char *next, size_t cap, const char *url, bool with_token, bool *again)
+/* One request and its response. 1: a redirect; its URL is in next. */
+static int request_once(transfer *t, char *next, size_t cap, const char *url, bool with_token,
+                        bool *again)
 {
     struct curl_slist *headers = NULL;
-    char *to = NULL;
-    origin at;
+    char *redirect = NULL;
+    origin server;
     CURLcode code;
     int rc = 0;
 
     *t->head = (fetch_head){ .total = FETCH_UNKNOWN };
     t->length = FETCH_UNKNOWN;
-    if (!read_origin(&at, url))
+    if (!read_origin(&server, url))
         return err_set(t->err, ERR_RANGE, "not an address of http or https");
     if (!add_headers(&headers, t->r, with_token)) {
         curl_slist_free_all(headers);
         return err_set(t->err, ERR_NOMEM, "the headers of a request do not fit");
     }
     curl_easy_reset(t->curl);
-    t->said[0] = '\0';
+    t->curl_error[0] = '\0';
     set_options(t, url, headers);
     code = curl_easy_perform(t->curl);
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &t->head->status);
-    curl_easy_getinfo(t->curl, CURLINFO_REDIRECT_URL, &to);
+    curl_easy_getinfo(t->curl, CURLINFO_REDIRECT_URL, &redirect);
     const long status = t->head->status;
     if (t->rc < 0) {
         rc = t->rc;
     } else if (code == CURLE_ABORTED_BY_CALLBACK) {
         rc = err_set(t->err, ERR_STOPPED, "interrupted");
-    } else if (to && status >= 300 && status < 400 && status != 304) {
-        rc = (size_t)snprintf(next, cap, "%s", to) < cap ? 1 :
+    } else if (redirect && status >= 300 && status < 400 && status != 304) {
+        rc = (size_t)snprintf(next, cap, "%s", redirect) < cap ? 1 :
              err_set(t->err, ERR_FORMAT, "the server redirects to an address that is too long");
     } else if (status >= 300) {
         rc = refuse_status(t, again);
     } else if (code != CURLE_OK) {
-        *again = is_passing(code);
-        rc = explain(t, code, at.host);
+        *again = is_temporary(code);
+        rc = explain(t, code, server.host);
     } else if (status != 200 && status != 206) {
         rc = refuse_status(t, again);
     } else if (!t->begun) {
-        rc = begin(t);                   /* a file without bytes */
+        rc = begin(t);                   /* an empty file */
     }
     curl_slist_free_all(headers);
     return rc;
@@ -334,7 +337,7 @@ int fetch_get(fetch_head *head, bool *again, const fetch_request *r, err_ctx *er
 
     *head = (fetch_head){ .total = FETCH_UNKNOWN };
     *again = false;
-    t.curl = curl_easy_init();           /* the library's own set-up, too: one thread, once */
+    t.curl = curl_easy_init();           /* also initialises libcurl, in this one thread */
     url = mem_strdup_n(r->url, strlen(r->url));
     next = mem_alloc(URL_CAP);
     if (!t.curl || !url || !next) rc = err_set(err, ERR_NOMEM, "out of memory");
@@ -345,13 +348,13 @@ int fetch_get(fetch_head *head, bool *again, const fetch_request *r, err_ctx *er
             break;
         }
         if (!read_origin(&now, url)) {
-            rc = err_set(err, ERR_FORMAT, "%s redirects to what is no address of http or https",
+            rc = err_set(err, ERR_FORMAT, "%s redirects to an address that is not http or https",
                          first.host);
         } else if (!strcasecmp(first.scheme, "https") && strcasecmp(now.scheme, "https") != 0) {
             rc = err_set(err, ERR_FORMAT, "%s redirects from https to http, which is not followed",
                          first.host);
         } else {
-            rc = ask(&t, next, URL_CAP, url, r->token && same_origin(&first, &now), again);
+            rc = request_once(&t, next, URL_CAP, url, r->token && same_origin(&first, &now), again);
         }
         if (rc != 1) break;
         mem_free(url);

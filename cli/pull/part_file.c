@@ -1,4 +1,4 @@
-/* part_file.c - FILE.part, the line beside it, and how the one becomes FILE. */
+/* part_file.c - FILE.part, FILE.part.from, and the rename to FILE. */
 #include "cli/pull/part_file.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 
 enum { HASH_BYTES = 1 << 20 };
 
-/* ---- the line beside it -------------------------------------------------------------------- */
+/* ---- FILE.part.from ------------------------------------------------------------------------ */
 
-/* "12109566560 "etag"", or a minus for what is unknown. A line that is not so knows nothing. */
+/* The line is `12109566560 "etag"`; "-" stands for an unknown value. Other lines are ignored. */
 static void read_from(part_file *f)
 {
     char line[FETCH_ETAG_CAP + 40], *end;
@@ -27,7 +27,7 @@ static void read_from(part_file *f)
     if (fd >= 0) close(fd);
     f->total = FETCH_UNKNOWN;
     f->etag[0] = '\0';
-    f->known = false;
+    f->has_source = false;
     if (n <= 0) return;
     line[n] = '\0';
     line[strcspn(line, "\n")] = '\0';
@@ -37,13 +37,13 @@ static void read_from(part_file *f)
     else f->total = total;
     if (*end != ' ' || strlen(end + 1) >= sizeof f->etag) return;
     if (end[1] == '"') strcpy(f->etag, end + 1);
-    f->known = true;
+    f->has_source = true;
 }
 
-int part_file_note(part_file *f, uint64_t total, const char *etag, err_ctx *err)
+int part_file_set_source(part_file *f, uint64_t total, const char *etag, err_ctx *err)
 {
     char line[FETCH_ETAG_CAP + 40], size[24] = "-";
-    if (f->known && f->total == total && strcmp(f->etag, etag) == 0) return 0;
+    if (f->has_source && f->total == total && strcmp(f->etag, etag) == 0) return 0;
     if (total != FETCH_UNKNOWN) snprintf(size, sizeof size, "%llu", (unsigned long long)total);
     const int n = snprintf(line, sizeof line, "%s %s\n", size, *etag ? etag : "-");
     const int fd = open(f->from, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -52,7 +52,7 @@ int part_file_note(part_file *f, uint64_t total, const char *etag, err_ctx *err)
     if (close(fd) != 0 || !ok) return err_sys(err, "cannot write %s", f->from);
     f->total = total;
     snprintf(f->etag, sizeof f->etag, "%s", etag);
-    f->known = true;
+    f->has_source = true;
     return 0;
 }
 
@@ -61,14 +61,15 @@ int part_file_note(part_file *f, uint64_t total, const char *etag, err_ctx *err)
 static int hash_rest(part_file *f, progress_fn *watch, void *ctx, err_ctx *err)
 {
     struct stat st;
-    char *piece;
+    char *buffer;
     int rc = 0;
-    if (fstat(f->fd, &st) != 0) return err_sys(err, "cannot look at %s", f->part);
-    if (!S_ISREG(st.st_mode)) return err_set(err, ERR_IO, "%s is no file: remove it", f->part);
+    if (fstat(f->fd, &st) != 0) return err_sys(err, "cannot stat %s", f->part);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_IO, "%s is not a regular file: remove it", f->part);
     if (st.st_size == 0) return 0;
-    if (!(piece = mem_alloc(HASH_BYTES))) return err_set(err, ERR_NOMEM, "out of memory");
+    if (!(buffer = mem_alloc(HASH_BYTES))) return err_set(err, ERR_NOMEM, "out of memory");
     for (;;) {
-        const ssize_t n = read(f->fd, piece, HASH_BYTES);
+        const ssize_t n = read(f->fd, buffer, HASH_BYTES);
         if (watch && !watch(ctx, (double)f->bytes, (double)st.st_size)) {
             rc = err_set(err, ERR_STOPPED, "interrupted");
             break;
@@ -76,16 +77,16 @@ static int hash_rest(part_file *f, progress_fn *watch, void *ctx, err_ctx *err)
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) rc = err_sys(err, "cannot read %s", f->part);
         if (n <= 0) break;
-        sha256_add(&f->sum, piece, (size_t)n);
+        sha256_add(&f->sum, buffer, (size_t)n);
         f->bytes += (uint64_t)n;
     }
-    mem_free(piece);
+    mem_free(buffer);
     return rc;
 }
 
-/* The name still belongs to the file that is open: whoever held the lock before us may have moved
+/* Whether the path still names the open file. A process that held the lock before may have renamed
  * or removed it. */
-static bool is_still(const part_file *f)
+static bool still_has_name(const part_file *f)
 {
     struct stat opened, named;
     return fstat(f->fd, &opened) == 0 && stat(f->part, &named) == 0 &&
@@ -109,7 +110,7 @@ int part_file_open(part_file *f, const char *final, progress_fn *watch, void *ct
     if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return err_set(err, ERR_IO, "%s: another moe-run pull is writing it; wait for that one",
                        f->part);
-    if (!is_still(f))
+    if (!still_has_name(f))
         return err_set(err, ERR_IO, "%s: another moe-run pull has just ended; start again",
                        f->part);
     read_from(f);
@@ -133,8 +134,7 @@ int part_file_add(part_file *f, const void *data, size_t n, err_ctx *err)
     while (n > 0) {
         const ssize_t put = write(f->fd, p, n);
         if (put < 0 && errno == EINTR) continue;
-        if (put <= 0)
-            return err_sys(err, "cannot write");
+        if (put <= 0) return err_sys(err, "cannot write");
         sha256_add(&f->sum, p, (size_t)put);
         f->bytes += (uint64_t)put;
         p += put;
@@ -164,12 +164,12 @@ void part_file_drop(part_file *f)
     close(f->fd);
 }
 
-/* Empty for everybody, not only for a run that never came to read it. */
+/* Checks the file, not f->bytes, which is 0 too if the .part was never read. */
 static bool is_empty(const part_file *f)
 {
     struct stat st;
     return fstat(f->fd, &st) == 0 && st.st_size == 0 && flock(f->fd, LOCK_EX | LOCK_NB) == 0 &&
-           is_still(f);
+           still_has_name(f);
 }
 
 void part_file_close(part_file *f)
@@ -181,9 +181,9 @@ void part_file_close(part_file *f)
     f->made = 0;
 }
 
-/* ---- what is there ------------------------------------------------------------------------- */
+/* ---- sizes --------------------------------------------------------------------------------- */
 
-uint64_t part_file_have(const char *final, bool *done)
+uint64_t part_file_size(const char *final, bool *done)
 {
     char part[PATH_MAX + 8];
     struct stat st;
@@ -193,14 +193,14 @@ uint64_t part_file_have(const char *final, bool *done)
     return stat(part, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
 }
 
-int part_file_room(uint64_t *left, const char *path, err_ctx *err)
+int part_file_disk_free(uint64_t *left, const char *path, err_ctx *err)
 {
     char folder[PATH_MAX];
     struct statvfs fs;
     snprintf(folder, sizeof folder, "%s", path);
     while (statvfs(folder, &fs) != 0) {          /* the nearest folder that exists */
         char *slash = strrchr(folder, '/');
-        if (errno != ENOENT && errno != ENOTDIR) return err_sys(err, "cannot look at %s", folder);
+        if (errno != ENOENT && errno != ENOTDIR) return err_sys(err, "cannot stat %s", folder);
         if (!slash) snprintf(folder, sizeof folder, ".");
         else if (slash == folder) folder[1] = '\0';
         else *slash = '\0';

@@ -1,6 +1,6 @@
 /* pull_command.c - moe-run pull: arguments, the files of a model one after the other, the report.
  *
- * Where files go is cli/model_name.h's to say, so that -m finds them. */
+ * cli/model_name.h chooses the paths, so that -m finds the files. */
 #include "cli/commands.h"
 
 #include <stdio.h>
@@ -25,11 +25,11 @@ static const arg_option options[] = {
     { "base-url", 0, ARG_TEXT, FIELD(base_url), "URL", "HF_ENDPOINT", 0, 0,
       "Server with the repositories. Default: https://huggingface.co" },
     { "retries", 0, ARG_INT, FIELD(retries), "N", NULL, 0, 1000,
-      "Tries in a row that bring nothing before it gives up. Default: 8, about a minute" },
+      "Give up after N tries in a row without new bytes. Default: 8, about a minute" },
     { "timeout", 0, ARG_INT, FIELD(timeout_s), "SECONDS", NULL, 1, 3600,
       "Try again after this long without a byte. Default: 60" },
     { "accept-changed", 0, ARG_FLAG, FIELD(accept_changed), NULL, NULL, 0, 0,
-      "Take a file whose size or hash is not that of the list" },
+      "Accept a file whose size or hash differs from the list" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0,
       "Report as a JSON object on stdout" },
 };
@@ -39,16 +39,16 @@ static const arg_spec spec = {
     .about = "Downloads a model of the list (moe-run models); then moe-run, moe-serve and moe-bench\n"
              "find it by -m NAME. NAME is a name of the list, with or without the kind of\n"
              "quantization: gpt-oss-20b, gpt-oss-20b:Q4_K_M, unsloth/gpt-oss-20b. If several\n"
-             "fit, the first is taken. An unfinished download resumes where it stopped;\n"
-             "nothing is overwritten; the size and, where known, the SHA-256 are checked.\n"
+             "match, the first is downloaded. An unfinished download resumes where it stopped.\n"
+             "Existing files are not overwritten. The size and, if known, the SHA-256 are checked.\n"
              "Prints the path.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 1, .max_operands = 1, .operands = "NAME",
     .epilogue =
-        "The file is DIR/OWNER/REPOSITORY/FILE, and ends in .part until it is complete. Set\n"
-        "MOE_MODELS instead of using --dir if -m NAME is to look there. If HF_TOKEN is set, it\n"
-        "is sent to the server of --base-url (over https, or on this machine), and to no other\n"
-        "that this one redirects to.\n"
+        "The file is DIR/OWNER/REPOSITORY/FILE, and ends in .part until it is complete. -m NAME\n"
+        "searches MOE_MODELS, not --dir. If HF_TOKEN is set, it is sent to the server of\n"
+        "--base-url (over https, or on this machine), but not to servers that this one\n"
+        "redirects to.\n"
         "\n"
         "Examples:\n"
         "  moe-run pull gpt-oss-20b\n"
@@ -69,20 +69,20 @@ typedef struct job {
 
 /* ---- before the first byte ----------------------------------------------------------------- */
 
-/* HF_TOKEN, or NULL if it is not set. A token becomes a line of a request: nothing but letters and
- * signs may be in it. */
+/* Sets j->token to HF_TOKEN if that is set. It becomes a header line, so it may have only printable
+ * ASCII characters. */
 static int read_token(job *j)
 {
     const char *token = getenv("HF_TOKEN");
     if (!token || !*token) return 0;
     for (const char *p = token; *p; p++)
         if (*p < 33 || *p > 126) {
-            console_error("HF_TOKEN holds a character that no token has: set it again, or unset "
-                          "it");
+            console_error("HF_TOKEN has a space, or a character that is not printable ASCII: set "
+                          "it again, or unset it");
             return 2;
         }
     if (strlen(token) > 500) {
-        console_error("HF_TOKEN is longer than any token: set it again, or unset it");
+        console_error("HF_TOKEN has over 500 characters: set it again, or unset it");
         return 2;
     }
     if (fetch_may_send_token(j->base)) j->token = token;
@@ -103,33 +103,33 @@ static int find_entry(job *j, const model_list *l)
     return 0;
 }
 
-/* Which one it is, where the name fits others, too. */
+/* Prints the chosen model if the name matches several. */
 static void note_choice(const job *j, const model_list *l)
 {
     const str_view name = j->e->field[LIST_NAME], repo = j->e->field[LIST_REPO];
     char shown[128];
     if (model_name_next(l, j->name, (int)(j->e - l->entries) + 1) >= 0)
-        console_note("several models fit; taking %s of %.*s", ESC(shown, name), (int)repo.len,
+        console_note("several models match; taking %s of %.*s", ESC(shown, name), (int)repo.len,
                      repo.ptr);
 }
 
-/* Room for all that is not there yet, by the list's sizes. */
-static int check_room(const job *j, err_ctx *err)
+/* Compares the disk's free bytes with the list's size less the bytes of earlier runs. */
+static int check_disk(const job *j, err_ctx *err)
 {
-    char need[32], room[32], path[PATH_MAX];
+    char need[32], free_text[32], path[PATH_MAX];
     uint64_t have = 0, left;
     bool done;
     int rc;
     for (int p = 0; p < j->e->n_part; p++) {
         if ((rc = model_name_path(path, j->folder, j->e, p, err)) < 0) return rc;
-        have += part_file_have(path, &done);
+        have += part_file_size(path, &done);
     }
-    if ((rc = part_file_room(&left, j->folder, err)) < 0) return rc;
+    if ((rc = part_file_disk_free(&left, j->folder, err)) < 0) return rc;
     if (have >= j->e->bytes || j->e->bytes - have <= left) return 0;
-    return err_set(err, ERR_IO, "%s are to be downloaded, and the disk of %s has %s left: make "
-                   "room, or choose another --dir",
+    return err_set(err, ERR_IO, "%s are to be downloaded, and the disk of %s has %s left: delete "
+                   "files, or choose another --dir",
                    text_bytes(need, sizeof need, j->e->bytes - have), j->folder,
-                   text_bytes(room, sizeof room, left));
+                   text_bytes(free_text, sizeof free_text, left));
 }
 
 /* ---- the files ----------------------------------------------------------------------------- */
@@ -152,21 +152,21 @@ static int part_failed(const job *j, const char *path, const pull_result *r, con
     char have[32], all[32], kept[PATH_MAX + 128] = "";
     const char *slash = strrchr(path, '/');
     if (r->kept > 0)
-        snprintf(kept, sizeof kept, "; %s of %s are kept in %.300s.part, and the same command goes "
-                 "on from there", text_bytes(have, sizeof have, j->before + r->kept),
+        snprintf(kept, sizeof kept, "; %s of %s are kept in %.300s.part, and the same command "
+                 "resumes from there", text_bytes(have, sizeof have, j->before + r->kept),
                  text_bytes(all, sizeof all, j->e->bytes), path);
     console_error("%s: %s%s", slash ? slash + 1 : path, err->msg, kept);
     return err->code == ERR_STOPPED && interrupted() ? interrupt_exit_code() : 1;
 }
 
-/* A file that is there already: its size is all that is looked at. */
+/* An existing file: only its size is checked. */
 static int take_present(job *j, const char *path, uint64_t bytes)
 {
     const pull_result r = { .bytes = bytes };
     const bool exact = j->e->n_part == 1 && !j->e->about;
     if (exact && bytes != j->e->bytes && !j->s->accept_changed) {
-        console_error("%s: is there, but has %llu bytes instead of %llu: remove it to download it "
-                      "again, or --accept-changed", path, (unsigned long long)bytes,
+        console_error("%s: exists, but has %llu bytes instead of %llu: remove it to download it "
+                      "again, or use --accept-changed", path, (unsigned long long)bytes,
                       (unsigned long long)j->e->bytes);
         return 1;
     }
@@ -185,7 +185,7 @@ static int pull_part(job *j, int p)
     err_ctx err;
 
     if (model_name_path(path, j->folder, j->e, p, &err) < 0) return console_fail(j->name, &err);
-    const uint64_t have = part_file_have(path, &done);
+    const uint64_t have = part_file_size(path, &done);
     if (done) return take_present(j, path, have);
     (void)list_entry_file(file, sizeof file, j->e, p);   /* fits: it is part of path */
     if ((size_t)snprintf(url, sizeof url, "%s/%.*s/resolve/main/%s", j->base, (int)repo.len,
@@ -193,11 +193,11 @@ static int pull_part(job *j, int p)
         console_error("--base-url: too long");
         return 2;
     }
-    const pull_wish w = {
+    const pull_request w = {
         .url = url, .path = path, .token = j->token,
         .sha256 = p == 0 && list_entry_is_hashed(j->e) ? j->e->field[LIST_SHA256] : (str_view){ 0 },
         .bytes = one && !j->e->about ? j->e->bytes : 0,
-        /* a rounded size may be a little less than the true one */
+        /* the list's size may be rounded down */
         .most_bytes = j->e->bytes + j->e->bytes / 20 + (1 << 20),
         .accept_changed = j->s->accept_changed, .retries = (int)j->s->retries,
         .timeout_s = (int)j->s->timeout_s, .bar = &j->bar, .before = j->before,
@@ -217,7 +217,7 @@ static int pull_all(job *j)
     bool done;
     for (int p = 0; p < j->e->n_part; p++)
         if (model_name_path(path, j->folder, j->e, p, NULL) == 0)
-            have += part_file_have(path, &done);
+            have += part_file_size(path, &done);
     progress_begin_at(&j->bar, "downloading", j->e->bytes, have);
     for (int p = 0; p < j->e->n_part && rc == 0; p++) rc = pull_part(j, p);
     progress_end(&j->bar);
@@ -245,7 +245,7 @@ static int report(job *j, const char *path, uint64_t start_ns)
     }
     printf("%s\n", shown);
     if (console_finish() != 0) return 1;
-    if (j->downloaded == 0) console_note("was there already: nothing was downloaded");
+    if (j->downloaded == 0) console_note("exists already: nothing was downloaded");
     else console_note("%s in %.0f s; moe-run -m '%s' runs it",
                       text_bytes(size, sizeof size, j->downloaded), clock_since(start_ns), j->name);
     return 0;
@@ -259,7 +259,7 @@ static int report_here(job *j, const model_list *l, uint64_t start_ns)
         j->before = j->e->bytes;
         return report(j, place, start_ns);
     }
-    console_error("%s comes with the program, and is not installed beside %s: run make install",
+    console_error("%s comes with the program, but is not in the folder of %s: run make install",
                   ESC(shown, j->e->field[LIST_NAME]), l->path);
     return 1;
 }
@@ -282,7 +282,7 @@ static int run(job *j, const model_list *l)
         return 2;
     }
     if ((rc = read_token(j)) != 0) return rc;
-    if (model_name_folder(j->folder, j->s->dir, &err) < 0 || check_room(j, &err) < 0)
+    if (model_name_folder(j->folder, j->s->dir, &err) < 0 || check_disk(j, &err) < 0)
         return console_fail(j->name, &err);
     note_choice(j, l);
     if ((rc = pull_all(j)) != 0) return rc;

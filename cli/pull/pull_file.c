@@ -1,7 +1,7 @@
-/* pull_file.c - one file: ask, check what is announced, take the bytes, wait, ask again.
+/* pull_file.c - one file: request, check the headers, write the bytes, wait, retry.
  *
- * What a server says is believed only as far as it agrees with the list, with what was said before
- * and with the bytes that come. Whatever can be refused is refused before the first byte. */
+ * The server's size and hash must agree with the list, with its earlier responses and with the
+ * received bytes. Errors that the headers show are reported before the first byte is written. */
 #include "cli/pull/pull_file.h"
 
 #include <string.h>
@@ -10,17 +10,17 @@
 #include "cli/interrupt.h"
 
 enum {
-    ENOUGH_BYTES = 64 << 10,             /* a try that brings these was worth it */
+    ENOUGH_BYTES = 64 << 10,             /* a try with fewer counts as one without progress */
     FIRST_WAIT_MS = 250, LONGEST_WAIT_MS = 30000
 };
 
 typedef struct pulling {
-    const pull_wish *w;
+    const pull_request *w;
     part_file f;
     fetch_head head;
-    uint64_t limit;                      /* bytes that the file may have */
+    uint64_t limit;                      /* of the file's bytes */
     uint64_t downloaded;
-    bool start_over;                     /* what is there is part of something else */
+    bool start_over;                     /* the .part belongs to another version of the file */
 } pulling;
 
 /* ---- watching ------------------------------------------------------------------------------ */
@@ -38,7 +38,7 @@ static bool watch_hash(void *ctx, double done, double total)
     return keep_going(ctx);
 }
 
-/* False if interrupted meanwhile. */
+/* False if interrupted. */
 static bool wait_ms(const char *why, int64_t ms)
 {
     const struct timespec piece = { 0, 50000000 };
@@ -49,16 +49,16 @@ static bool wait_ms(const char *why, int64_t ms)
     return !interrupted();
 }
 
-/* ---- what the server announces ------------------------------------------------------------- */
+/* ---- response headers ---------------------------------------------------------------------- */
 
-static bool differs(const pull_wish *w, const char *announced)
+static bool differs(const pull_request *w, const char *announced)
 {
     return w->sha256.len > 0 && *announced && !str_is(w->sha256, announced);
 }
 
 static int check_announced(const pulling *p, const fetch_head *h, err_ctx *err)
 {
-    const pull_wish *w = p->w;
+    const pull_request *w = p->w;
     if (differs(w, h->sha256) && !w->accept_changed)
         return err_set(err, ERR_FORMAT, "the publisher has replaced the file: its sha256 is %s, "
                        "models.txt says %.*s; --accept-changed takes it nevertheless", h->sha256,
@@ -76,15 +76,15 @@ static int check_announced(const pulling *p, const fetch_head *h, err_ctx *err)
     return 0;
 }
 
-static int check_room(const pulling *p, uint64_t bytes, err_ctx *err)
+static int check_disk(const pulling *p, uint64_t bytes, err_ctx *err)
 {
-    char need[32], room[32];
+    char need[32], free_text[32];
     uint64_t left;
-    if (part_file_room(&left, p->f.final, err) < 0) return ERR_IO;
+    if (part_file_disk_free(&left, p->f.final, err) < 0) return ERR_IO;
     if (bytes <= left) return 0;
-    return err_set(err, ERR_IO, "%s are still to come, and the disk has %s left: make room, or "
+    return err_set(err, ERR_IO, "%s are missing, and the disk has %s left: delete files, or "
                    "choose another --dir", text_bytes(need, sizeof need, bytes),
-                   text_bytes(room, sizeof room, left));
+                   text_bytes(free_text, sizeof free_text, left));
 }
 
 static int on_begin(void *ctx, const fetch_head *h, err_ctx *err)
@@ -92,15 +92,15 @@ static int on_begin(void *ctx, const fetch_head *h, err_ctx *err)
     pulling *p = ctx;
     int rc;
     if ((rc = check_announced(p, h, err)) < 0) return rc;
-    if (h->from > 0 && p->f.total != FETCH_UNKNOWN && h->total != p->f.total) {
+    if (h->offset > 0 && p->f.total != FETCH_UNKNOWN && h->total != p->f.total) {
         p->start_over = true;
         return err_set(err, ERR_FORMAT, "the file on the server has changed since the last try");
     }
-    if (h->from == 0 && p->f.bytes > 0 && (rc = part_file_restart(&p->f, err)) < 0) return rc;
+    if (h->offset == 0 && p->f.bytes > 0 && (rc = part_file_restart(&p->f, err)) < 0) return rc;
     p->limit = h->total != FETCH_UNKNOWN ? h->total : p->w->most_bytes;
-    if (h->total != FETCH_UNKNOWN && (rc = check_room(p, h->total - p->f.bytes, err)) < 0)
+    if (h->total != FETCH_UNKNOWN && (rc = check_disk(p, h->total - p->f.bytes, err)) < 0)
         return rc;
-    return part_file_note(&p->f, h->total, h->etag, err);
+    return part_file_set_source(&p->f, h->total, h->etag, err);
 }
 
 static int on_data(void *ctx, const void *bytes, size_t n, err_ctx *err)
@@ -110,8 +110,8 @@ static int on_data(void *ctx, const void *bytes, size_t n, err_ctx *err)
     char shown[64];
     for (size_t i = 0; i < n && p->f.bytes + i < sizeof magic; i++)
         if (((const char *)bytes)[i] != magic[p->f.bytes + i])
-            return err_set(err, ERR_FORMAT, "what the server sends is no GGUF file: '%s'; is it a "
-                           "page that wants a login? Try another --base-url",
+            return err_set(err, ERR_FORMAT, "the server sends no GGUF file: '%s'; is it a "
+                           "login page? Try another --base-url",
                            ESC(shown, ((str_view){ bytes, n < 24 ? n : 24 })));
     if (n > p->limit - p->f.bytes)
         return err_set(err, ERR_FORMAT, "the server sends more than the %llu bytes that the file "
@@ -122,8 +122,8 @@ static int on_data(void *ctx, const void *bytes, size_t n, err_ctx *err)
 
 /* ---- tries --------------------------------------------------------------------------------- */
 
-/* Nothing that is there can be shown to belong to what would come: begin anew. */
-static int settle_start(pulling *p, err_ctx *err)
+/* Empties the .part unless a hash or an ETag can prove that its bytes are the file's first ones. */
+static int choose_offset(pulling *p, err_ctx *err)
 {
     const part_file *f = &p->f;
     const bool provable = p->w->sha256.len > 0 || f->etag[0];
@@ -140,7 +140,7 @@ static bool is_whole(const part_file *f)
 
 static int one_try(pulling *p, bool *again, err_ctx *err)
 {
-    const fetch_request r = { .url = p->w->url, .token = p->w->token, .from = p->f.bytes,
+    const fetch_request r = { .url = p->w->url, .token = p->w->token, .offset = p->f.bytes,
                               .if_range = p->f.etag, .timeout_s = p->w->timeout_s,
                               .begin = on_begin, .data = on_data, .keep_going = keep_going,
                               .ctx = p };
@@ -153,7 +153,7 @@ static int one_try(pulling *p, bool *again, err_ctx *err)
         return rc;
     }
     if (rc == 0 && p->f.total != FETCH_UNKNOWN && p->f.bytes < p->f.total) {
-        *again = true;                   /* less than the range that was asked for */
+        *again = true;                   /* the server sent less than the requested range */
         return err_set(err, ERR_IO, "the connection was cut");
     }
     return rc;
@@ -183,7 +183,7 @@ static int all_tries(pulling *p, err_ctx *err)
 
 static int check_bytes(pull_result *out, pulling *p, err_ctx *err)
 {
-    const pull_wish *w = p->w;
+    const pull_request *w = p->w;
     sha256 sum = p->f.sum;
     const char *server = p->head.sha256;
     const bool by_list = w->sha256.len > 0 && !(w->accept_changed && differs(w, server));
@@ -191,30 +191,30 @@ static int check_bytes(pull_result *out, pulling *p, err_ctx *err)
     if (w->bytes > 0 && p->f.bytes != w->bytes && !w->accept_changed) {
         const unsigned long long n = p->f.bytes;
         part_file_drop(&p->f);
-        return err_set(err, ERR_FORMAT, "%llu bytes came, models.txt says %llu: removed; start "
+        return err_set(err, ERR_FORMAT, "received %llu bytes, models.txt says %llu: removed; start "
                        "again, or try another --base-url", n, (unsigned long long)w->bytes);
     }
     out->check = by_list ? PULL_BY_LIST : *server ? PULL_BY_SERVER : PULL_UNCHECKED;
     if (by_list ? str_is(w->sha256, out->sha256) : !*server || !strcmp(server, out->sha256))
         return 0;
-    if (by_list && w->accept_changed) {  /* a server that names no hash */
+    if (by_list && w->accept_changed) {  /* the server sends no hash */
         out->check = PULL_UNCHECKED;
         return 0;
     }
     part_file_drop(&p->f);
-    return err_set(err, ERR_FORMAT, "the bytes that came are not those of %s: sha256 %s instead of "
+    return err_set(err, ERR_FORMAT, "the received bytes are not those of %s: sha256 %s instead of "
                    "%.*s; removed; start again, or try another --base-url",
                    by_list ? "models.txt" : "the server's file", out->sha256, SHA256_TEXT - 1,
                    by_list ? w->sha256.ptr : server);
 }
 
-int pull_file(pull_result *out, const pull_wish *w, err_ctx *err)
+int pull_file(pull_result *out, const pull_request *w, err_ctx *err)
 {
     pulling p = { .w = w };
     int rc;
     *out = (pull_result){ .bytes = 0 };
     rc = part_file_open(&p.f, w->path, watch_hash, &p, err);
-    if (rc == 0) rc = settle_start(&p, err);
+    if (rc == 0) rc = choose_offset(&p, err);
     if (rc == 0 && !is_whole(&p.f)) rc = all_tries(&p, err);
     if (rc == 0) rc = check_bytes(out, &p, err);
     if (rc == 0) rc = part_file_finish(&p.f, err);
@@ -223,7 +223,7 @@ int pull_file(pull_result *out, const pull_wish *w, err_ctx *err)
     part_file_close(&p.f);
     if (rc < 0) {
         bool done;
-        const uint64_t have = part_file_have(w->path, &done);
+        const uint64_t have = part_file_size(w->path, &done);
         out->kept = done ? 0 : have;
     }
     return rc;

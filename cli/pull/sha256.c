@@ -1,6 +1,6 @@
 /* sha256.c - SHA-256 in plain C, as the standard writes it: one block of 64 bytes at a time.
  *
- * Nearly 200 MB/s a core, more than a gigabit line brings; files are hashed while they come. */
+ * Nearly 200 MB/s per core, more than a gigabit line delivers; files are hashed as they arrive. */
 #include "cli/pull/sha256.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static const uint32_t k[64] = {
 
 static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-/* One round. Which letter is which turns with every round, so that nothing has to move. */
+/* One round. Callers rotate the arguments instead of moving eight variables. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                          \
     do {                                                                                          \
         const uint32_t t = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +                   \
