@@ -53,14 +53,14 @@ rm -f "$out"
 expect 0 "experts down            4  MXFP4      Q8_0 " $quant $gptoss "$out" --experts q8_0
 expect 0 "10.1 MB instead of 6.3 MB, 12 of 79 tensors rewritten" $quant $gptoss "$tmp/b.gguf" -e q8_0
 printf '%s\n' "$story" >"$tmp/book.txt"
-expect 0 "KL 0 nats a token" $quant $gptoss "$tmp/c.gguf" -e q8_0 --check "$tmp/book.txt"
+expect 0 "KL 0 nats per token" $quant $gptoss "$tmp/c.gguf" -e q8_0 --check "$tmp/book.txt"
 rm -f "$tmp"/*.gguf
 expect 0 "would be rewritten" $quant $gptoss "$out" --experts nvfp4 --dry-run
 expect 0 '"written":false' $quant $gptoss "$out" --experts nvfp4 -n --json
 expect 0 "blk.0.attn_q.weight and 11 more stay Q8_0: rows of 192 are no multiple of Q4_K's 256" \
     $quant $gptoss "$out" --dense q4_k --dry-run
 expect 0 "token_embd.weight stays Q8_0" $quant $gptoss "$out" --dense nvfp4 --dry-run
-expect 0 "12 matrices are of the type that was asked for already" $quant $gptoss "$out" -e mxfp4 --head bf16 -n
+expect 0 "12 matrices are of the requested type already" $quant $gptoss "$out" -e mxfp4 --head bf16 -n
 nothing_left "--dry-run"
 
 # ---- refusals: one line, nothing is left

@@ -66,7 +66,7 @@ static void pad(output *o, const quant_plan *p, int next)
 }
 
 /* The new file's bytes, as quant_file.c puts them together. */
-static int make(output *o, quant_error *error, const model *m, const quant_wish *wish,
+static int make(output *o, quant_error *error, const model *m, const quant_types *wish,
                 const quant_importance *importance, int n_thread, err_ctx *err)
 {
     quant_convert *c = NULL;
@@ -135,7 +135,7 @@ static bool changes(const tensor *t, quant_type type)
 
 static void test_file(const char *name, quant_type type, int file_type)
 {
-    const quant_wish wish = { .experts = &type };
+    const quant_types wish = { .experts = &type };
     subject s;
     output o = { .old_bytes = 0 };
     quant_error error = { { 0 }, { 0 } };
@@ -176,7 +176,7 @@ end:
 static void test_threads_and_back(void)
 {
     const quant_type nvfp4 = QT_NVFP4, mxfp4 = QT_MXFP4;
-    const quant_wish wish = { .experts = &nvfp4, .dense = &nvfp4 }, there = { .experts = &mxfp4 };
+    const quant_types wish = { .experts = &nvfp4, .dense = &nvfp4 }, there = { .experts = &mxfp4 };
     quant_error error = { { 0 }, { 0 } }, first = error, back = error;
     output a = { .old_bytes = 0 }, b = a, c = a, d = a;
     subject s;
@@ -194,7 +194,7 @@ static void test_threads_and_back(void)
     CHECK(make(&c, &error, s.f.m, &there, NULL, 2, &err) == 0);
     memset(&error, 0, sizeof error);
     if (model_fixture_open_memory(&t, c.bytes.ptr, c.bytes.len, "MXFP4")) {
-        const quant_wish experts = { .experts = &nvfp4 };
+        const quant_types experts = { .experts = &nvfp4 };
         CHECK(make(&d, &error, t.m, &experts, NULL, 2, &err) == 0);
         CHECK_MSG(error.diff[0] == 0 && error.norm[0] > 0, "MXFP4 to NVFP4 costs %g",
                   error.diff[0]);
@@ -222,7 +222,7 @@ static void test_own_scale(void)
 {
     static const char down[] = "blk.0.ffn_down_exps.weight", scale[] = "blk.0.ffn_down_exps.scale";
     const quant_type q8_0 = QT_Q8_0;
-    const quant_wish wish = { .experts = &q8_0 };
+    const quant_types wish = { .experts = &q8_0 };
     quant_error error = { { 0 }, { 0 } };
     output o = { .old_bytes = 0 };
     subject s;
@@ -254,8 +254,8 @@ static void test_own_scale(void)
 static void test_kept(void)
 {
     const quant_type q4_k = QT_Q4_K, nvfp4 = QT_NVFP4, mxfp4 = QT_MXFP4;
-    const quant_wish columns = { .experts = &q4_k }, embed = { .dense = &nvfp4 };
-    const quant_wish head = { .head = &mxfp4 };
+    const quant_types columns = { .experts = &q4_k }, embed = { .dense = &nvfp4 };
+    const quant_types head = { .head = &mxfp4 };
     quant_plan p;
     subject s;
     err_ctx err;
@@ -293,7 +293,7 @@ static void test_bad_values(void)
         { QT_Q8_0, 1e9f, ERR_RANGE, "is 1e+09, and Q8_0 ends at 8.319" },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const quant_wish wish = { .experts = &rows[i].type };
+        const quant_types wish = { .experts = &rows[i].type };
         quant_error error = { { 0 }, { 0 } };
         output o;
         subject s;
@@ -314,7 +314,7 @@ static void test_bad_values(void)
 static void test_empty_expert(void)
 {
     const quant_type type = QT_NVFP4;
-    const quant_wish wish = { .experts = &type };
+    const quant_types wish = { .experts = &type };
     quant_error error = { { 0 }, { 0 } };
     output o;
     subject s;
@@ -339,7 +339,7 @@ static void test_empty_expert(void)
 static void test_no_memory(void)
 {
     const quant_type type = QT_MXFP4;
-    const quant_wish wish = { .experts = &type };
+    const quant_types wish = { .experts = &type };
     subject s;
     int n = 0, rc;
     if (!subject_open(&s, "tiny-gptoss-f32.gguf")) return;
@@ -432,7 +432,7 @@ static void test_importance(void)
         err_ctx err = { 0 };
         if (!write_importance(path, d)) continue;
         int rc = quant_importance_open(&q, path, &err);
-        if (rc == 0) rc = quant_importance_knows(q, t, &err);
+        if (rc == 0) rc = quant_importance_has(q, t, &err);
         CHECK_MSG(d->says ? rc < 0 && strstr(err.msg, d->says) != NULL : rc == 1,
                   "importance file %zu: %d, %s", i, rc, err.msg);
         if (q && !d->says) {
@@ -444,11 +444,11 @@ static void test_importance(void)
                       sum / COLS);
             CHECK(!quant_importance_row(w, q, t, EXPERTS - 1));
             CHECK(!quant_importance_row(w, q, gguf_tensor(s.f.g, "output.weight"), 0));
-            CHECK(quant_importance_knows(q, gguf_tensor(s.f.g, "output.weight"), &err) == 0);
+            CHECK(quant_importance_has(q, gguf_tensor(s.f.g, "output.weight"), &err) == 0);
 
             /* what it is for: less weighted error, more of the other */
             const quant_type type = QT_Q8_0;
-            const quant_wish wish = { .experts = &type };
+            const quant_types wish = { .experts = &type };
             quant_error plain = { { 0 }, { 0 } }, with = plain;
             output a, b;
             CHECK(make(&a, &plain, s.f.m, &wish, NULL, 2, &err) == 0);

@@ -1,4 +1,4 @@
-/* quant_check.c - the old model's reading, the new one's, and the distance between them. */
+/* quant_check.c - evaluates a text with the old and the new model and compares the logits. */
 #include "cli/quant/quant_check.h"
 
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ static int take_text(char **out, str_view *text, const char *argument)
     return console_fail(*out ? argument : "--check", &err);
 }
 
-/* The model at path reads; the text is encoded by the first one. */
+/* Evaluates the text with the model at path. The first model's tokenizer encodes it. */
 static int read_with(quant_check *c, reading_of which, const char *path, const str_view *text,
                      err_ctx *err)
 {

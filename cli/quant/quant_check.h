@@ -1,8 +1,8 @@
-/* quant_check.h - what a new file costs in answers: both models read a text, and what they say
- * about the next token is compared.
+/* quant_check.h - the KL divergence between the models before and after requantisation.
  *
- * The old model reads before the new file is made, so that whatever is wrong with the text shows at
- * once; its logits wait in memory. */
+ * Both models evaluate a text, and their predictions of the next token are compared. The old model
+ * does so before the new file is written, so that errors of the text are found first; its logits
+ * stay in memory. */
 #ifndef CLI_QUANT_QUANT_CHECK_H
 #define CLI_QUANT_QUANT_CHECK_H
 
@@ -16,12 +16,12 @@ typedef struct quant_check {
     load_options load;
     session_options so;
     int n_vocab;
-    double kl;                           /* nats a token, the mean over r.n_row */
-    int same;                            /* of these, rows whose likeliest token is the same */
+    double kl;                           /* nats per token, mean over r.n_row */
+    int same;                            /* rows with the same likeliest token, 0 .. r.n_row */
 } quant_check;
 
-/* Reads `text`, or the file of that name, with the model at path. Each of these: 0, or the exit
- * code after a line on stderr. */
+/* Evaluates `text`, or the file of that name, with the old model at path; quant_check_end does so
+ * with the new one. Both return 0, or the exit code after a line on stderr. */
 int quant_check_begin(quant_check *c, const char *text, const char *path, const engine_args *args);
 int quant_check_end(quant_check *c, const char *path);
 void quant_check_release(quant_check *c);                /* accepts a zeroed one */

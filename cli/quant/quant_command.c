@@ -1,6 +1,6 @@
 /* quant_command.c - moe-quant: arguments, the order of the steps, exit codes.
  *
- * Whatever can be refused is refused before the first weight is read. */
+ * Errors of arguments and files are found before the first weight is read. */
 #include "cli/commands.h"
 
 #include "cli/args/args.h"
@@ -25,29 +25,29 @@ static const arg_option options[] = {
     { "head", 0, ARG_TEXT, offsetof(settings, head), "TYPE", NULL, 0, 0,
       "Type of the output matrix" },
     { "importance", 'i', ARG_TEXT, offsetof(settings, importance), "FILE", NULL, 0, 0,
-      "Which columns matter: a GGUF of llama-imatrix; errors are weighted by it" },
+      "Importance of columns, a GGUF of llama-imatrix; weights the rounding errors" },
     { "check", 0, ARG_TEXT, offsetof(settings, check), "TEXT", NULL, 0, 0,
-      "Both models read TEXT, or the file of that name: prints the KL divergence" },
+      "Compare both models on TEXT, or the file of that name: prints the KL divergence" },
     { "device", 0, ARG_TEXT, offsetof(settings, engine.device), "NAME", "MOE_DEVICE", 0, 0,
       "Where --check runs them: cpu, cuda or auto. Default: auto" },
     { "threads", 't', ARG_THREADS, offsetof(settings, engine.threads), "N", "MOE_THREADS", 0, 0,
       "Threads; the file does not depend on them. Default: one per physical core" },
     { "dry-run", 'n', ARG_FLAG, offsetof(settings, dry_run), NULL, NULL, 0, 0,
-      "Show what would become of which class, and the size; write nothing" },
+      "Show the new type of each class and the new size; write nothing" },
     { "json", 0, ARG_FLAG, offsetof(settings, json), NULL, NULL, 0, 0,
       "Report as a JSON object on stdout" },
 };
 
 static const arg_spec spec = {
     .usage = "moe-quant IN.gguf OUT.gguf --experts TYPE [options]",
-    .about = "Writes a model file with its weights in other types. IN may have any type that\n"
-             "moe-run loads, and be split; OUT is one file, written as OUT.part and then renamed,\n"
-             "and never over one that is there. What no option names is copied: metadata,\n"
-             "tokenizer, norms, biases, the router.",
+    .about = "Writes a model file with its weights in other type_values. IN may have any type that\n"
+             "moe-run loads, and be split; OUT is one file, written as OUT.part and then renamed.\n"
+             "An existing OUT is not overwritten. Metadata, tokenizer, norms, biases and the\n"
+             "router are copied.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 2, .max_operands = 2, .operands = "IN.gguf or OUT.gguf",
     .epilogue =
-        "Types, bits a weight, and the error to expect of weights that are normally distributed:\n"
+        "Types, bits per weight, and the expected error of normally distributed weights:\n"
         "  nvfp4   4.5     8.1e-2   4-bit floats, a scale for every 16, one for every expert\n"
         "  mxfp4   4.25    1.1e-1   4-bit floats, a power of two for every 32\n"
         "  q4_k    4.5     7.0e-2   4-bit integers with a minimum; rows of a multiple of 256 only\n"
@@ -55,8 +55,8 @@ static const arg_spec spec = {
         "  bf16    16      1.7e-3   for weights that are F32 now\n"
         "MXFP4 becomes NVFP4 or Q8_0 without any loss. Otherwise weights that were rounded once\n"
         "are rounded again: begin with BF16, F16 or F32 where you can. NVFP4 has scales in\n"
-        "tensors of their own, which llama.cpp (August 2026) does not expect in DeltaNet and\n"
-        "does not apply to gpt-oss's experts: if it is to run the file, take another type for\n"
+        "separate tensors, which llama.cpp (August 2026) does not expect in DeltaNet and does\n"
+        "not apply to gpt-oss's experts. For files that llama.cpp runs, choose another type for\n"
         "--dense of a Qwen3-Next, or --experts of a gpt-oss.\n"
         "\n"
         "Examples:\n"
@@ -68,9 +68,9 @@ static const arg_spec spec = {
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-typedef struct types {
+typedef struct type_values {
     quant_type experts, dense, head;
-} types;
+} type_values;
 
 static bool read_type(const quant_type **out, quant_type *type, const char *flag, const char *name)
 {
@@ -86,26 +86,25 @@ static bool read_type(const quant_type **out, quant_type *type, const char *flag
 
 /* ---- importance ------------------------------------------------------------------------------ */
 
-/* Opens the file and looks whether it is about this model. */
+/* Opens the file and checks that it has entries for this model. */
 static int open_importance(quant_importance **out, const char *path, const quant_plan *p)
 {
-    int n_known = 0;
+    int n_covered = 0;
     err_ctx err;
     if (quant_importance_open(out, path, &err) < 0) return console_fail(path, &err);
     for (int i = 0; i < p->n_item; i++) {
         if (p->items[i].fate != QUANT_REWRITE) continue;
-        const int known = quant_importance_knows(*out, p->items[i].from, &err);
-        if (known < 0) return console_fail(path, &err);
-        n_known += known;
+        const int has = quant_importance_has(*out, p->items[i].from, &err);
+        if (has < 0) return console_fail(path, &err);
+        n_covered += has;
     }
-    if (n_known == 0) {
-        console_error("%s: says nothing about the matrices that are rewritten: made for another "
-                      "model?", path);
+    if (n_covered == 0) {
+        console_error("%s: has no entry for the rewritten matrices: made for another model?", path);
         return 1;
     }
-    if (n_known < p->n_rewrite)
-        console_note("%s: knows %d of %d matrices; in the others all columns count alike", path,
-                     n_known, p->n_rewrite);
+    if (n_covered < p->n_rewrite)
+        console_note("%s: has %d of %d matrices; in the others all columns weigh the same", path,
+                     n_covered, p->n_rewrite);
     return 0;
 }
 
@@ -122,12 +121,12 @@ typedef struct job {
     quant_result result;
 } job;
 
-static int open_input(job *j, const quant_wish *wish)
+static int open_input(job *j, const quant_types *types)
 {
     err_ctx err;
     int rc = gguf_open(&j->file, j->from, &err);
     if (rc == 0) rc = model_bind(&j->m, j->file, &err);
-    if (rc == 0) rc = quant_plan_make(&j->plan, j->m, wish, &err);
+    if (rc == 0) rc = quant_plan_make(&j->plan, j->m, types, &err);
     if (rc < 0) return console_fail(j->from, &err);
     quant_result_expect(&j->result, &j->plan);
     return 0;
@@ -137,8 +136,8 @@ static int nothing_to_do(const job *j)
 {
     int n[KEPT_REASONS] = { 0 };
     for (int u = 0; u < USE_COUNT; u++)
-        for (int why = 0; why < KEPT_REASONS; why++) n[why] += j->plan.kept[u][why].n;
-    console_error("%s: nothing to do: of the matrices asked for, %d have the type already, and "
+        for (int reason = 0; reason < KEPT_REASONS; reason++) n[reason] += j->plan.kept[u][reason].n;
+    console_error("%s: nothing to do: of the requested matrices, %d have the type already, and "
                   "%d have rows that do not fill its blocks", j->from, n[KEPT_SAME],
                   n[KEPT_COLUMNS] + n[KEPT_EMBEDDING]);
     return 1;
@@ -169,13 +168,13 @@ static int write_file(job *j)
     return rc < 0 ? console_fail(at_output ? j->to : j->from, &err) : 0;
 }
 
-static int run(job *j, const quant_wish *wish)
+static int run(job *j, const quant_types *types)
 {
     const settings *s = j->s;
     err_ctx err;
     int rc;
     if (output_file_check_new(j->to, &err) < 0) return console_fail(j->to, &err);
-    if ((rc = open_input(j, wish)) != 0) return rc;
+    if ((rc = open_input(j, types)) != 0) return rc;
     if (j->plan.n_rewrite == 0) return nothing_to_do(j);
     quant_report_kept(&j->plan);
     if (s->importance && (rc = open_importance(&j->importance, s->importance, &j->plan)) != 0)
@@ -192,25 +191,25 @@ int cmd_quant(int argc, char **argv)
 {
     settings s = { .experts = NULL };
     job j = { .s = &s };
-    quant_wish wish = { NULL, NULL, NULL };
+    quant_types types = { NULL, NULL, NULL };
     const char *files[2];
-    types t;
+    type_values t;
 
     engine_args_init(&s.engine);
     s.engine.kv = "f32";
     int rc = args_parse(&spec, &s, files, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if (!read_type(&wish.experts, &t.experts, "experts", s.experts) ||
-        !read_type(&wish.dense, &t.dense, "dense", s.dense) ||
-        !read_type(&wish.head, &t.head, "head", s.head)) return 2;
-    if (!wish.experts && !wish.dense && !wish.head) {
+    if (!read_type(&types.experts, &t.experts, "experts", s.experts) ||
+        !read_type(&types.dense, &t.dense, "dense", s.dense) ||
+        !read_type(&types.head, &t.head, "head", s.head)) return 2;
+    if (!types.experts && !types.dense && !types.head) {
         console_error("--experts TYPE missing: one of " TYPES " (usage: %s)", spec.usage);
         return 2;
     }
     j.from = files[0];
     j.to = files[1];
     interrupt_install();
-    rc = run(&j, &wish);
+    rc = run(&j, &types);
     quant_check_release(&j.check);
     quant_importance_close(j.importance);
     quant_plan_release(&j.plan);

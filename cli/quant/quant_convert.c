@@ -1,9 +1,9 @@
 /* quant_convert.c - decodes rows, quantises them, decodes them again and compares.
  *
- * A slab (a matrix, or one expert of a stack) is cut into slices of rows; the threads share out the
- * rows of a slice. NVFP4 needs a scale for the slab first: its rows are looked through for the
- * largest magnitude, then the candidates are tried on rows spread over the slab. Each row leaves
- * its own sums, which are added in order. */
+ * A slab (a matrix, or one expert of a stack) is cut into slices of rows; threads claim rows of a
+ * slice. NVFP4 needs a scale for the slab first: a pass over its rows finds the largest magnitude,
+ * then the candidates are tried on rows spread over the slab. Each row has its own sums, which are
+ * added in order, so that they do not depend on the number of threads. */
 #include "cli/quant/quant_convert.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 
 enum {
     SLICE_BYTES = 8 << 20,               /* of output, or one row */
-    SAMPLE_ROWS = 32                     /* that candidates for the scale of a slab are tried on */
+    SAMPLE_ROWS = 32                     /* rows on which scales of a slab are tried */
 };
 
 typedef struct scratch { float *x, *scaled, *back; uint8_t *blocks; } scratch;
@@ -32,14 +32,14 @@ struct quant_convert {
     float *weights;                      /* of a slab's columns */
     uint64_t most_rows;
 
-    /* the slab and slice at work: set before the threads start, read by all */
+    /* the current slab and slice: set before the threads start, read by all */
     const quant_item *it;
     const quant_traits *from, *to;
     uint64_t slab, first;                /* rows first .. of the slice */
     float old_scale, scale;
     const float *w;                      /* weights, or NULL */
-    uint64_t step;                       /* of rows that are tried */
-    atomic_ullong bad;                   /* least row with a value that cannot be; UINT64_MAX */
+    uint64_t step;                       /* between the sampled rows */
+    atomic_ullong bad;                   /* first row with an invalid value, or UINT64_MAX */
 };
 
 double quant_error_relative(const quant_error *e, bool weighted)
@@ -133,7 +133,7 @@ static void note_bad(quant_convert *c, uint64_t row)
     while (row < least && !atomic_compare_exchange_weak(&c->bad, &least, row)) continue;
 }
 
-/* The old weights of a row in s->x. False: some cannot be written. */
+/* Decodes the old weights of a row to s->x. False: the new type cannot hold one of them. */
 static bool read_row(quant_convert *c, const scratch *s, uint64_t row)
 {
     const tensor *t = c->it->from;
@@ -158,7 +158,7 @@ static quant_error compare(const float *x, const float *y, const float *w, size_
     return e;
 }
 
-/* The row in s->x to blocks, with the slab's scale, and what that costs. */
+/* Quantises the row in s->x with the slab's scale; returns the error. */
 static quant_error write_row(const quant_convert *c, const scratch *s, uint8_t *blocks)
 {
     const size_t n = (size_t)c->it->from->cols;
@@ -212,7 +212,7 @@ static void try_rows(void *ctx, int64_t begin, int64_t end, int thread)
 
 /* ---- a slab ---------------------------------------------------------------------------------- */
 
-/* Which value it was that cannot be written. */
+/* Names the value that the new type cannot hold. */
 static int explain_bad(quant_convert *c, err_ctx *err)
 {
     const tensor *t = c->it->from;
@@ -252,7 +252,7 @@ static int slab_largest(float *most, quant_convert *c, err_ctx *err)
     return 0;
 }
 
-/* The candidate that does best on some rows; the first of equals. */
+/* The candidate with the smallest error on the sampled rows; the first of equals. */
 static int choose_scale(quant_convert *c, err_ctx *err)
 {
     const uint64_t rows = c->it->from->rows, n = rows < SAMPLE_ROWS ? rows : SAMPLE_ROWS;
@@ -262,7 +262,7 @@ static int choose_scale(quant_convert *c, err_ctx *err)
     if (rc < 0) return rc;
     quantise_nvfp4_scales(candidates, most);
     c->step = rows / n;
-    /* the power of two first: of two that seem to lose nothing it is the one that does not */
+    /* the power of two first: it is exact, and it wins if the sample shows no difference */
     for (int k = QUANTISE_NVFP4_SCALES - 1; k >= 0 && least > 0; k--) {
         double cost = 0;
         c->scale = candidates[k];

@@ -1,7 +1,7 @@
-/* quant_file.c - head, then tensor after tensor, each padded to where the next one begins.
+/* quant_file.c - writes the head, then each tensor with padding up to the next one.
  *
- * Everything is written in order, companions right after their matrices, so the file grows without
- * gaps. Pages of the old file are let go as soon as they were used. */
+ * Everything is written in order, companions directly after their matrices, so the file grows
+ * without gaps. Pages of the old file are released after use, so that they do not fill RAM. */
 #include "cli/quant/quant_file.h"
 
 #include <string.h>
@@ -18,10 +18,10 @@ typedef struct writing {
     output_file out;
     quant_convert *convert;
     progress bar;
-    uint64_t done;                       /* bytes of the old file */
-    const uint8_t *old;                  /* what follows them in it */
-    uint64_t at;                         /* of the new one */
-    int index;                           /* of the next tensor in it */
+    uint64_t done;                       /* bytes of the old file that are converted */
+    const uint8_t *old;                  /* the old bytes after these */
+    uint64_t offset;                     /* in the new file */
+    int index;                           /* of the new file's next tensor */
     bool at_output;                      /* see quant_file_write */
 } writing;
 
@@ -47,11 +47,11 @@ static int put(writing *w, const void *data, size_t bytes, err_ctx *err)
 {
     const int rc = output_file_write(&w->out, data, bytes, err);
     w->at_output = rc < 0;
-    w->at += bytes;
+    w->offset += bytes;
     return rc;
 }
 
-/* New bytes; `done` bytes of the old file are behind them. */
+/* Writes new bytes, which replace `done` bytes of the old file. */
 static int put_converted(void *ctx, const void *data, size_t bytes, uint64_t done, err_ctx *err)
 {
     writing *w = ctx;
@@ -64,15 +64,15 @@ static int put_converted(void *ctx, const void *data, size_t bytes, uint64_t don
     return rc;
 }
 
-/* Zeros up to where the next tensor begins, or to the end of the file. */
+/* Writes zeros up to the next tensor, or to the end of the file. */
 static int put_padding(writing *w, err_ctx *err)
 {
     static const uint8_t zeros[4096];
     const uint64_t to = w->index < w->p->n_out ? gguf_write_data_at(w->p->head, w->index)
                                                : w->p->file_bytes;
     int rc = 0;
-    while (rc == 0 && w->at < to) {
-        const uint64_t left = to - w->at;
+    while (rc == 0 && w->offset < to) {
+        const uint64_t left = to - w->offset;
         rc = put(w, zeros, left < sizeof zeros ? (size_t)left : sizeof zeros, err);
     }
     return rc;

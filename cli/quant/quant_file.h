@@ -1,13 +1,13 @@
 /* quant_file.h - writes the new model file that a plan describes.
  *
- * It appears under its name when it is complete and on the disk; whatever fails before, nothing is
- * left. What is at that name already is never touched. */
+ * The file gets its name when it is complete and on the disk. A failure removes the incomplete
+ * file. An existing file is never overwritten. */
 #ifndef CLI_QUANT_QUANT_FILE_H
 #define CLI_QUANT_QUANT_FILE_H
 
 #include "cli/quant/quant_convert.h"
 
-/* Matrices of one use that were rewritten. */
+/* The rewritten matrices of one use. */
 typedef struct quant_class {
     int n;
     quant_type from, to;
@@ -21,11 +21,11 @@ typedef struct quant_result {
     uint64_t ns;
 } quant_result;
 
-/* Counts what the plan will rewrite: all but the errors. */
+/* Fills all fields but the errors from the plan. */
 void quant_result_expect(quant_result *r, const quant_plan *p);
 
 /* Writes the file, with a progress bar, and adds the errors to r. ERR_STOPPED if interrupted().
- * *at_output: the failure is about the new file, not the old one. */
+ * *at_output: the failure concerns the new file, not the old one. */
 int quant_file_write(quant_result *r, bool *at_output, const char *path, const quant_plan *p,
                      const quant_importance *importance, pool *team, err_ctx *err);
 

@@ -15,7 +15,7 @@ struct quant_importance {
 enum { NAME_CAP = TENSOR_MAX_NAME + 16 };
 static const char sums[] = ".in_sum2", counts[] = ".counts";
 
-/* What the file says about a matrix; NULL: nothing. */
+/* A matrix's tensor with that ending, or NULL. */
 static const tensor *entry(const quant_importance *q, str_view name, const char *ending)
 {
     char text[NAME_CAP];
@@ -53,7 +53,7 @@ static int check_tensor(const quant_importance *q, const tensor *t, err_ctx *err
     const str_view stem = { t->name.ptr, t->name.len - strlen(ending) };
     const tensor *other = entry(q, stem, partner);
     if (!other)
-        return err_set(err, ERR_FORMAT, "tensor %s has no %s beside it", shown, partner);
+        return err_set(err, ERR_FORMAT, "tensor %s has no counterpart %s", shown, partner);
     if (t->slabs != 1)
         return err_set(err, ERR_FORMAT, "tensor %s has %d dimensions, expected 2", shown,
                        t->n_dims);
@@ -98,9 +98,9 @@ void quant_importance_close(quant_importance *q)
     mem_free(q);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-int quant_importance_knows(const quant_importance *q, const tensor *t, err_ctx *err)
+int quant_importance_has(const quant_importance *q, const tensor *t, err_ctx *err)
 {
     const tensor *s = entry(q, t->name, sums);
     char shown[128];

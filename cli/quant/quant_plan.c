@@ -1,7 +1,7 @@
 /* quant_plan.c - decides for every tensor, then lays out the new file.
  *
- * Order is the old file's, so that two runs, and two types, can be compared tensor by tensor. A
- * split model becomes one file. */
+ * The old file's order is kept, so that two new files can be compared tensor by tensor. A split
+ * model becomes one file. */
 #include "cli/quant/quant_plan.h"
 
 #include <stdio.h>
@@ -9,13 +9,13 @@
 
 #include "loader/quantise.h"
 
-/* ---- what becomes of a tensor ---------------------------------------------------------------- */
+/* ---- copy, rewrite or drop ------------------------------------------------------------------- */
 
-typedef struct deciding {
+typedef struct decision_context {
     quant_plan *p;
     const model *m;
-    const quant_wish *wish;
-} deciding;
+    const quant_types *types;
+} decision_context;
 
 static quant_item *item_of(const quant_plan *p, const tensor *t)
 {
@@ -24,24 +24,24 @@ static quant_item *item_of(const quant_plan *p, const tensor *t)
     return NULL;
 }
 
-static const quant_type *wished_for(const deciding *d, model_use use)
+static const quant_type *requested_type(const decision_context *d, model_use use)
 {
     switch (use) {
     case USE_EXPERT_GATE:
     case USE_EXPERT_UP:
     case USE_EXPERT_GATE_UP:
-    case USE_EXPERT_DOWN: return d->wish->experts;
-    case USE_HEAD: return d->wish->head;
-    case USE_EMBED: return d->m->head_tied && d->wish->head ? d->wish->head : d->wish->dense;
-    default: return d->wish->dense;
+    case USE_EXPERT_DOWN: return d->types->experts;
+    case USE_HEAD: return d->types->head;
+    case USE_EMBED: return d->m->head_tied && d->types->head ? d->types->head : d->types->dense;
+    default: return d->types->dense;
     }
 }
 
 static void decide(void *ctx, const tensor *t, const tensor *scale, model_use use)
 {
-    deciding *d = ctx;
+    decision_context *d = ctx;
     quant_item *it = item_of(d->p, t);
-    const quant_type *to = wished_for(d, use);
+    const quant_type *to = requested_type(d, use);
     it->use = use;
     it->scale = scale;
     if (!to) return;
@@ -57,8 +57,8 @@ static void decide(void *ctx, const tensor *t, const tensor *scale, model_use us
     it->fate = QUANT_REWRITE;
     it->to = *to;
     it->new_scale = *to == QT_NVFP4;
-    /* The companion of NVFP4 weights belongs to them. That of others is a factor of the model
-     * (gemma4), which other programs look for. */
+    /* NVFP4 weights are rewritten with their companion. Other companions are factors of the model
+     * (gemma4), which other programs read. */
     it->own_scale = scale && t->type != QT_NVFP4 && !it->new_scale;
     if (it->own_scale) it->scale = NULL;
     d->p->n_rewrite++;
@@ -76,7 +76,7 @@ const char *quant_scale_name(char *dst, const tensor *t)
     return dst;
 }
 
-/* Companions of the old weights say nothing about the new ones. */
+/* Companions of the old weights do not apply to the new ones. */
 static void drop_companions(const quant_plan *p, const gguf *g, const quant_item *it)
 {
     static const char *const endings[] = { ".input_scale", ".scale" };
@@ -94,8 +94,8 @@ static void drop_companions(const quant_plan *p, const gguf *g, const quant_item
 
 /* ---- the new file's head --------------------------------------------------------------------- */
 
-/* The format's own number for a file that is mostly of this type; -1: none that we write. Q4_K
- * alone is its "small" mix. */
+/* general.file_type of a file that is mostly of this type, or -1. All Q4_K is the format's "small"
+ * mix. */
 static int file_type_of(quant_type type)
 {
     switch (type) {
@@ -108,7 +108,7 @@ static int file_type_of(quant_type type)
     }
 }
 
-/* The type that most weights of the new file have. */
+/* The type of most weights of the new file. */
 static quant_type main_type(const quant_plan *p)
 {
     uint64_t weights[QT_COUNT] = { 0 };
@@ -125,26 +125,26 @@ static bool is_ours(str_view key)
            str_starts(key, "split.");
 }
 
-/* Everything as it is, but for what describes the types, and the parts that there no longer are. */
+/* Copies all keys but those about types and about the parts of a split file. */
 static void write_keys(quant_plan *p, const gguf *g)
 {
     const gguf_kv *old = gguf_find(g, "general.file_type");
     const int type = file_type_of(main_type(p));
-    int64_t said = -1;
+    int64_t file_type = -1;
     for (int i = 0; i < gguf_n_kv(g); i++) {
         const gguf_kv *kv = gguf_kv_at(g, i);
         if (!is_ours(kv->key)) gguf_write_copy(p->head, kv);
     }
-    if (old && !old->is_array) gguf_kv_int(&said, old, 0);
-    if (type >= 0) said = type;
-    if (said >= 0 && said <= UINT32_MAX) {
-        gguf_write_u32(p->head, "general.file_type", (uint32_t)said);
-        p->file_type = (uint32_t)said;
+    if (old && !old->is_array) gguf_kv_int(&file_type, old, 0);
+    if (type >= 0) file_type = type;
+    if (file_type >= 0 && file_type <= UINT32_MAX) {
+        gguf_write_u32(p->head, "general.file_type", (uint32_t)file_type);
+        p->file_type = (uint32_t)file_type;
     }
     gguf_write_u32(p->head, "general.quantization_version", 2);
 }
 
-/* ne as GGUF writes it: n_dims numbers, contiguous first. */
+/* ne in GGUF's order: n_dims numbers, contiguous dimension first. */
 static void write_tensor(quant_plan *p, const quant_item *it)
 {
     const tensor *t = it->from;
@@ -167,7 +167,7 @@ static int check_names(const quant_plan *p, err_ctx *err)
             return err_set(err, ERR_FORMAT, "tensor %s: a zero byte in its name",
                            ESC(shown, t->name));
         if (p->items[i].new_scale && stem_of(t) + strlen(".scale") > TENSOR_MAX_NAME)
-            return err_set(err, ERR_UNSUPPORTED, "tensor %s: its name has no room for a companion",
+            return err_set(err, ERR_UNSUPPORTED, "tensor %s: its name is too long for a companion",
                            ESC(shown, t->name));
     }
     return 0;
@@ -190,9 +190,9 @@ static int write_head(quant_plan *p, const gguf *g, err_ctx *err)
     return rc;
 }
 
-int quant_plan_make(quant_plan *p, const model *m, const quant_wish *wish, err_ctx *err)
+int quant_plan_make(quant_plan *p, const model *m, const quant_types *types, err_ctx *err)
 {
-    deciding d = { p, m, wish };
+    decision_context d = { p, m, types };
     *p = (quant_plan){ .n_item = gguf_n_tensor(m->file) };
     if (!(p->items = mem_array((size_t)p->n_item, sizeof *p->items)))
         return err_set(err, ERR_NOMEM, "no memory for a list of %d tensors", p->n_item);

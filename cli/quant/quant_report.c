@@ -1,5 +1,5 @@
-/* quant_report.c - tables for people, one object for scripts. Errors are relative: the root of the
- * mean square of what changed, over that of the weights. */
+/* quant_report.c - tables for people, one JSON object for scripts. Errors are relative: root mean
+ * square of the differences, divided by that of the weights. */
 #include "cli/quant/quant_report.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ void quant_report_kept(const quant_plan *p)
                          quant_name((uint32_t)k[KEPT_EMBEDDING].first->type));
     }
     if (n_same)
-        console_note("%d matri%s of the type that was asked for already: copied", n_same,
+        console_note("%d matri%s of the requested type already: copied", n_same,
                      n_same == 1 ? "x is" : "ces are");
 }
 
@@ -54,7 +54,7 @@ static void print_table(const quant_report *r)
            r->written ? "      error" : "", r->written && r->weighted ? "   weighted" : "");
     for (int u = 0; u < USE_COUNT; u++) print_class(r, u);
     if (r->check)
-        printf("KL %.3g nats a token, the same likeliest token in %d of %d; over the last %d of %d "
+        printf("KL %.3g nats per token, the same likeliest token in %d of %d; over the last %d of %d "
                "tokens\n", r->check->kl, r->check->same, r->check->r.n_row, r->check->r.n_row,
                r->check->r.n);
 }
@@ -92,13 +92,13 @@ static json_t *kept_json(const quant_plan *p)
     static const char *const reasons[KEPT_REASONS] = { "columns", "same type", "embedding" };
     json_t *list = json_array();
     for (int u = 0; u < USE_COUNT; u++)
-        for (int why = 0; why < KEPT_REASONS; why++) {
-            const quant_kept *k = &p->kept[u][why];
+        for (int reason = 0; reason < KEPT_REASONS; reason++) {
+            const quant_kept *k = &p->kept[u][reason];
             if (k->n == 0) continue;
             json_array_append_new(list, json_pack("{s:s, s:i, s:s, s:s}", "class",
                                                   model_use_name((model_use)u), "tensors", k->n,
                                                   "type", quant_name((uint32_t)k->first->type),
-                                                  "reason", reasons[why]));
+                                                  "reason", reasons[reason]));
         }
     return list;
 }

@@ -1,5 +1,5 @@
-/* quant_report.h - what was, or would be, made of a model: a table, or one JSON object, on stdout;
- * lines about what stayed as it was, on stderr. */
+/* quant_report.h - reports a conversion, or a dry run: a table or one JSON object on stdout, and on
+ * stderr lines about matrices that keep their type. */
 #ifndef CLI_QUANT_QUANT_REPORT_H
 #define CLI_QUANT_QUANT_REPORT_H
 
@@ -11,13 +11,13 @@ typedef struct quant_report {
     uint64_t old_bytes;
     const quant_plan *plan;
     const quant_result *result;
-    const quant_check *check;            /* NULL: nobody asked */
-    bool written;                        /* false: nothing was, so there are no errors */
+    const quant_check *check;            /* NULL: not requested */
+    bool written;                        /* false: a dry run, whose errors are unknown */
     bool weighted;                       /* by an importance file */
 } quant_report;
 
-/* Why matrices of an asked class are kept: a line for each class whose rows do not fit, and one
- * about all that have the type already. */
+/* Prints why matrices of a requested class are kept: a line for each class whose rows do not fit,
+ * and one for all that have the type already. */
 void quant_report_kept(const quant_plan *p);
 
 /* The exit code. */
