@@ -27,7 +27,6 @@ static struct {
     uint64_t total, used;                /* guarded by lock, as is the rest; used in whole grains */
     piece pieces[MAX_PIECES];
     int n_piece;
-    int n_refused;                       /* allocations of page-locked RAM that are to fail */
 } card = { .lock = PTHREAD_MUTEX_INITIALIZER, .total = (uint64_t)2 << 30 };
 
 /* ---- what lies where ------------------------------------------------------------------------- */
@@ -145,22 +144,6 @@ uint64_t sim_gpu_vram_used(void)
     return used;
 }
 
-void sim_gpu_refuse_locked(int n)
-{
-    pthread_mutex_lock(&card.lock);
-    card.n_refused = n;
-    pthread_mutex_unlock(&card.lock);
-}
-
-int sim_gpu_locked_pieces(void)
-{
-    int n = 0;
-    pthread_mutex_lock(&card.lock);
-    for (int i = 0; i < card.n_piece; i++) n += card.pieces[i].kind != IN_VRAM;
-    pthread_mutex_unlock(&card.lock);
-    return n;
-}
-
 /* ---- devices --------------------------------------------------------------------------------- */
 
 const char *gpu_backend(void) { return SIM_GPU_BACKEND; }
@@ -271,11 +254,10 @@ void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err)
     if (bytes == 0) bytes = 1;
     if (bytes > SIZE_MAX / 2 || posix_memalign(&p, page_bytes(), (size_t)bytes) != 0) p = NULL;
     pthread_mutex_lock(&card.lock);
-    if (p && (card.n_refused-- > 0 || !add_piece(p, bytes, OWN_LOCKED))) {
+    if (p && !add_piece(p, bytes, OWN_LOCKED)) {
         free(p);
         p = NULL;
     }
-    card.n_refused = max_int(card.n_refused, 0);
     pthread_mutex_unlock(&card.lock);
     if (p) return memset(p, 0xFF, (size_t)bytes);
     err_set(err, ERR_NOMEM, "GPU 0: page-locked memory: %.2f GB", (double)bytes * 1e-9);

@@ -60,9 +60,5 @@ void sim_gpu_set_vram(uint64_t bytes);
 uint64_t sim_gpu_vram_used(void);
 /* While on, a device runs nothing before a thread waits for it. Set it while devices are idle. */
 void sim_gpu_lazy(bool on);
-/* Page-locked memory: the next n allocations are refused. */
-void sim_gpu_refuse_locked(int n);
-/* Pieces of memory that are page-locked at present, by gpu_lock or gpu_alloc_host. */
-int sim_gpu_locked_pieces(void);
 
 #endif
