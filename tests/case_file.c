@@ -3,13 +3,19 @@
 
 #include <string.h>
 
+static char *read_text(char *path, size_t cap, const char *name)
+{
+    size_t n = 0;
+    char *text = test_read_file(test_path(path, cap, "tests/cases/%s", name), &n);
+    if (n > 0 && text[n - 1] == '\n') text[n - 1] = '\0';
+    return text;
+}
+
 bool case_file_read(case_file *f, const char *name)
 {
     char path[512];
-    size_t n = 0;
     memset(f, 0, sizeof *f);
-    f->text = test_read_file(test_path(path, sizeof path, "tests/cases/%s", name), &n);
-    if (n > 0 && f->text[n - 1] == '\n') f->text[n - 1] = '\0';
+    f->text = read_text(path, sizeof path, name);
     for (char *p = f->text ? strstr(f->text, "\n== ") : NULL, *next; p; p = next) {
         next = strstr(++p, "\n== ");
         if (next) *next = '\0';
@@ -24,6 +30,45 @@ bool case_file_read(case_file *f, const char *name)
 }
 
 void case_file_free(case_file *f) { mem_free(f->text); }
+
+/* The next "|" between spaces, or NULL. */
+static char *find_bar(char *p)
+{
+    while ((p = strstr(p, " |")) && p[2] && p[2] != ' ') p += 2;
+    return p;
+}
+
+/* Cuts a line at each bar. Returns false if there are too many. */
+static bool cut_cells(char **cells, char *line)
+{
+    for (int i = 0; i < MOST_CELLS; i++) {
+        char *bar = find_bar(line), *end = bar ? bar : line + strlen(line);
+        while (line < end && *line == ' ') line++;
+        cells[i] = line;
+        line = bar ? bar + 2 : end;
+        while (end > cells[i] && end[-1] == ' ') *--end = '\0';
+        *end = '\0';
+    }
+    return line[0] == '\0';
+}
+
+bool case_rows_read(case_rows *r, const char *name)
+{
+    char path[512];
+    memset(r, 0, sizeof *r);
+    r->text = read_text(path, sizeof path, name);
+    for (char *p = r->text, *next; p; p = next) {
+        next = strchr(p, '\n');
+        if (next) *next++ = '\0';
+        if (p[0] == '\0' || case_begins(p, "#", ' ')) continue;
+        if (!CHECK_MSG(r->n < MOST_ROWS && cut_cells(r->cells[r->n], p), "%s: row %d", path, r->n))
+            return false;
+        r->n++;
+    }
+    return CHECK_MSG(r->n > 0, "%s: no rows", path);
+}
+
+void case_rows_free(case_rows *r) { mem_free(r->text); }
 
 bool case_begins(const char *text, const char *name, char end)
 {
