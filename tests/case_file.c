@@ -1,6 +1,7 @@
 /* case_file.c - cuts a file of cases into strings, in place. */
 #include "tests/case_file.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static char *read_text(char *path, size_t cap, const char *name)
@@ -31,6 +32,30 @@ bool case_file_read(case_file *f, const char *name)
 
 void case_file_free(case_file *f) { mem_free(f->text); }
 
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* \n and \xHH, in place. */
+static void decode(char *s)
+{
+    char *to = s;
+    for (const char *p = s; *p; p++) {
+        const bool hex = p[0] == '\\' && p[1] == 'x' && hex_digit(p[2]) >= 0;
+        if (hex && hex_digit(p[3]) >= 0) {
+            *to++ = (char)(16 * hex_digit(p[2]) + hex_digit(p[3]));
+            p += 3;
+        } else if (p[0] == '\\' && p[1] == 'n') {
+            *to++ = '\n';
+            p++;
+        } else {
+            *to++ = *p;
+        }
+    }
+    *to = '\0';
+}
+
 /* The next "|" between spaces, or NULL. */
 static char *find_bar(char *p)
 {
@@ -48,6 +73,7 @@ static bool cut_cells(char **cells, char *line)
         line = bar ? bar + 2 : end;
         while (end > cells[i] && end[-1] == ' ') *--end = '\0';
         *end = '\0';
+        decode(cells[i]);
     }
     return line[0] == '\0';
 }
@@ -69,6 +95,15 @@ bool case_rows_read(case_rows *r, const char *name)
 }
 
 void case_rows_free(case_rows *r) { mem_free(r->text); }
+
+const char *case_replace(char *dst, size_t cap, const char *text, const char *from, const char *to)
+{
+    const char *found = strstr(text, from), *rest = from[0] && found ? found + strlen(from) : "";
+    CHECK_MSG(found != NULL, "the row is wrong: no %s", from);
+    if (!found) found = text;
+    snprintf(dst, cap, "%.*s%s%s", (int)(found - text), text, to, rest);
+    return dst;
+}
 
 bool case_begins(const char *text, const char *name, char end)
 {

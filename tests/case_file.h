@@ -4,8 +4,8 @@
  *   BODY             any number of lines
  *   >> WANT          to the end of the case, without its last newline
  *
- * or, with case_rows_read, a case a line: cells that "|" between spaces separates. Lines that begin
- * with "# " are comments. */
+ * or, with case_rows_read, a case a line: cells that "|" between spaces separates, with \n for a
+ * newline and \xHH for a byte. Lines that begin with "# " are comments. */
 #ifndef TESTS_CASE_FILE_H
 #define TESTS_CASE_FILE_H
 
@@ -21,7 +21,7 @@ typedef struct case_file {
 
 typedef struct case_rows {
     char *text;
-    char *cells[MOST_ROWS][MOST_CELLS];  /* without the spaces around them; "" after the last */
+    char *cells[MOST_ROWS][MOST_CELLS];  /* decoded; "" after the last */
     int n;
 } case_rows;
 
@@ -29,6 +29,8 @@ bool case_file_read(case_file *f, const char *name);     /* of tests/cases; fals
 void case_file_free(case_file *f);
 bool case_rows_read(case_rows *r, const char *name);     /* the same */
 void case_rows_free(case_rows *r);
+/* dst = text with the first `from` replaced, or all of it if from is empty. */
+const char *case_replace(char *dst, size_t cap, const char *text, const char *from, const char *to);
 bool case_begins(const char *text, const char *name, char end);  /* text is name, then end */
 char *case_unescape(char *s);            /* makes newlines of each \n, in place; returns s */
 

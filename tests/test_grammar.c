@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/text/grammar/grammar.h"
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
@@ -40,33 +40,6 @@ static bool accepts(grammar_run *r, const char *s)
 
 /* ---- what the notation means ----------------------------------------------------------------- */
 
-static const struct { const char *text, *yes, *no, *why; } notation[] = {
-    { "root ::= \"a\" | \"bc\"", "a,bc", ",b,ab,abc", "alternatives" },
-    { "root ::= [a-c]+ \"x\"?", "a,cab,bx", ",x,dx,axx", "class, + and ?" },
-    { "root ::= [^a-c\\n]*", ",xyz,\xC3\xA9,\xF0\x9F\x98\x80", "a,xb,\xC3,\xED\xA0\x80",
-      "all but some: whole characters only" },
-    { "root ::= \"\\x41\\u00e9\\U0001F600\\t\\\"\"", "A\xC3\xA9\xF0\x9F\x98\x80\t\"", "A\xE9",
-      "escapes are characters" },
-    { "root ::= \"ab\"{2} \"c\"{1,2} \"d\"{2,}", "ababcdd,ababccddddd", "abcdd,ababcd,ababcccdd",
-      "counts" },
-    { "root ::= (\"a\"? \"b\"?){2,3}", ",a,ab,abab,ababab,ba,bab,aaa", "abababab,aaaa,c",
-      "what repeats may be empty" },
-    { "root ::= ((\"a\"*)*)*", ",a,aaa", "b", "nothing goes around for ever" },
-    { "root ::= \"(\" root \")\" | \"x\"", "x,(x),(((x)))", "(x,x),((x)", "recursion" },
-    { "root ::= \"a\" root | \"b\"", "b,aaab", "aaa,ba", "recursion at the end" },
-    { "root ::= l (\",\" l)*  # list\nl ::= [0-9]\n", "1,2", "1 2,x", "comments, later rules" },
-    { "root ::= (\n \"a\" # one\n | \"b\"\n)\n", "a,b", "c", "a group goes over lines" },
-    { "root ::= \"a\"\n  | \"b\" |\n \"c\"", "a,b,c", "d", "alternatives on their own lines" },
-    { "root ::= [a\\]\\-x-]+", "a]-x", "b", "what is escaped in a class" },
-    { "root ::= .", "a,\xE2\x82\xAC", "aa,\xE2\x82", "any character" },
-    { "root ::= [\xC3\xA9-\xC3\xAF]", "\xC3\xA9,\xC3\xAC", "\xC3\xA8,\xC3\xB0",
-     "range of letters" },
-    { "root ::= [\\u0700-\\u0900]", "\xDC\x80,\xDF\xBF,\xE0\xA0\x80,\xE0\xA4\x80",
-      "\xDB\xBF,\xE0\xA4\x81,\xE0\x9F\xBF", "a range across lengths" },
-    { "root ::= \"\" | [] | \"a\"", ",a", "b", "empty text, empty class" },
-    { "root ::= \"a\"{0} \"b\"", "b", "ab", "no times" },
-};
-
 /* The texts are divided by commas; where a comma is part of one, the row has only that one. */
 static void check_list(grammar_run *r, const char *list, bool want, const char *why, bool whole)
 {
@@ -84,54 +57,37 @@ static void check_list(grammar_run *r, const char *list, bool want, const char *
 
 static void test_notation(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(notation); i++) {
-        const bool whole = strstr(notation[i].text, "\",\"") != NULL;
-        grammar *g = parse(notation[i].text);
+    static case_rows rows;
+    if (!case_rows_read(&rows, "grammars.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        const bool whole = strstr(cells[0], "\",\"") != NULL;
+        grammar *g = parse(cells[0]);
         grammar_run *r = run_of(g);
         if (r) {
-            check_list(r, notation[i].yes, true, notation[i].why, whole);
-            check_list(r, notation[i].no, false, notation[i].why, whole);
+            check_list(r, cells[1], true, cells[3], whole);
+            check_list(r, cells[2], false, cells[3], whole);
         }
         grammar_run_free(r);
         grammar_free(g);
     }
+    case_rows_free(&rows);
 }
-
-static const struct { const char *text, *says; } refused[] = {
-    { "", "no rule named root" },
-    { "a ::= \"x\"", "no rule named root" },
-    { "root ::= \"x", "line 1, column 10: this string has no end" },
-    { "root ::= \"x\"\n b ::= [a", "line 2, column 8: this class has no ]" },
-    { "root ::= (\"x\"", "column 10: this ( is never closed" },
-    { "root ::= \"x\")", "column 13: this belongs to no rule" },
-    { "root = \"x\"", "column 6: ::= is missing" },
-    { "root ::= a", "column 10: the rule a is not defined" },
-    { "root ::= \"x\"\nroot ::= \"y\"", "line 2, column 1: this rule is defined twice" },
-    { "root ::= \"\\q\"", "unknown escape" },
-    { "root ::= \"\\x4\"", "needs 2 hexadecimal digits" },
-    { "root ::= \"\\ud800\"", "no such character" },
-    { "root ::= [z-a]", "ends before it begins" },
-    { "root ::= \"x\"{3,2}", "more repetitions at least" },
-    { "root ::= \"x\"{", "a number is missing" },
-    { "root ::= \"x\"{99999999999}", "more than 1048576" },
-    { "root ::= *", "belongs to no rule" },
-    { "root ::= \"\xC3\"", "not UTF-8" },
-    { "root ::= root \"x\" | \"y\"", "rule root calls itself" },
-    { "root ::= b\nb ::= \"z\"? c\nc ::= (\"\" | b)* \"q\"", "left recursion" },
-    { "root ::= \"x\" root", "no finite text" },
-    { "root ::= []", "no finite text" },
-};
 
 static void test_refused(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
+    static case_rows rows;
+    if (!case_rows_read(&rows, "grammars_refused.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        const char *text = rows.cells[i][0], *says = rows.cells[i][1];
         err_ctx err = { 0 };
         grammar *g;
-        const int rc = grammar_from_gbnf(&g, str_from(refused[i].text), &err);
-        CHECK_MSG(rc < 0 && !g && strstr(err.msg, refused[i].says), "'%s': rc %d, '%s', not '%s'",
-                  refused[i].text, rc, err.msg, refused[i].says);
+        const int rc = grammar_from_gbnf(&g, str_from(text), &err);
+        CHECK_MSG(rc < 0 && !g && strstr(err.msg, says), "'%s': rc %d, '%s', not '%s'", text, rc,
+                  err.msg, says);
         grammar_free(g);
     }
+    case_rows_free(&rows);
     char deep[2048] = "root ::= ";
     for (int i = 0; i < 200; i++) strcat(deep, "(");
     err_ctx err = { 0 };

@@ -3,36 +3,10 @@
 
 #include <locale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "tests/test.h"
-
-/* Texts as they arrive, with | between pieces that arrive one after the other. */
-static const struct { int columns, indent; const char *text, *want, *why; } rows[] = {
-    { 0, 0, "aaaa bbbb cccc dddd", "aaaa bbbb cccc dddd", "no width: as it is" },
-    { 20, 0, "aaaa bbbb cccc dddd", "aaaa bbbb cccc dddd", "just fits: one column stays free" },
-    { 20, 0, "aaaa bbbb cccc ddddd", "aaaa bbbb cccc\nddddd", "a word too many" },
-    { 20, 0, "aaaa bb|bb cc|cc dd|ddd e", "aaaa bbbb cccc\nddddd e", "the same in pieces" },
-    { 20, 2, "aaaa bbbb cccc ddddd", "aaaa bbbb cccc\n  ddddd", "with an indent" },
-    { 40, 20, "aaaa bbbb cccc dddd eeee ffff gggg hhhh", "aaaa bbbb cccc dddd eeee ffff gggg hhhh",
-      "an indent counts from the second line on" },
-    { 40, 20, "aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii",
-      "aaaa bbbb cccc dddd eeee ffff gggg hhhh\n                    iiii", "a deep indent" },
-    { 20, 0, "aaaa bbbb cccc    ddddd", "aaaa bbbb cccc\nddddd", "blanks at the break" },
-    { 20, 0, "aaaa  bbbb\n    cc\n\ndd", "aaaa  bbbb\n    cc\n\ndd", "other blanks stay" },
-    { 20, 0, "aaaa bbbb cccc dddd \ne", "aaaa bbbb cccc dddd\ne", "a blank before a newline" },
-    { 20, 0, "a\tbbbbbbbbbbbbb c", "a\t\nbbbbbbbbbbbbb c", "a tab counts to the next stop" },
-    { 20, 0, "xx 0123456789012345678901234567890", "xx\n0123456789012345678\n901234567890",
-      "a word longer than a line" },
-    { 20, 0, "    0123456789012345678", "0123456789012345678", "an indent that leaves no room" },
-    { 20, 0, "ääää öööö üüüü ßßßß", "ääää öööö üüüü ßßßß", "two bytes, one column" },
-    { 20, 0, "a\xCC\x81""aaa bbbb cccc ddddd", "a\xCC\x81""aaa bbbb cccc\nddddd",
-      "a combining mark" },
-    { 20, 0, "漢字漢字漢字漢字漢字漢字", "漢字漢字漢字漢字漢\n字漢字", "wide: between any two" },
-    { 20, 0, "abc 漢字漢字漢字漢字", "abc 漢字漢字漢字漢\n字", "wide after a word" },
-    { 20, 0, "012345678901234 \xFF\xFE\xFD|\xFC z", "012345678901234\n\xFF\xFE\xFD\xFC z",
-      "not UTF-8: passes" },
-};
+#include "tests/case_file.h"
 
 typedef struct got { char text[256]; size_t n; int until; } got;
 
@@ -60,15 +34,19 @@ static int feed(got *g, line_wrap *w, const char *text)
 
 int main(int argc, char **argv)
 {
+    static case_rows rows;
     test_begin("wrap", argc, argv);
     const bool wide = setlocale(LC_CTYPE, "C.UTF-8") || setlocale(LC_CTYPE, "en_US.UTF-8");
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        line_wrap w = { .columns = rows[i].columns, .indent = rows[i].indent };
+    if (!case_rows_read(&rows, "line_wrap.txt")) return test_end();
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        line_wrap w = { .columns = atoi(cells[0]), .indent = atoi(cells[1]) };
         got g = { .until = -1 };
-        const int rc = feed(&g, &w, rows[i].text);
-        if (!wide && (uint8_t)rows[i].want[0] > 0x7F) continue;  /* no such locale here */
-        CHECK_MSG(rc == 0 && !strcmp(g.text, rows[i].want), "%s: '%s'", rows[i].why, g.text);
+        const int rc = feed(&g, &w, cells[2]);
+        if (!wide && (uint8_t)cells[3][0] > 0x7F) continue;      /* no such locale here */
+        CHECK_MSG(rc == 0 && !strcmp(g.text, cells[3]), "%s: '%s'", cells[4], g.text);
     }
+    case_rows_free(&rows);
     line_wrap w = { .columns = 20 };
     got held = { .until = -1 }, broken = { .until = 1 };
     CHECK(line_wrap_put(&w, str_from("one tw"), take, &held) == 0 && !strcmp(held.text, "one"));

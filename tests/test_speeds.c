@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/case_file.h"
 #include "tiers/speeds.h"
 
 static const speeds usual = {
@@ -31,80 +31,53 @@ static void put(const char *path, const char *text)
 
 static bool same(const speeds *a, const speeds *b) { return memcmp(a, b, sizeof *a) == 0; }
 
-#define FIGURES(cpu) "\"vram_read\": 1e9, \"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, " \
-    "\"pull_busy\": 0, \"cpu\": " cpu ", \"cpu_busy\": 6, \"cpu_dense\": 6.5, " \
-    "\"cpu_many\": 7, \"gpu_macs\": 8, \"hop\": 9, \"disk\": 0.5, " \
-    "\"layer_dense\": 2e-5, \"layer_hot\": 1e-5, \"layer_cpu\": 0, \"disk_wait\": 1e-4, " \
-    "\"gemm_own_64\": 1, \"gemm_own_256\": 2, \"gemm_own_1024\": 3, \"gemm_own_4096\": 4, " \
-    "\"gemm_vendor_64\": 0, \"gemm_vendor_256\": 0, \"gemm_vendor_1024\": 0, " \
-    "\"gemm_vendor_4096\": 0"
-#define NOTE "\"date\": 99, "
-#define NAMED(cpu, figures) FILE_OF("3", NOTE, cpu, figures)
-#define FILE_OF(version, note, cpu, figures) "{\"version\": " version ", \"speeds\": [{" note \
-    "\"gpu\": \"\", \"n_thread\": 4, \"kernels\": \"avx2\", \"drive\": 5, " cpu figures "}]}"
-#define NOTED(version, note) FILE_OF(version, note, "\"processor\": \"x\", ", FIGURES("5"))
-
 /* The processor's name is "processor" in the file: "cpu" is a figure. */
-static const struct damaged_row { const char *text; bool good; const char *why; } damaged[] = {
-    { "", false, "empty" },
-    { "{", false, "cut off" },
-    { "[]", false, "a list" },
-    { "{\"version\": 3}", false, "no speeds" },
-    { "{\"version\": 3, \"speeds\": {}}", false, "speeds are no list" },
-    { "{\"version\": 3, \"speeds\": []}", false, "no entries" },
-    { "{\"version\": 3, \"speeds\": [1, null, \"x\", [], {}]}", false, "entries that are none" },
-    { NOTED("3", NOTE), true, "a date" },
-    { NOTED("3", NOTE "\"load\": 1.5, \"n_core\": 4, "), true, "keys of earlier programs" },
-    { NOTED("2", NOTE), false, "another version" },
-    { NOTED("\"3\"", NOTE), false, "a version that is no number" },
-    { "{\"speeds\": [{" NOTE "\"processor\": \"x\", \"gpu\": \"\", \"n_thread\": 4, "
-      "\"kernels\": \"avx2\", \"drive\": 5, " FIGURES("5") "}]}", false, "no version" },
-    { NOTED("3", ""), false, "no date: an old entry" },
-    { NOTED("3", "\"date\": 0, "), false, "the date of nothing" },
-    { NOTED("3", "\"date\": 4.5, "), false, "half a second" },
-    { NAMED("\"processor\": \"x\", ", FIGURES("5")), true, "as it should be" },
-    { NAMED("\"processor\": \"y\", ", FIGURES("5")), false, "another processor" },
-    { NAMED("\"processor\": 7, ", FIGURES("5")), false, "a name that is a number" },
-    { NAMED("", FIGURES("5")), false, "no name" },
-    { NAMED("\"processor\": \"x\", ", FIGURES("-5")), false, "negative" },
-    { NAMED("\"processor\": \"x\", ", FIGURES("\"5\"")), false, "a text" },
-    { NAMED("\"processor\": \"x\", ", FIGURES("null")), false, "nothing" },
-    { NAMED("\"processor\": \"x\", ", FIGURES("1e999")), false, "more than a number holds" },
-    { NAMED("\"processor\": \"x\", ", "\"cpu\": 5"), false, "other figures are missing" },
-    { NAMED("\"processor\": \"x\", ", FIGURES("5") ", \"more\": 1"), true, "of a later version" },
-};
+static const char good_file[] =
+    "{\"version\": 3, \"speeds\": [{\"date\": 99, \"gpu\": \"\", \"n_thread\": 4, "
+    "\"kernels\": \"avx2\", \"drive\": 5, \"processor\": \"x\", \"vram_read\": 1e9, "
+    "\"pcie_in\": 2, \"pcie_out\": 3, \"pull\": 4, \"pull_busy\": 0, \"cpu\": 5, "
+    "\"cpu_busy\": 6, \"cpu_dense\": 6.5, \"cpu_many\": 7, \"gpu_macs\": 8, \"hop\": 9, "
+    "\"disk\": 0.5, \"layer_dense\": 2e-5, \"layer_hot\": 1e-5, "
+    "\"layer_cpu\": 0, \"disk_wait\": 1e-4, \"gemm_own_64\": 1, \"gemm_own_256\": 2, "
+    "\"gemm_own_1024\": 3, \"gemm_own_4096\": 4, \"gemm_vendor_64\": 0, "
+    "\"gemm_vendor_256\": 0, \"gemm_vendor_1024\": 0, \"gemm_vendor_4096\": 0}]}";
 
 static void test_damaged(void)
 {
     const speeds_key key = { .cpu = "x", .n_thread = 4, .kernels = "avx2", .drive = 5 };
-    char path[512];
+    static case_rows rows;
+    char path[512], text[1024];
+    if (!case_rows_read(&rows, "speeds.txt")) return;
     snprintf(path, sizeof path, "%s/damaged.json", root);
-    for (size_t i = 0; i < ARRAY_LEN(damaged); i++) {
+    for (int i = 0; i < rows.n; i++) {
+        const bool good = rows.cells[i][2][0] == 'y';
+        const char *why = rows.cells[i][3];
         speeds got = { .hop = 77 };
         int64_t date = 0;
         err_ctx err = { 0 };
-        put(path, damaged[i].text);
-        CHECK_MSG(speeds_load(&got, &date, path, &key) == damaged[i].good, "%s", damaged[i].why);
-        CHECK_MSG(!damaged[i].good || date == 99, "%s: date", damaged[i].why);
-        CHECK_MSG(damaged[i].good ? got.cpu == 5 && got.vram_read == 1e9 && got.disk == 0.5 &&
-                                    got.layer_dense == 2e-5 && got.disk_wait == 1e-4
-                                  : got.hop == 77, "%s: figures", damaged[i].why);
-        CHECK_MSG(speeds_save(&usual, noted, path, &key, &err) == 0, "%s: %s", damaged[i].why,
-                  err.msg);
+        put(path, case_replace(text, sizeof text, good_file, rows.cells[i][0], rows.cells[i][1]));
+        CHECK_MSG(speeds_load(&got, &date, path, &key) == good, "%s", why);
+        CHECK_MSG(!good || date == 99, "%s: date", why);
+        CHECK_MSG(good ? got.cpu == 5 && got.vram_read == 1e9 && got.disk == 0.5 &&
+                         got.layer_dense == 2e-5 && got.disk_wait == 1e-4
+                       : got.hop == 77, "%s: figures", why);
+        CHECK_MSG(speeds_save(&usual, noted, path, &key, &err) == 0, "%s: %s", why, err.msg);
         CHECK_MSG(speeds_load(&got, &date, path, &key) == 1 && same(&got, &usual) &&
-                  date == noted, "%s: saved", damaged[i].why);
+                  date == noted, "%s: saved", why);
     }
+    case_rows_free(&rows);
 }
 
 /* Where a bounce buffer paid, earlier programs kept its speed as that of the drive. */
 static void test_bounced(void)
 {
     const speeds_key key = { .cpu = "x", .n_thread = 4, .kernels = "avx2", .drive = 5 };
-    char path[512];
+    char path[512], text[1024];
     speeds s;
     int64_t date;
     snprintf(path, sizeof path, "%s/bounced.json", root);
-    put(path, NAMED("\"processor\": \"x\", ", FIGURES("5") ", \"disk_straight\": 0.25"));
+    put(path, case_replace(text, sizeof text, good_file, "\"hop\": 9",
+                           "\"hop\": 9, \"disk_straight\": 0.25"));
     CHECK(speeds_load(&s, &date, path, &key) == 1 && s.disk == 0.25);
 }
 
@@ -172,9 +145,10 @@ static void test_file(void)
     CHECK(speeds_save(&usual, noted, path, &key, &err) == 0 &&
           speeds_load(&got, &date, path, &key) == 1);
 
-    char any[512];                       /* an entry for every processor, until there is a better one */
+    char any[512], wide[1024];           /* an entry for every processor, until there is a better one */
     snprintf(any, sizeof any, "%s/any.json", root);
-    put(any, NAMED("\"processor\": \"*\", ", FIGURES("5")));
+    put(any, case_replace(wide, sizeof wide, good_file, "\"processor\": \"x\"",
+                          "\"processor\": \"*\""));
     CHECK(speeds_load(&got, &date, any, &key) == 0);     /* for another GPU */
     CHECK(speeds_load(&got, &date, any, &keys[2]) == 1 && got.cpu == 5);
     CHECK(speeds_save(&usual, noted, any, &keys[2], &err) == 0 &&

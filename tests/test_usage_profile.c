@@ -15,7 +15,7 @@
 
 #include "moe/profile_file.h"
 #include "tests/bad_disk.h"
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 /* ---- Jansson's memory ------------------------------------------------------------------------ */
 
@@ -334,107 +334,6 @@ static void test_round_trip(void)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* dst = text with the first `from` replaced */
-static str_view changed(char *dst, size_t cap, const char *text, const char *from, const char *to)
-{
-    const char *at = strstr(text, from);
-    if (!CHECK_MSG(at != NULL, "the row is wrong: no %s", from)) exit(1);
-    const int n = snprintf(dst, cap, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    return (str_view){ dst, (size_t)n };
-}
-
-typedef struct damage_row {
-    const char *from, *to;
-    const char *says;                    /* part of the message; NULL: it is good */
-    const char *why;
-} damage_row;
-
-static const damage_row damaged_head[] = {
-    { "{", "{ ", NULL, "a blank" },
-    { "\"name\":\"M\"", "\"name\":\"other\"", NULL, "another name of the same model" },
-    { "\"version\":1,", "\n\n  \"version\"\t:  1 ,\n", NULL, "somebody's line breaks" },
-    { "}\n", "}", NULL, "no line end" },
-    { "}\n", "} x", "not JSON: line 1", "something after the end" },
-    { "}\n", "}{}", "not JSON", "another object after the end" },
-    { "}\n", "", "not JSON", "cut off" },
-    { "{", "", "not JSON", "no beginning" },
-    { "{", "[{", "not JSON", "never closed" },
-    { "{", "\x1b[31m{", "not JSON", "what a terminal would obey" },
-    { "\"format\":", "\"form\":", "format is missing", "no format" },
-    { "\"moe-", "\"other-", "format is \"other-", "another kind of file" },
-    { "\"version\":1", "\"version\":2", "version 2, not 1", "a later version" },
-    { "\"version\":1", "\"version\":-1", "version -1, not 1", "a version of nothing" },
-    { "\"version\":1", "\"version\":1.0", "version is 1, not a whole", "a version with a point" },
-    { "\"version\":1", "\"version\":\"1\"", "version is missing", "a version that is a text" },
-    { "\"version\":1,", "", "version is missing", "no version" },
-    { "\"version\":1", "\"version\":99999999999999999999", "not JSON", "no such integer" },
-    { "\"version\":1", "\"version\":1,\"version\":1", "duplicate", "a key twice" },
-    { "0ab\"", "0ac\"", "of model 00000000000000ac (M), not of 00000000000000ab (M)",
-      "another model" },
-    { "0ab\"", "0AB\"", "not 16 digits", "large digits" },
-    { "0ab\"", "ab\"", "not 16 digits", "15 digits" },
-    { "0ab\"", "00ab\"", "not 16 digits", "17 digits" },
-    { "\"00000000000000ab\"", "171", "model is missing", "a hash that is a number" },
-    { "\"00000000000000ab\"", "\"\"", "not 16 digits", "an empty hash" },
-    { "\"name\":\"M\"", "\"name\":null", "name is missing", "no name" },
-    { "\"name\":\"M\"", "\"name\":\"\\u0000\"", "not JSON", "a name with a zero" },
-    { "\"name\":\"M\"", "\"name\":\"\xff\"", "not JSON", "a name that is no UTF-8" },
-    { "\"n_layer\":2", "\"n_layer\":3", "3 layers of 2 experts; the model has 2 of 2",
-      "a layer more" },
-    { "\"n_expert\":2", "\"n_expert\":1000000000000", "1000000000000 experts", "absurd" },
-    { "\"n_expert\":2", "\"n_expert\":-2", "of -2 experts", "negative" },
-    { "\"n_expert\":2", "\"n_expert\":2.5", "n_expert is 2.5, not a whole", "half an expert" },
-    { "\"n_expert\":2,", "", "n_expert is missing", "no number of experts" },
-    { "{", "{\"more\":[],", "unknown key \"more\"", "a key that nobody knows" },
-    { "{", "{\"a\\nb\":[],", "unknown key \"a\\x0Ab\"", "such a key with a line end" },
-};
-
-static const damage_row damaged_profile[] = {
-    { "\"runs\":3", "\"runs\":0", NULL, "no runs" },
-    { "\"runs\":3", "\"runs\":-1", "-1 runs", "negative" },
-    { "\"runs\":3", "\"runs\":1000000001", "1000000001 runs", "too many runs" },
-    { "\"runs\":3", "\"runs\":1.5", "runs is 1.5, not a whole", "half a run" },
-    { "\"runs\":3,", "", "runs is missing", "runs are not there" },
-    { "\"calls\":8", "\"calls\":8.015625", NULL, "a decayed count" },
-    { "\"calls\":8", "\"calls\":1e15", NULL, "as many as can be" },
-    { "\"calls\":8", "\"calls\":1e15 ", NULL, "the same and a blank" },
-    { "\"calls\":8", "\"calls\":1000000000000001", "calls is 1000000000000001: more than 1e15",
-      "absurd" },
-    { "\"calls\":8", "\"calls\":1e300", "calls is 1.0000000000000001e+300: more", "very absurd" },
-    { "\"calls\":8", "\"calls\":1e999", "not JSON", "more than a number holds" },
-    { "\"calls\":8", "\"calls\":NaN", "not JSON", "not a number" },
-    { "\"calls\":8", "\"calls\":-8", "layer 0: calls is -8: negative", "negative" },
-    { "\"calls\":8", "\"calls\":8.01", "not a multiple of 1/64", "no decay leaves this" },
-    { "\"calls\":8", "\"calls\":\"8\"", "layer 0: calls is missing, or no number", "a text" },
-    { "\"calls\":8", "\"calls\":[8]", "layer 0: calls is missing, or no number", "a list" },
-    { "\"calls\":8", "\"calls\":null", "layer 0: calls is missing, or no number", "nothing" },
-    { "\"calls\":8,", "", "layer 0: calls is missing", "not there" },
-    { "\"calls\":8", "\"calls\":8,\"calls\":8", "duplicate", "a layer's key twice" },
-    { "\"calls\":8", "\"calls\":8,\"call\":8", "layer 0 has an unknown key \"call\"", "unknown" },
-    { "\"hot_s\":0.5", "\"hot_s\":0.51", NULL, "seconds are not rounded" },
-    { "\"hot_s\":0.5", "\"hot_s\":-0.5", "hot_s is -0.5: negative", "before it began" },
-    { "\"hot_s\":0.5", "\"hot_s\":1e16", "hot_s is 10000000000000000: more", "for ever" },
-    { "\"join_s\":1000,", "\"join_s\":-1,", "layer 1: join_s is -1", "in the other layer" },
-    { "[10,20]", "[10,21]", NULL, "hot and cold are all" },
-    { "[10,20]", "[10,22]", "layer 1, expert 1: 22 hot and 11 cold of 32", "more than all" },
-    { "[3,0.5]", "[3.015625,0.5]", "layer 0, expert 0: 1 hot and 3.015625 cold of 4", "1/64 more" },
-    { "[4,6]", "[4]", "layer 0: 1 numbers in raw, not 2", "one too few" },
-    { "[4,6]", "[]", "layer 0: 0 numbers in raw, not 2", "none" },
-    { "[4,6]", "[4,6,0]", "layer 0: 3 numbers in raw, not 2", "one too many" },
-    { "[4,6]", "4", "layer 0: raw is no list", "no list" },
-    { "[4,6]", "{}", "layer 0: raw is no list", "an object" },
-    { "[4,6]", "[4,true]", "layer 0, expert 1: raw is no number", "a truth" },
-    { "[4,6]", "[4,[6]]", "layer 0, expert 1: raw is no number", "a list in a list" },
-    { "[4,6]", "[4,-6]", "layer 0, expert 1: raw is -6: negative", "negative" },
-    { "[4,6]", "[4,6.3]", "layer 0, expert 1: raw is 6.2999999999999998: not a m", "no count" },
-    { ",\"raw\":[4,6]", "", "1 hot and 3 cold of 0", "a list that is not all 0" },
-    { ",\"hot\":[1,2]", "", NULL, "a list that is all 0" },
-    { "\"layers\":[", "\"layers\":[{},", "3 layers in the list, not 2", "a layer too many" },
-    { "\"layers\":[", "\"layers\":[[],", "3 layers in the list, not 2", "or something else" },
-    { "\"layers\":[", "\"layers\":3,\"runs\":[", "duplicate", "no list" },
-    { "{\"calls\"", "{\"layers\":[],\"calls\"", "layer 0 has an unknown key", "too deep" },
-};
-
 static bool one_line(const err_ctx *err, int rc)
 {
     for (const char *c = err->msg; *c; c++)
@@ -452,17 +351,22 @@ static bool load_profile(str_view text, int *rc, err_ctx *err)
     return ok;
 }
 
-static void check_damage(const damage_row *rows, size_t n)
+/* Rows of "text to replace | its replacement | part of the message, empty if it is good | why". */
+static void check_damage(void)
 {
-    for (size_t i = 0; i < n; i++) {
+    static case_rows rows;
+    if (!case_rows_read(&rows, "usage_profile.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
         char dst[2000];
         err_ctx err = { 0 };
         int rc;
-        const bool ok = load_profile(
-            changed(dst, sizeof dst, good_profile, rows[i].from, rows[i].to), &rc, &err);
-        CHECK_MSG(ok && (rows[i].says ? rc < 0 && strstr(err.msg, rows[i].says) : rc == 0),
-                  "%s: %d, %s", rows[i].why, rc, err.msg);
+        case_replace(dst, sizeof dst, good_profile, cells[0], cells[1]);
+        const bool ok = load_profile(str_from(dst), &rc, &err);
+        CHECK_MSG(ok && (cells[2][0] ? rc < 0 && strstr(err.msg, cells[2]) : rc == 0), "%s: %d, %s",
+                  cells[3], rc, err.msg);
     }
+    case_rows_free(&rows);
 }
 
 static void test_damage(void)
@@ -470,8 +374,7 @@ static void test_damage(void)
     static const char *const texts[] = { "", " ", "[]", "{}", "null", "1", "\"x\"", "[1", "{\"" };
     err_ctx err = { 0 };
     int rc;
-    check_damage(damaged_head, ARRAY_LEN(damaged_head));
-    check_damage(damaged_profile, ARRAY_LEN(damaged_profile));
+    check_damage();
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         CHECK_MSG(load_profile(str_from(texts[i]), &rc, &err) && rc == ERR_FORMAT, "%s", texts[i]);
     CHECK(load_profile((str_view){ 0 }, &rc, &err) && rc == ERR_FORMAT);
