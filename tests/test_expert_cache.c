@@ -1,7 +1,5 @@
-/* test_expert_cache.c - what must hold after any call, in random walks; and the policies by hand.
- *
- * A walk keeps no second cache. It knows what it has held and pinned, and compares the values that
- * the cache itself reports. What these values are is checked by hand. */
+/* test_expert_cache.c - the policies by hand: which expert is evicted, what a value means, and seeds
+ * of any kind. test_frame_table.c walks at random through frames over this cache. */
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -9,191 +7,6 @@
 
 #include "moe/expert_cache.h"
 #include "tests/test.h"
-
-enum { MAX_FRAME = 32, MAX_ID = 96, MAX_HOLD = 40 };
-
-/* ---- walks ----------------------------------------------------------------------------------- */
-
-typedef struct walk {
-    expert_cache *c;
-    cache_shape s;
-    int n_id, n_frame;
-    int owner[MAX_FRAME], n_hold[MAX_FRAME];     /* owner: as of the last check */
-    bool pinned[MAX_ID];
-    int holds[MAX_HOLD], n_holds;        /* frames, each as often as it is held */
-    test_rng rng;
-    const char *why;
-} walk;
-
-static int below(walk *w, int n) { return (int)test_below(&w->rng, (uint32_t)n); }
-static int layer_of(const walk *w, int id) { return id / w->s.n_expert; }
-static int index_of(const walk *w, int id) { return id % w->s.n_expert; }
-
-static int pool_of_id(const walk *w, int id)
-{
-    return w->s.pool_of ? w->s.pool_of[layer_of(w, id)] : 0;
-}
-
-static int pool_of_frame(const walk *w, int frame)
-{
-    int pool = 0;
-    for (int end = w->s.n_frame[0]; frame >= end; end += w->s.n_frame[pool]) pool++;
-    return pool;
-}
-
-static double value_of(const walk *w, int id)
-{
-    return id < 0 ? -INFINITY : expert_cache_value(w->c, layer_of(w, id), index_of(w, id));
-}
-
-static bool may_go(const walk *w, int frame)
-{
-    return w->n_hold[frame] == 0 && (w->owner[frame] < 0 || !w->pinned[w->owner[frame]]);
-}
-
-/* The least value among frames of the pool that may be taken, or NAN. */
-static double least_value(const walk *w, int pool)
-{
-    double least = NAN;
-    for (int f = 0; f < w->n_frame; f++)
-        if (pool_of_frame(w, f) == pool && may_go(w, f))
-            least = fmin(least, value_of(w, w->owner[f]));
-    return least;
-}
-
-static void hold(walk *w, int id)
-{
-    const int pool = pool_of_id(w, id);
-    const int before = expert_cache_find(w->c, layer_of(w, id), index_of(w, id));
-    const double least = least_value(w, pool);
-    bool was_present;
-    int evicted;
-    const int frame = expert_cache_hold(w->c, layer_of(w, id), index_of(w, id), &was_present,
-                                        &evicted);
-    if (before < 0 && isnan(least)) {
-        CHECK(frame == -1 && !was_present);
-        return;
-    }
-    if (!CHECK(frame >= 0 && frame < w->n_frame && was_present == (before >= 0))) return;
-    if (before >= 0)
-        CHECK(frame == before && evicted == -1);
-    else
-        CHECK_MSG(pool_of_frame(w, frame) == pool && may_go(w, frame) &&
-                  evicted == w->owner[frame] && value_of(w, evicted) == least,
-                  "%s, %s: expert %d took frame %d", cache_policy_name(w->s.policy), w->why, id,
-                  frame);
-    w->owner[frame] = id;
-    w->n_hold[frame]++;
-    w->holds[w->n_holds++] = frame;
-}
-
-static void release(walk *w, int i)
-{
-    w->n_hold[w->holds[i]]--;
-    expert_cache_release(w->c, w->holds[i]);
-    w->holds[i] = w->holds[--w->n_holds];
-}
-
-/* To the weakest frame, or to any. */
-static void assign(walk *w, int id)
-{
-    int frame = below(w, w->n_frame);
-    if (below(w, 2)) frame = expert_cache_weakest(w->c, pool_of_id(w, id), NULL);
-    if (frame < 0 || !may_go(w, frame) || pool_of_frame(w, frame) != pool_of_id(w, id) ||
-        expert_cache_find(w->c, layer_of(w, id), index_of(w, id)) >= 0)
-        return;
-    CHECK(expert_cache_assign(w->c, frame, layer_of(w, id), index_of(w, id)) == w->owner[frame]);
-    w->owner[frame] = id;
-}
-
-static void use(walk *w, int id)
-{
-    const double before = value_of(w, id);
-    expert_cache_use_many(w->c, layer_of(w, id), index_of(w, id), 1 + below(w, 3));
-    CHECK_MSG(value_of(w, id) > before, "%s: a use adds no value", cache_policy_name(w->s.policy));
-}
-
-/* Experts and frames agree, and nothing has changed but what the walk did. */
-static void check(const walk *w)
-{
-    int frame_of[MAX_ID], wrong = 0;
-    for (int id = 0; id < w->n_id; id++) frame_of[id] = -1;
-    for (int f = 0; f < w->n_frame; f++) {
-        wrong += expert_cache_owner(w->c, f) != w->owner[f];
-        if (w->owner[f] >= 0) frame_of[w->owner[f]] = f;
-    }
-    for (int id = 0; id < w->n_id; id++)
-        wrong += expert_cache_find(w->c, layer_of(w, id), index_of(w, id)) != frame_of[id] ||
-                 !isfinite(value_of(w, id)) ||
-                 expert_cache_is_pinned(w->c, layer_of(w, id), index_of(w, id)) != w->pinned[id];
-    for (int pool = 0; pool < w->s.n_pool; pool++) {
-        double value = NAN;
-        const double least = least_value(w, pool);
-        const int frame = expert_cache_weakest(w->c, pool, &value);
-        wrong += isnan(least) ? frame != -1
-                              : frame < 0 || pool_of_frame(w, frame) != pool || !may_go(w, frame) ||
-                                value != least || value != value_of(w, w->owner[frame]);
-    }
-    CHECK_MSG(wrong == 0, "%s, %s: %d entries are wrong", cache_policy_name(w->s.policy), w->why,
-              wrong);
-}
-
-static void step(walk *w)
-{
-    const int what = below(w, 64), id = below(w, w->n_id), frame = below(w, w->n_frame);
-    if (what < 20 && w->n_holds < MAX_HOLD) {
-        hold(w, id);
-    } else if (what < 40 && w->n_holds > 0) {
-        release(w, below(w, w->n_holds));
-    } else if (what < 46) {
-        use(w, id);
-    } else if (what < 50) {
-        for (int n = below(w, 200) ? 1 + below(w, 3) : CACHE_HALVE; n > 0; n--)
-            expert_cache_tick(w->c);
-    } else if (what < 54) {
-        assign(w, id);
-    } else if (what < 56 && w->n_hold[frame] == 0) {
-        expert_cache_drop(w->c, frame);
-        w->owner[frame] = -1;
-    } else if (what < 60) {
-        w->pinned[id] = below(w, 4) == 0;                /* few at a time */
-        expert_cache_pin(w->c, layer_of(w, id), index_of(w, id), w->pinned[id]);
-    } else {
-        expert_cache_seed(w->c, layer_of(w, id), index_of(w, id), below(w, 160) * 0.25,
-                          below(w, 16) ? below(w, 600) : below(w, INT_MAX));
-    }
-    check(w);
-}
-
-static void test_walks(void)
-{
-    static const uint8_t two[] = { 0, 1, 0, 1 }, three[] = { 2, 0, 1, 2, 0, 2 };
-    static const struct { cache_shape s; const char *why; } walks[] = {
-        { { 1, 1, 1, { 1 }, NULL, 0 }, "one of all" },
-        { { 1, 8, 1, { 1 }, NULL, 0 }, "a single frame" },
-        { { 2, 5, 1, { 10 }, NULL, 0 }, "frames for all" },
-        { { 4, 24, 1, { 31 }, NULL, 0 }, "a third" },
-        { { 4, 16, 2, { 5, 12 }, two, 0 }, "two sizes" },
-        { { 6, 8, 4, { 3, 7, 10, 0 }, three, 0 }, "pools by layer, one of them empty" },
-    };
-    static walk w;
-    for (size_t i = 0; i < ARRAY_LEN(walks); i++)
-        for (int p = 0; p < CACHE_POLICIES; p++) {
-            w = (walk){ .s = walks[i].s, .why = walks[i].why,
-                        .rng = { 11 + i * CACHE_POLICIES + (size_t)p } };
-            w.s.policy = (cache_policy)p;
-            w.n_id = w.s.n_layer * w.s.n_expert;
-            for (int pool = 0; pool < w.s.n_pool; pool++) w.n_frame += w.s.n_frame[pool];
-            for (int f = 0; f < w.n_frame; f++) w.owner[f] = -1;
-            if (!CHECK(expert_cache_create(&w.c, &w.s, NULL) == 0)) continue;
-            mem_guard(true);
-            for (int n = test_rounds(7500, 1500); n > 0; n--) step(&w);
-            mem_guard(false);
-            expert_cache_free(w.c);
-        }
-}
-
-/* ---- by hand --------------------------------------------------------------------------------- */
 
 static expert_cache *make(cache_policy p, int n_expert, int n_frame)
 {
@@ -271,38 +84,26 @@ static void test_transient(void)
     }
 }
 
-static void test_priority(void)
+/* Uses fade with the tokens since: after `ticks` tokens, 4 uses are worth 1. */
+static void test_values(void)
 {
-    expert_cache *c = make(CACHE_LCP, 4, 4);
-    if (!c) return;
-    touch(c, "aaaa");
-    for (int i = 0; i < 128; i++) expert_cache_tick(c);
-    touch(c, "bcc");
-    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 1));   /* 4 * 0.25 = 1 */
-    CHECK(expert_cache_value(c, 0, 2) == expert_cache_value(c, 0, 1) + 1);
-    expert_cache_seed(c, 0, 3, 16, 256);
-    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1));
-    touch(c, "aaaad");                   /* earlier uses count again: 8 and 17 */
-    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 2) + 2);
-    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1) + log2(17));
-    expert_cache_free(c);
-}
-
-static void test_fading(void)
-{
-    expert_cache *c = make(CACHE_FADE, 4, 4);
-    if (!c) return;
-    touch(c, "aaaa");
-    for (int i = 0; i < 256; i++) expert_cache_tick(c);
-    touch(c, "bcc");
-    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 1));   /* 4 / 4 = 1 */
-    CHECK(expert_cache_value(c, 0, 2) == expert_cache_value(c, 0, 1) + 1);
-    expert_cache_seed(c, 0, 3, 16, 512);
-    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1));
-    touch(c, "ad");                      /* faded uses, and one more */
-    CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 2));
-    CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 2));
-    expert_cache_free(c);
+    static const struct { cache_policy p; int ticks; double last; } rows[] = {
+        { CACHE_LCP, 128, 2 }, { CACHE_FADE, 256, 0 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        expert_cache *c = make(rows[i].p, 4, 4);
+        if (!c) return;
+        touch(c, "aaaa");
+        for (int t = 0; t < rows[i].ticks; t++) expert_cache_tick(c);
+        touch(c, "bcc");
+        CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 1));
+        CHECK(expert_cache_value(c, 0, 2) == expert_cache_value(c, 0, 1) + 1);
+        expert_cache_seed(c, 0, 3, 16, 2 * rows[i].ticks);
+        CHECK(expert_cache_value(c, 0, 3) == expert_cache_value(c, 0, 1));
+        touch(c, rows[i].p == CACHE_LCP ? "aaaa" : "a");         /* earlier uses count again */
+        CHECK(expert_cache_value(c, 0, 0) == expert_cache_value(c, 0, 2) + rows[i].last);
+        expert_cache_free(c);
+    }
 }
 
 /* In uses as of now, whatever the values are made of. */
@@ -381,6 +182,47 @@ static void test_days(void)
     }
 }
 
+/* Whatever happens, the weakest frame is one of least value among those that are neither held nor
+ * pinned, and a miss takes it. */
+static void test_weakest(cache_policy p)
+{
+    enum { EXPERTS = 24, FRAMES = 10 };
+    expert_cache *c = make(p, EXPERTS, FRAMES);
+    int n_hold[FRAMES] = { 0 }, n_bad = 0;
+    test_rng rng = { 11 + p };
+    mem_guard(true);
+    for (int n = c ? test_rounds(20000, 2000) : 0; n > 0; n--) {
+        const int e = (int)test_below(&rng, EXPERTS), f = (int)test_below(&rng, FRAMES);
+        double least = NAN, value = NAN;
+        int evicted;
+        bool was_present;
+        for (int i = 0; i < FRAMES; i++) {
+            const int owner = expert_cache_owner(c, i);
+            if (n_hold[i] == 0 && (owner < 0 || !expert_cache_is_pinned(c, 0, owner)))
+                least = fmin(least, owner < 0 ? -INFINITY : expert_cache_value(c, 0, owner));
+        }
+        const int weakest = expert_cache_weakest(c, 0, &value);
+        n_bad += (weakest < 0) != isnan(least) || (weakest >= 0 && value != least);
+        switch (test_below(&rng, 7)) {
+        case 0: expert_cache_use_many(c, 0, e, 1 + (int)test_below(&rng, 3)); break;
+        case 1: expert_cache_seed(c, 0, e, test_below(&rng, 160), (int)test_below(&rng, 600)); break;
+        case 2: expert_cache_pin(c, 0, e, test_below(&rng, 4) == 0); break;
+        case 3: for (int i = 0; i < (n % 50 ? 1 : CACHE_HALVE); i++) expert_cache_tick(c); break;
+        case 4: if (n_hold[f] == 0) expert_cache_drop(c, f); break;
+        case 5: if (n_hold[f] > 0) n_hold[f]--, expert_cache_release(c, f); break;
+        default: {
+            const int before = expert_cache_find(c, 0, e);
+            const int frame = expert_cache_hold(c, 0, e, &was_present, &evicted);
+            n_bad += frame != (before >= 0 ? before : weakest) || was_present != (before >= 0);
+            if (frame >= 0) n_hold[frame]++;
+        }
+        }
+    }
+    mem_guard(false);
+    CHECK_MSG(n_bad == 0, "%s: %d times another than the weakest", cache_policy_name(p), n_bad);
+    expert_cache_free(c);
+}
+
 static void test_names(void)
 {
     static const char *const wrong[] = { "", "LRU", "lr", "lrus", "belady" };
@@ -414,12 +256,11 @@ int main(int argc, char **argv)
     test_names();
     test_evictions();
     test_transient();
-    test_priority();
-    test_fading();
+    test_values();
     test_gain();
     test_odd_seeds();
     test_days();
-    test_walks();
+    for (int p = 0; p < CACHE_POLICIES; p++) test_weakest((cache_policy)p);
     test_failures();
     expert_cache_free(NULL);
     return test_end();
