@@ -98,8 +98,7 @@ bool commands_asks_version(int argc, char **argv)
     return argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"));
 }
 
-static void unknown_verb(const char *program, const command *table, int n_command,
-                         const char *name)
+static void unknown_verb(const char *program, const command *table, int n_command, const char *name)
 {
     nearest_word n = nearest_word_begin(str_from(name));
     for (int i = 0; i < n_command; i++) nearest_word_try(&n, table[i].name);

@@ -63,8 +63,7 @@ static const arg_spec spec = {
     .about = "Answers a prompt. The answer streams to standard output, all else goes to stderr.\n"
              "With -p and a file, the file's text follows that of -p after an empty line:\n"
              "  git diff | moe-run -m model.gguf -p \"Explain this change.\" -",
-    .min_operands = 0, .max_operands = 1, .operands = "-",
-    .groups = groups, .n_group = ARRAY_LEN(groups),
+    .max_operands = 1, .operands = "-", .groups = groups, .n_group = ARRAY_LEN(groups),
     .epilogue = "Exit code: 0 answered, 1 failed or the output was closed, 2 bad usage, 130 "
                 "Ctrl-C (the first ends\nthe answer, the second the program). "
                 "MOE_RAM_AVAILABLE=SIZE plans for a machine with that much\nfree memory.",

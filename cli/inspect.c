@@ -33,8 +33,7 @@ static const arg_option options[] = {
 static const arg_spec spec = {
     .usage = "moe-run inspect [-m] FILE [options]",
     .about = "Shows what a GGUF file holds: model, parameters, bytes per token, types, tokenizer.",
-    .options = options, .n_option = ARRAY_LEN(options),
-    .operands = "FILE",
+    .options = options, .n_option = ARRAY_LEN(options), .operands = "FILE",
 };
 
 /* ---- facts ----------------------------------------------------------------------------------- */

@@ -258,8 +258,7 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     int *experts = expert_cache_files_recall(&n_expert, &n_pin, l->where, &l->asked, l->m);
     const engine_placement to = { .gpu = l->where->p.gpu, .plan = &l->where->p,
                                   .postfetch = &l->asked.post, .gemm = &l->where->gemm,
-                                  .cache = l->asked.cache,
-                                  .experts = experts, .n_expert = n_expert,
+                                  .cache = l->asked.cache, .experts = experts, .n_expert = n_expert,
                                   .watch = watch_move, .watch_ctx = &b };
     progress_begin(&b.bar, "loading", bytes_to_move(l->where));
     rc = engine_place(l->e, &to, err);

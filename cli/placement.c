@@ -55,8 +55,7 @@ static uint64_t program_bytes(const model *m)
 }
 
 /* Free memory, or MOE_RAM_AVAILABLE, which simulates a smaller machine. */
-static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t aside,
-                        err_ctx *err)
+static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t aside, err_ctx *err)
 {
     const char *text = getenv("MOE_RAM_AVAILABLE");
     const int rc = planning_machine(&p->in.machine, use_gpu, err);

@@ -42,7 +42,7 @@ static const arg_spec spec = {
     .about = "Prints what goes into VRAM and RAM and what stays on the drive, the expected speed\n"
              "and what limits it. Loads no weights.",
     .options = options, .n_option = ARRAY_LEN(options),
-    .operands = "", .groups = groups, .n_group = ARRAY_LEN(groups),
+    .groups = groups, .n_group = ARRAY_LEN(groups),
     .epilogue = "MOE_RAM_AVAILABLE=SIZE plans for a machine with that much free memory.",
 };
 

@@ -46,10 +46,7 @@ static const arg_spec spec = {
         "included. The request is {\"messages\": [...], \"tools\": [...]}, from a file or from\n"
         "standard input. --parse prints an answer as\n"
         "{\"reasoning\", \"content\", \"tool_calls\", \"finished\"}.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .min_operands = 0,
-    .max_operands = 1,
+    .options = options, .n_option = ARRAY_LEN(options), .max_operands = 1,
     .operands = "REQUEST.json",
 };
 

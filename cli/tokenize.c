@@ -39,11 +39,7 @@ static const arg_spec spec = {
              "writes an array of ids each.\n"
              "With --decode: reads arrays of ids or {\"ids\": [...]}, writes {\"text\": \"...\"}.\n"
              "special: control tokens written in the text become their ids (default: true).",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .min_operands = 0,
-    .max_operands = 0,
-    .operands = "",
+    .options = options, .n_option = ARRAY_LEN(options),
 };
 
 typedef struct session {

@@ -83,8 +83,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, 
                                                                             p.rows, row));
                            const float up = __fmaf_rn(up_factor, vb, bias_of(p.up, tile.expert,
                                                                              p.rows, row));
-                           store_mid(p, to * p.rows + row,
-                                     contract_activation(gate, up, p.act));
+                           store_mid(p, to * p.rows + row, contract_activation(gate, up, p.act));
                        }
                    });
     }

@@ -422,8 +422,7 @@ static __device__ __forceinline__ void write_rows(const gemm &p, const token_til
         for (int i = 0; i < 4; i++) {
             const int r = first_row + 8 * i;
             if (r >= p.rows) continue;
-            const float v = __fmaf_rn(factor, sum[i / 2][j / 2][i % 2 * 2 + j % 2],
-                                      bias[i]);
+            const float v = __fmaf_rn(factor, sum[i / 2][j / 2][i % 2 * 2 + j % 2], bias[i]);
             y[r] = p.add ? __fadd_rn(y[r], v) : v;
         }
     }

@@ -25,8 +25,7 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     const int lane = threadIdx.x % 32;
     int id;
     float gate;
-    select_by_rule(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s,
-                   a.rule);
+    select_by_rule(&id, &gate, a.logits + (size_t)t * a.n_expert, a.n_expert, a.k, s, a.rule);
     if (lane < a.k) {
         a.ids[(size_t)t * a.k + lane] = id;
         a.gates[(size_t)t * a.k + lane] = gate;

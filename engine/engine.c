@@ -117,8 +117,7 @@ static int make_places(engine *e, const engine_placement *p, err_ctx *err)
 {
     const vram_cache_options o = {
         .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_frame = e->p->hot,
-        .team = e->team,
-        .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
+        .team = e->team, .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
         .profile = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_cache_create(&e->cache, e->device, &e->m->experts, e->store, &o, err);

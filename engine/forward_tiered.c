@@ -200,16 +200,9 @@ static int make_gpu(forward *f, const forward_parts *parts, int chunk, err_ctx *
     int rc;
     if (gpu_args.store) {
         const expert_server_parts server = {
-            .g = gpu_args.g,
-            .m = f->m,
-            .w = gpu_args.w,
-            .store = gpu_args.store,
-            .ahead = parts->host.ahead,
-            .cache = gpu_args.cache,
-            .o = f->o,
-            .p = gpu_args.p,
-            .n_layer = gpu_args.n_layer,
-            .post = parts->postfetch,
+            .g = gpu_args.g, .m = f->m, .w = gpu_args.w, .store = gpu_args.store,
+            .ahead = parts->host.ahead, .cache = gpu_args.cache, .o = f->o, .p = gpu_args.p,
+            .n_layer = gpu_args.n_layer, .post = parts->postfetch,
             .skip_missing = gpu_args.skip_missing,
         };
         if ((rc = expert_server_create(&f->server, &server, err)) < 0) return rc;

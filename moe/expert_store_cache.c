@@ -159,8 +159,7 @@ static void copy_slabs(void *ctx, int64_t begin, int64_t end, int thread)
         const read_job *j = &s->jobs[i];
         const store_place *p = &s->places[j->tag / SLAB_COUNT];
         const expert_slab slab = (expert_slab)(j->tag % SLAB_COUNT);
-        memcpy(j->to, expert_slab_data(store_bank(s, p->layer), slab, p->expert),
-               (size_t)j->bytes);
+        memcpy(j->to, expert_slab_data(store_bank(s, p->layer), slab, p->expert), (size_t)j->bytes);
     }
 }
 

@@ -84,8 +84,7 @@ static int read_figures(usage_profile *p, const json_t *layer, int l, err_ctx *e
     return 0;
 }
 
-static int read_layer(usage_profile *p, uint64_t *uses, const json_t *layer, size_t i,
-                      err_ctx *err)
+static int read_layer(usage_profile *p, uint64_t *uses, const json_t *layer, size_t i, err_ctx *err)
 {
     const json_t *which = json_object_get(layer, "layer");
     const int n_layer = usage_profile_layers(p);

@@ -194,8 +194,7 @@ int bandwidth_measure(bandwidth *out, pool *team, size_t bytes, double seconds,
 
     *out = (bandwidth){ 0 };
     if (r.range_bytes == 0)
-        return err_set(err, ERR_RANGE, "%zu bytes are too few for %zu threads", bytes,
-                       n);
+        return err_set(err, ERR_RANGE, "%zu bytes are too few for %zu threads", bytes, n);
     if (!(r.ranges = mem_array(n, sizeof *r.ranges)))
         return err_set(err, ERR_NOMEM, "out of memory for %zu threads", n);
     if ((rc = pages_map(&memory, bytes, PAGES_HUGE, err)) == 0) {

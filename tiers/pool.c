@@ -227,8 +227,7 @@ static shared_list share_out(const pool_list *of, void *ctx, int n_thread)
     const int64_t n_grain = of->n / grain + (of->n % grain > 0);
     return (shared_list){ .fn = of->fn, .ctx = ctx, .n = of->n, .grain = grain,
                           .each = (uint32_t)(n_grain / n_thread),
-                          .more = (uint32_t)(n_grain % n_thread),
-                          .n_part = of->uneven ? 4 : 2 };
+                          .more = (uint32_t)(n_grain % n_thread), .n_part = of->uneven ? 4 : 2 };
 }
 
 void pool_own(int64_t *begin, int64_t *end, int64_t n, int64_t grain, int n_thread, int thread)

@@ -179,10 +179,8 @@ static void send_piece(reader *r, job *j)
     r->idle = rq->next;
     *rq = (read_request){
         .fd = r->files[j->want.file].fd,
-        .bytes = (uint32_t)size_align((left + n - 1) / n, READER_PAGE),
-        .offset = j->at,
-        .to = j->want.to - (j->want.offset - page) + (j->at - page),
-        .job = j,
+        .bytes = (uint32_t)size_align((left + n - 1) / n, READER_PAGE), .offset = j->at,
+        .to = j->want.to - (j->want.offset - page) + (j->at - page), .job = j,
     };
     j->at += rq->bytes;
     j->n_request++;
@@ -219,8 +217,7 @@ int reader_submit(reader *r, const read_job *jobs, int n, err_ctx *err)
         r->n_free--;
         r->n_open++;
         *j = (job){
-            .want = *w,
-            .at = w->offset & ~(uint64_t)(READER_PAGE - 1),
+            .want = *w, .at = w->offset & ~(uint64_t)(READER_PAGE - 1),
             .end = size_align(w->offset + w->bytes, READER_PAGE),
         };
         if (w->bytes == 0) j->at = j->end;

@@ -390,13 +390,19 @@ static int parse_option(const arg_spec *spec, void *into, int argc, char **argv,
     return set_value(s, value, where);
 }
 
+/* Whether the verb takes no file but standard input. */
+static bool only_dash(const arg_spec *spec)
+{
+    return spec->max_operands > 0 && strcmp(spec->operands, "-") == 0;
+}
+
 /* A word that is neither option nor operand, often of a prompt without quotes. */
 static int stray_word(const arg_spec *spec, const char *word, const char *prompt)
 {
     if (prompt)
         console_error("unexpected word '%s': put quotes around a prompt of several words: "
                       "-p \"%s %s ...\"", word, prompt, word);
-    else if (find_exact(spec, NULL, str_from("prompt")).o && !strcmp(spec->operands, "-"))
+    else if (find_exact(spec, NULL, str_from("prompt")).o && only_dash(spec))
         console_error("unexpected word '%s': a prompt follows -p, a file's name -f", word);
     else
         console_error("unexpected argument '%s' (usage: %s)", word, spec->usage);
@@ -408,7 +414,7 @@ static int stray_word(const arg_spec *spec, const char *word, const char *prompt
 static bool takes_as_model(const arg_spec *spec, const arg_option *model, const char *word)
 {
     if (spec->max_operands == 0 && model->type == ARG_NEEDED_TEXT) return true;
-    if (spec->max_operands == 0 || strcmp(spec->operands, "-") == 0) return arg_is_model(word);
+    if (spec->max_operands == 0 || only_dash(spec)) return arg_is_model(word);
     return str_ends(str_from(word), ".gguf");
 }
 
@@ -423,14 +429,13 @@ typedef struct found {
 static int parse_word(const arg_spec *spec, void *into, const char **operands, found *f,
                       const char *word)
 {
-    const bool only_dash = spec->max_operands > 0 && strcmp(spec->operands, "-") == 0;
     const slot model = find_exact(spec, into, str_from("model"));
     if (model.o && !f->model && !f->model_given && f->n_operand == 0 &&
         takes_as_model(spec, model.o, word)) {
         f->model = word;
         return set_value(model, word, word);
     }
-    if (f->n_operand == spec->max_operands || (only_dash && strcmp(word, "-") != 0))
+    if (f->n_operand == spec->max_operands || (only_dash(spec) && strcmp(word, "-") != 0))
         return stray_word(spec, word, f->prompt);
     operands[f->n_operand++] = word;
     return ARGS_RUN;

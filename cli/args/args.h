@@ -54,7 +54,8 @@ typedef struct arg_spec {
     const arg_option *options;
     int n_option;
     int min_operands, max_operands;
-    const char *operands;                /* their name in messages: "FILE"; "-": only a dash */
+    const char *operands;                /* their name in messages: "FILE"; "-": only a dash;
+                                          * NULL if max_operands is 0 */
     const arg_group *groups;             /* after the verb's own options; may be NULL */
     int n_group;
     const char *epilogue;                /* lines at the end of --help, or NULL */

@@ -80,8 +80,7 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         return 2;
     }
     *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(),
-                            .isa = a->isa,
-                            .exact = a->exact, .yarn_rounded = a->yarn_rounded };
+                            .isa = a->isa, .exact = a->exact, .yarn_rounded = a->yarn_rounded };
     /* --isa names kernels of the CPU, so auto means the CPU */
     *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :

@@ -160,17 +160,10 @@ int tier_args_read(placement_options *to, const tier_args *a)
     };
     if (read_way(&to->wish, a) != 0) return 2;
     to->post = (postfetch_options){
-        .off = fetch.off,
-        .always = fetch.on,
-        .no_prediction = guess.off,
-        .prediction_always = guess.on,
-        .force_cpu = a->force_cpu,
-        .block = a->block,
-        .one_stream = a->dedicated == 0,
-        .max_transfers = (int)a->max_transfers,
-        .pad_bytes = (uint64_t)a->pad_mb << 20,
-        .frozen = a->deterministic,
-        .debug = a->debug,
+        .off = fetch.off, .always = fetch.on, .no_prediction = guess.off,
+        .prediction_always = guess.on, .force_cpu = a->force_cpu, .block = a->block,
+        .one_stream = a->dedicated == 0, .max_transfers = (int)a->max_transfers,
+        .pad_bytes = (uint64_t)a->pad_mb << 20, .frozen = a->deterministic, .debug = a->debug,
     };
     return 0;
 }

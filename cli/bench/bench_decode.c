@@ -63,13 +63,8 @@ static const arg_spec spec = {
     .usage = "moe-bench decode [[-m] FILE] [-p N[,N]] [-n N] [-r N] [options]",
     .about = "Measures the speed of prompt and generation: median, extremes and spread of all "
              "runs.\nThe prompt is random but always the same; tokens are the likeliest.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .min_operands = 0,
-    .max_operands = 0,
-    .operands = "",
-    .groups = groups,
-    .n_group = ARRAY_LEN(groups),
+    .options = options, .n_option = ARRAY_LEN(options),
+    .groups = groups, .n_group = ARRAY_LEN(groups),
 };
 
 typedef struct bench {
@@ -321,8 +316,7 @@ static int run_model(bench *m)
 
     if ((rc = bench_model_open(&m->b, &opt->run)) != 0) return rc;
     if (need > m->b.ctx_limit) {
-        console_error("%" PRId64 " tokens are more than the context of %d", need,
-                      m->b.ctx_limit);
+        console_error("%" PRId64 " tokens are more than the context of %d", need, m->b.ctx_limit);
         return 1;
     }
     if ((rc = bench_model_session(&m->s, &m->b, (int)need)) != 0) return rc;

@@ -43,9 +43,7 @@ static const arg_spec spec = {
     .usage = "moe-bench gemm [options]",
     .about = "Measures products of prompts on the GPU: this engine's kernels, and the vendor's\n"
              "library if it is installed, for matrices of gpt-oss-20b and Qwen3-Next.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .operands = "",
+    .options = options, .n_option = ARRAY_LEN(options),
     .epilogue =
         "own      TFLOP/s of this engine's kernel, and percent of the peak\n"
         "vendor   the same for cuBLASLt, decoding to bf16 included\n"

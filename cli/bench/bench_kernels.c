@@ -50,10 +50,7 @@ static const arg_spec spec = {
     .usage = "moe-bench kernels [options]",
     .about = "Measures the products of weights with activations, with the kernel that the engine\n"
              "would take: from memory with all threads, and from the L2 cache with one.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .operands = "",
-    .groups = groups,
+    .options = options, .n_option = ARRAY_LEN(options), .groups = groups,
     .n_group = ARRAY_LEN(groups),
     .epilogue =
         "kernel     dot for few tokens, wide for many; repacked: dot, in the order that output\n"

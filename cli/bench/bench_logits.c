@@ -56,13 +56,8 @@ static const arg_spec spec = {
     .about = "Feeds sequences of token ids to a model and writes a row of logits per position.\n"
              "--nll: mean negative log-likelihood of each sequence's tokens from its second on, in "
              "nats.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .min_operands = 0,
-    .max_operands = 0,
-    .operands = "",
-    .groups = groups,
-    .n_group = ARRAY_LEN(groups),
+    .options = options, .n_option = ARRAY_LEN(options),
+    .groups = groups, .n_group = ARRAY_LEN(groups),
 };
 
 /* ---- sequences ------------------------------------------------------------------------------- */

@@ -38,10 +38,7 @@ static const arg_spec spec = {
     .about =
         "Shows cores, caches, memory nodes and GPUs. Measures how fast memory is read, and the\n"
         "speeds that plans for the model are made with.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .operands = "",
-    .groups = groups,
+    .options = options, .n_option = ARRAY_LEN(options), .groups = groups,
     .n_group = ARRAY_LEN(groups),
     .epilogue =
         "GB are 10^9 bytes. The speed of memory is the limit that decoding is compared with: the\n"

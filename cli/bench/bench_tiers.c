@@ -70,9 +70,7 @@ static const arg_spec spec = {
              "[options]",
     .about = "Measures a model with several budgets of VRAM and RAM: what goes where, how fast "
              "prompts\nand tokens are, and how much of the links' own speed they use.",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .operands = "",
+    .options = options, .n_option = ARRAY_LEN(options),
     .epilogue = "expected  what the plan says, at an even choice of experts\n"
                 "MB        of routed experts read for a token: in VRAM, by the CPU, over the bus, "
                 "from the drive\n"

@@ -50,11 +50,7 @@ static const arg_spec spec = {
              "leaves. If standard input is not a terminal, each line is a message, and an empty\n"
              "line separates the answers:\n"
              "  printf 'Who was Ada Lovelace?\\nAnd her father?\\n' | moe-run chat -m model.gguf",
-    .min_operands = 0,
-    .max_operands = 0,
-    .operands = "",
-    .groups = groups,
-    .n_group = ARRAY_LEN(groups),
+    .groups = groups, .n_group = ARRAY_LEN(groups),
     .epilogue =
         "A backslash at the end of a line continues it in the next; a line of \"\"\" begins "
         "and ends a\nblock of lines. Typed lines are kept in "

@@ -154,8 +154,7 @@ static int do_undo(chat_session *t, str_view arg)
         console_note("/undo: the conversation is empty");
         return CHAT_SLASH_FAILED;
     }
-    console_note("the last exchange is removed, %s left",
-                 text_exchanges(left, sizeof left, t));
+    console_note("the last exchange is removed, %s left", text_exchanges(left, sizeof left, t));
     return CHAT_SLASH_DONE;
 }
 

@@ -622,8 +622,7 @@ static struct MHD_Daemon *start_daemon(http_server *s, int fd)
     sigset_t before;
     thread_mask_begin(&before);          /* the library's thread inherits the mask */
     struct MHD_Daemon *d =
-        MHD_start_daemon(flags, 0, accept_client, s, on_request, s,
-                         MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_start_daemon(flags, 0, accept_client, s, on_request, s, MHD_OPTION_LISTEN_SOCKET, fd,
                          MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                          MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.max_connections,

@@ -90,13 +90,8 @@ static const arg_spec spec = {
         "  moe-serve -m model.gguf\n"
         "  curl http://127.0.0.1:8080/v1/chat/completions -d \\\n"
         "    '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'",
-    .options = options,
-    .n_option = ARRAY_LEN(options),
-    .min_operands = 0,
-    .max_operands = 1,
-    .operands = "FILE",
-    .groups = groups,
-    .n_group = ARRAY_LEN(groups),
+    .options = options, .n_option = ARRAY_LEN(options), .max_operands = 1,
+    .operands = "FILE", .groups = groups, .n_group = ARRAY_LEN(groups),
     .epilogue =
         "Paths: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages,\n"
         "/v1/messages/count_tokens, /api/chat, /api/generate, /api/show, /tokenize,\n"

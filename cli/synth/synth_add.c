@@ -161,8 +161,7 @@ static synth_part *add_probe(synth_plan *p, int l, const char *name, double gain
     return synth_add_range(p, l, name, -edge, edge, n_dims, n_in, n_out);
 }
 
-synth_part *synth_add_probe(synth_plan *p, int l, const char *name, int n_dims, int n_in,
-                            int n_out)
+synth_part *synth_add_probe(synth_plan *p, int l, const char *name, int n_dims, int n_in, int n_out)
 {
     return add_probe(p, l, name, 1, n_dims, n_in, n_out);
 }

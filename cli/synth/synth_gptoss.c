@@ -6,13 +6,11 @@ static const synth_shape shapes[] = {
     { .name = "gpt-oss-20b", .family = &synth_gptoss, .n_layer = 24, .n_embd = 2880, .n_head = 64,
       .n_head_kv = 8, .head_dim = 64, .n_expert = 32, .n_used = 4, .n_ff = 2880, .n_vocab = 201088,
       .first_special = 199998, .n_ctx = 131072, .rope_base = 150000, .rope_factor = 32,
-      .rope_ctx = 4096, .window = 128,
-      .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 },
+      .rope_ctx = 4096, .window = 128, .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 },
     { .name = "gpt-oss-120b", .family = &synth_gptoss, .n_layer = 36, .n_embd = 2880, .n_head = 64,
       .n_head_kv = 8, .head_dim = 64, .n_expert = 128, .n_used = 4, .n_ff = 2880, .n_vocab = 201088,
       .first_special = 199998, .n_ctx = 131072, .rope_base = 150000, .rope_factor = 32,
-      .rope_ctx = 4096, .window = 128,
-      .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 },
+      .rope_ctx = 4096, .window = 128, .experts = QT_MXFP4, .dense = QT_Q8_0, .head = QT_Q8_0 },
 };
 
 static const synth_special special[] = {
@@ -81,6 +79,5 @@ static void list_keys(synth_plan *p)
 
 const synth_family synth_gptoss = {
     .arch = "gpt-oss", .shapes = shapes, .n_shape = ARRAY_LEN(shapes), .vocab = &vocab,
-    .growth = 0.027, .add_layer = add_layer,
-    .list_keys = list_keys,
+    .growth = 0.027, .add_layer = add_layer, .list_keys = list_keys,
 };

@@ -105,21 +105,18 @@ static void qwen3moe_keys(synth_plan *p)
 
 const synth_family synth_llama = {
     .arch = "llama", .shapes = mixtral_shapes, .n_shape = ARRAY_LEN(mixtral_shapes),
-    .vocab = &mixtral_vocab,
-    .common = true, .growth = 0.017,
+    .vocab = &mixtral_vocab, .common = true, .growth = 0.017,
     .add_layer = add_mixtral, .list_keys = mixtral_keys,
 };
 
 const synth_family synth_olmoe = {
     .arch = "olmoe", .shapes = olmoe_shapes, .n_shape = ARRAY_LEN(olmoe_shapes),
-    .vocab = &olmoe_vocab,
-    .common = true, .growth = 0.005,
+    .vocab = &olmoe_vocab, .common = true, .growth = 0.005,
     .add_layer = add_olmoe, .list_keys = olmoe_keys,
 };
 
 const synth_family synth_qwen3moe = {
     .arch = "qwen3moe", .shapes = qwen3moe_shapes, .n_shape = ARRAY_LEN(qwen3moe_shapes),
-    .vocab = &qwen3moe_vocab,
-    .common = true, .growth = 0.008,
+    .vocab = &qwen3moe_vocab, .common = true, .growth = 0.008,
     .add_layer = add_qwen3moe, .list_keys = qwen3moe_keys,
 };

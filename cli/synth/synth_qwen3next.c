@@ -120,14 +120,12 @@ static void qwen35_keys(synth_plan *p)
 
 const synth_family synth_qwen3next = {
     .arch = "qwen3next", .shapes = next_shapes, .n_shape = ARRAY_LEN(next_shapes),
-    .vocab = &next_vocab,
-    .common = true, .growth = 0.027, .add_layer = add_layer,
+    .vocab = &next_vocab, .common = true, .growth = 0.027, .add_layer = add_layer,
     .list_keys = next_keys,
 };
 
 const synth_family synth_qwen35moe = {
     .arch = "qwen35moe", .shapes = qwen35_shapes, .n_shape = ARRAY_LEN(qwen35_shapes),
-    .vocab = &qwen35_vocab,
-    .common = true, .growth = 0.03,
+    .vocab = &qwen35_vocab, .common = true, .growth = 0.03,
     .add_layer = add_layer, .list_keys = qwen35_keys,
 };

@@ -230,8 +230,7 @@ FLOAT_TYPES(DEFINE_FLOATS)
 const kernel_set *kernels_contract(void)
 {
     static const kernel_set set = {
-        .isa = "scalar",
-        .of = { BLOCK_TYPES(BLOCK_ROW) FLOAT_TYPES(FLOAT_ROW) },
+        .isa = "scalar", .of = { BLOCK_TYPES(BLOCK_ROW) FLOAT_TYPES(FLOAT_ROW) },
     };
     return &set;
 }

@@ -118,11 +118,8 @@ static token token_at(const delta_args *a, int t, int c)
 {
     const size_t i = (size_t)t;
     token x = {
-        .q = a->q + i * a->qk_stride,
-        .k = a->k + i * a->qk_stride,
-        .v = a->v + i * a->v_stride + c,
-        .out = a->out + i * a->out_stride + c,
-        .beta = a->beta[i * a->bg_stride],
+        .q = a->q + i * a->qk_stride, .k = a->k + i * a->qk_stride, .v = a->v + i * a->v_stride + c,
+        .out = a->out + i * a->out_stride + c, .beta = a->beta[i * a->bg_stride],
         .decay = exp((double)a->g[i * a->bg_stride]),
     };
     x.high = (float)x.decay;

@@ -100,8 +100,7 @@ int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args 
     const expert_bank *bank = e->m->layers[layer].experts;
     const int n = in->n, n_slot = n * hp->n_expert_used;
     split_layer l = {
-        .bytes = (double)expert_slabs_bytes(bank),
-        .macs = 3.0 * hp->n_embd * hp->n_ff_expert,
+        .bytes = (double)expert_slabs_bytes(bank), .macs = 3.0 * hp->n_embd * hp->n_ff_expert,
         .most_slots = (int64_t)EXPERT_SERVER_TOKENS * hp->n_expert_used,
     };
     const float *cold;

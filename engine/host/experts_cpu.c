@@ -498,8 +498,7 @@ static void read_on(experts_cpu *c, int next, int group)
     const expert_job *now = &c->now;
     const int n_expert = now->bank->n_expert;
     if (next < now->n_item) {
-        expert_store_ahead(c->store, now->layer, c->ids + next,
-                           min_int(group, now->n_item - next));
+        expert_store_ahead(c->store, now->layer, c->ids + next, min_int(group, now->n_item - next));
         return;
     }
     const int layer = expert_store_after(c->store, now->layer);

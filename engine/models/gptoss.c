@@ -112,7 +112,6 @@ static int gptoss_bind(binder *b)
 
 /* Attention with sinks, rotation of all dimensions with YaRN, and no shared expert. */
 const model_family gptoss_family = {
-    .name = "gpt-oss", .bind = gptoss_bind, .act = ACT_SWIGLU_CLAMPED,
-    .cache_experts = true,
+    .name = "gpt-oss", .bind = gptoss_bind, .act = ACT_SWIGLU_CLAMPED, .cache_experts = true,
     .sampling = { .temperature = 1.0, .top_k = 0, .top_p = 1.0 },
 };

@@ -19,12 +19,9 @@ rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
 {
     const rope_spec s = {
         .dim = hparams_attn(hp, windowed).rope_dim,
-        .base = windowed ? hp->rope_base_window : hp->rope_base,
-        .factor = hp->rope_factor,
-        .scaling = hp->rope_scaling,
-        .ctx_orig = hp->rope_ctx_orig,
-        .attn_factor = hp->rope_attn_factor,
-        .rounded = rounded,
+        .base = windowed ? hp->rope_base_window : hp->rope_base, .factor = hp->rope_factor,
+        .scaling = hp->rope_scaling, .ctx_orig = hp->rope_ctx_orig,
+        .attn_factor = hp->rope_attn_factor, .rounded = rounded,
     };
     return s;
 }

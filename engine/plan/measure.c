@@ -141,8 +141,7 @@ static int make_experts(measurement *b, err_ctx *err)
     b->ids = mem_array(slots, sizeof *b->ids);
     if (!b->storage || !b->rows || !b->y || !b->ids)
         return err_set(err, ERR_NOMEM, "measuring: %zu values", slots * (size_t)real->n_embd);
-    acts_init(&b->x, (uint8_t *)(((uintptr_t)b->storage + 63) / 64 * 64), b->n_token,
-              real->n_embd);
+    acts_init(&b->x, (uint8_t *)(((uintptr_t)b->storage + 63) / 64 * 64), b->n_token, real->n_embd);
     for (size_t i = 0; i < n_token * (size_t)real->n_embd; i++)
         b->rows[i] = (float)(i % 17) - 8.0f;
     if ((rc = worklist_create(&b->work, b->bank.n_expert, (int)slots, err)) < 0) return rc;

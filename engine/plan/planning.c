@@ -143,8 +143,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         /* of a prompt only the last token needs the output matrix */
         .dense_macs = (double)(others > head ? others - head : 0),
         .expert_macs = (double)expert_elems, .float_experts = floats,
-        .file_bytes = sum.dense + sum.experts,
-        .least_cache = expert_store_least(&m->experts),
+        .file_bytes = sum.dense + sum.experts, .least_cache = expert_store_least(&m->experts),
     };
     return 0;
 }

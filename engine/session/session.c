@@ -222,8 +222,7 @@ static int make_forward(session *s, err_ctx *err)
         parts.gpu = (gpu_parts){
             .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope,
             .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
-            .store = e->store, .cache = e->cache, .p = e->p,
-            .skip_missing = skips_missing(s),
+            .store = e->store, .cache = e->cache, .p = e->p, .skip_missing = skips_missing(s),
             /* whatever is decided anew, and wherever experts are, results stay */
             .contract = e->post.frozen,
         };

@@ -4,8 +4,7 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
 
-session_bytes session_bytes_of(const model *m, const state_options *so, int n_sharing,
-                               int n_thread)
+session_bytes session_bytes_of(const model *m, const state_options *so, int n_sharing, int n_thread)
 {
     const uint64_t n = 1 + (uint64_t)n_sharing;
     return (session_bytes){
@@ -13,8 +12,7 @@ session_bytes session_bytes_of(const model *m, const state_options *so, int n_sh
         .snapshots = size_times(state_snapshot_bytes(m, so), n),
         .ids = n * (uint64_t)so->ctx * sizeof(int32_t),
         .recordings = n * gpu_steps_recordings_bytes(m),
-        .logits = (uint64_t)m->hp.n_vocab * sizeof(float),
-        .recurrent_copy = recurrent_bytes(m),
+        .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .recurrent_copy = recurrent_bytes(m),
         .host_work = host_steps_bytes(m, n_thread, so->slack),
     };
 }

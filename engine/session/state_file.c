@@ -520,8 +520,7 @@ int state_load(state *s, const char *path, const state_tag *tag, int32_t *ids, i
     n = load_u64(h + AT_EXTRA_BYTES);    /* less than the file, which is there */
     copy = mem_alloc((size_t)n + 1);     /* terminated, for text */
     if (!copy) {
-        rc = err_set(err, ERR_NOMEM, "no memory for %llu extra bytes",
-                     (unsigned long long)n);
+        rc = err_set(err, ERR_NOMEM, "no memory for %llu extra bytes", (unsigned long long)n);
         goto done;
     }
     copy[n] = '\0';

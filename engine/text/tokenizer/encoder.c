@@ -155,8 +155,7 @@ static int encode_batch(encoder *e, id_list *out, const uint8_t *p, const uint8_
 }
 
 /* In vocabularies of characters U+2581 is the space, in text as well. */
-static int append_plain(byte_buf *out, const uint8_t *p, size_t n, bool space_before,
-                        err_ctx *err)
+static int append_plain(byte_buf *out, const uint8_t *p, size_t n, bool space_before, err_ctx *err)
 {
     int rc;
     if (space_before && (rc = byte_buf_append(out, (const uint8_t *)" ", 1, err)) < 0) return rc;
