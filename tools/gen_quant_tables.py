@@ -44,11 +44,10 @@ def table(name, file, rows, cols, allowed):
     words = [int.from_bytes(data[i:i + cols], "little") for i in range(0, len(data), cols)]
     if len(set(words)) != rows:
         sys.exit(f"{GRIDS / file}: a row occurs twice")
-    per_line = 4 if cols == 8 else 6
+    per_line = 5 if cols == 8 else 8     # as many as 100 columns hold
     lines = [f"\nconst uint{8 * cols}_t {name}[{rows}] = {{"]
     for i in range(0, rows, per_line):
-        cells = (f"0x{w:0{2 * cols}x}u," for w in words[i:i + per_line])
-        lines.append("    " + " ".join(cells))
+        lines.append("    " + "".join(f"0x{w:0{2 * cols}x}," for w in words[i:i + per_line]))
     lines.append("};")
     return "\n".join(lines) + "\n"
 
