@@ -1,6 +1,7 @@
-/* engine.c - a model made ready: prepared weights, rotation tables, threads, and where things are.
+/* engine.c - prepares a model: weights, rotation tables, threads, tiers and caches of experts.
  *
- * All of it is shared by sessions, and allocated here, at creation or when it is placed. */
+ * Sessions share all of it. engine_open and engine_place allocate everything. One thread at a
+ * time. */
 #include "engine/engine_internal.h"
 
 #include <assert.h>
@@ -18,7 +19,7 @@
 static int check_widths(const model_hparams *hp, err_ctx *err)
 {
     const int64_t most = 1 << 26;
-    const struct { const char *what; int64_t width; } list[] = {
+    const struct { const char *name; int64_t width; } list[] = {
         { "attention heads", 2 * (int64_t)hp->n_head * hp->head_dim },
         { "attention heads of windowed layers",
           2 * (int64_t)hp->windowed.n_head * hp->windowed.head_dim },
@@ -29,12 +30,12 @@ static int check_widths(const model_hparams *hp, err_ctx *err)
     for (size_t i = 0; i < ARRAY_LEN(list); i++)
         if (list[i].width > most)
             return err_set(err, ERR_UNSUPPORTED, "%s: a width of %" PRId64 " is above %" PRId64,
-                           list[i].what, list[i].width, most);
+                           list[i].name, list[i].width, most);
     return 0;
 }
 
-/* Code linked with -ffast-math, in any library, may have told the processor to take subnormal
- * numbers for zero. Results would depend on it. */
+/* A library built with -ffast-math may have set the processor to flush subnormal numbers to zero.
+ * Results would depend on it. */
 static int check_arithmetic(err_ctx *err)
 {
     volatile float smallest = 0x1p-126f;
@@ -58,31 +59,31 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         return rc;
     if (p->gemm) gpu_gemm_set(e->device, p->gemm);
     static const int no_experts[PLAN_MAX_LAYERS];
-    const weights_choice what = {
+    const weights_choice choice = {
         .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
         .head = !e->p || (!e->p->head_in_ram && e->p->cpu_layers == 0),
         .hot = !e->p ? NULL : e->p->cache ? no_experts : e->p->hot,
         .embed_in_ram = e->p && e->p->embed_in_ram,
     };
-    return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &what, e->team, p->watch,
+    return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &choice, e->team, p->watch,
                               p->watch_ctx, err);
 }
 
-/* Guesses take a little of the cache's memory, if the cache is large. A layer with some experts in
- * VRAM needs only some of those its router picks, so it is left out. */
+/* Predictions take at most 1/32 of the cache's memory. A layer with experts in VRAM reads only some
+ * of those its router picks, so it is left out. */
 static void make_ahead(engine *e, const bool *layers, store_options *so)
 {
     const model_hparams *hp = &e->m->hp;
-    bool alike[PLAN_MAX_LAYERS];
-    for (int l = 0; l < hp->n_layer; l++) alike[l] = layers[l] && e->p->hot[l] == 0;
-    const uint64_t bytes = router_ahead_bytes(hp, alike);
+    bool all_cold[PLAN_MAX_LAYERS];
+    for (int l = 0; l < hp->n_layer; l++) all_cold[l] = layers[l] && e->p->hot[l] == 0;
+    const uint64_t bytes = router_ahead_bytes(hp, all_cold);
     const uint64_t least = expert_store_least(&e->m->experts);
     if (bytes > so->cache_bytes / 32 || so->cache_bytes - bytes < least) return;
-    if (router_ahead_create(&e->ahead, &e->ops_table, e->w, hp, alike, NULL) < 0) return;
+    if (router_ahead_create(&e->ahead, &e->ops_table, e->w, hp, all_cold, NULL) < 0) return;
     so->cache_bytes -= bytes;
 }
 
-/* For experts that are not in VRAM and that the mapping does not serve. */
+/* The store of experts that are neither in VRAM nor read from the mapping. */
 static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 {
     const model_hparams *hp = &e->m->hp;
@@ -100,25 +101,25 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         .cache_bytes = e->p->ram_experts, .policy = p->cache, .device = e->device,
         .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
-    err_ctx why = { 0 };
+    err_ctx failure = { 0 };
     if (disk) make_ahead(e, layers, &so);
-    const int rc = expert_store_create(&e->store, &e->m->experts, e->team, &so, &why);
+    const int rc = expert_store_create(&e->store, &e->m->experts, e->team, &so, &failure);
     if (rc != ERR_NOMEM || disk) {
-        if (rc < 0 && err) *err = why;
+        if (rc < 0 && err) *err = failure;
         return rc;
     }
     so.kind = STORE_MAPPED;              /* the system's own copy of the file, and no post-fetch */
-    log_line("%s: using the mapped file instead, which is slower", why.msg);
+    log_line("%s: using the mapped file instead, which is slower", failure.msg);
     return expert_store_create(&e->store, &e->m->experts, e->team, &so, err);
 }
 
-/* For experts in VRAM that make room for others. */
-static int make_places(engine *e, const engine_placement *p, err_ctx *err)
+/* The cache of experts in VRAM. */
+static int make_vram_cache(engine *e, const engine_placement *p, err_ctx *err)
 {
     const vram_cache_options o = {
         .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_frame = e->p->hot,
         .team = e->team, .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
-        .profile = e->seen, .watch = p->watch, .watch_ctx = p->watch_ctx,
+        .profile = e->usage, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_cache_create(&e->cache, e->device, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;
@@ -171,7 +172,7 @@ int engine_place(engine *e, const engine_placement *p, err_ctx *err)
     assert(!e->p && !e->on_gpu);
     if ((rc = keep_plan(e, p, err)) < 0 || (p->gpu && (rc = move_to_gpu(e, p, err)) < 0) ||
         (e->p && (rc = make_store(e, p, err)) < 0) ||
-        (e->p && e->p->cache && (rc = make_places(e, p, err)) < 0))
+        (e->p && e->p->cache && (rc = make_vram_cache(e, p, err)) < 0))
         unplace(e);
     return rc;
 }
@@ -194,7 +195,7 @@ int engine_open(engine **out, const model *m, const engine_options *o, err_ctx *
         engine_close(e);
         return rc;
     }
-    (void)usage_profile_create(&e->seen, m->experts.n_layer, m->experts.n_expert, NULL);
+    (void)usage_profile_create(&e->usage, m->experts.n_layer, m->experts.n_expert, NULL);
     e->ops_table = (ops){ e->team, o->exact ? kernels_exact() : best, loops_for(best->isa) };
     *out = e;
     return 0;
@@ -207,7 +208,7 @@ void engine_close(engine *e)
     if (e->w) repack_head_free(&e->w->head);
     pool_free(e->team);
     rope_tables_release(&e->rope);
-    usage_profile_free(e->seen);
+    usage_profile_free(e->usage);
     weights_free(e->w);
     mem_free(e);
 }
@@ -238,7 +239,7 @@ int engine_throttle_begin(engine *e, double share, gpu_throttled *out, err_ctx *
 {
     *out = (gpu_throttled){ 0 };
     if (!e->device)
-        return err_set(err, ERR_UNSUPPORTED, "a smaller card is a GPU: --device cuda");
+        return err_set(err, ERR_UNSUPPORTED, "throttling needs a GPU: --device cuda");
     return gpu_throttle_begin(e->device, share, out, err);
 }
 
@@ -271,16 +272,16 @@ static bool in_vram(const engine *e, int l, int x)
 static expert_tier tier_of(const engine *e, int l, int x)
 {
     const bool drive = e->store && expert_store_kind(e->store) == STORE_CACHED;
-    expert_slabs at;
+    expert_slabs slabs;
     if (e->m->experts.of[l].n_expert == 0) return EXPERT_NONE;
     if (in_vram(e, l, x)) return EXPERT_IN_VRAM;
-    return drive && !expert_store_find(e->store, l, x, &at) ? EXPERT_ON_DRIVE : EXPERT_IN_RAM;
+    return drive && !expert_store_find(e->store, l, x, &slabs) ? EXPERT_ON_DRIVE : EXPERT_IN_RAM;
 }
 
-void engine_expert_tiers(const engine *e, uint8_t *where)
+void engine_expert_tiers(const engine *e, uint8_t *tiers)
 {
     for (int l = 0; l < e->m->experts.n_layer; l++)
-        for (int x = 0; x < e->m->experts.n_expert; x++) *where++ = (uint8_t)tier_of(e, l, x);
+        for (int x = 0; x < e->m->experts.n_expert; x++) *tiers++ = (uint8_t)tier_of(e, l, x);
 }
 
 bool engine_caches(const engine *e) { return e->cache != NULL; }
@@ -302,29 +303,29 @@ void engine_pin(engine *e, const int *experts, int n)
     if (e->cache) vram_cache_pin(e->cache, experts, n);
 }
 
-const usage_profile *engine_profile(const engine *e) { return e->seen; }
+const usage_profile *engine_profile(const engine *e) { return e->usage; }
 
-typedef struct type_marks {
-    bool used[QT_COUNT];
-} type_marks;
+typedef struct type_set {
+    bool has[QT_COUNT];
+} type_set;
 
-static void mark_type(void *ctx, const tensor *t, model_use use, int layer)
+static void add_type(void *ctx, const tensor *t, model_use use, int layer)
 {
-    type_marks *marks = ctx;
+    type_set *used = ctx;
     (void)layer;
     if (use != USE_EMBED && use != USE_NORM && use != USE_EXPERT_SMALL && t->rows > 1)
-        marks->used[t->type] = true;
+        used->has[t->type] = true;
 }
 
 int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 {
-    type_marks marks = { 0 };
+    type_set used = { 0 };
     int n = 0;
     if (head_on_gpu(e)) return 0;        /* all on the GPU, which has kernels for every type */
-    model_visit(e->m, mark_type, &marks);
-    marks.used[e->w->head.type] = true;          /* may be the embedding's */
+    model_visit(e->m, add_type, &used);
+    used.has[e->w->head.type] = true;            /* may be the embedding's */
     for (int type = 0; type < QT_COUNT; type++)
-        if (marks.used[type] && kernel_is_reference(e->ops_table.kernels, (quant_type)type))
+        if (used.has[type] && kernel_is_reference(e->ops_table.kernels, (quant_type)type))
             types[n++] = (quant_type)type;
     return n;
 }

@@ -21,9 +21,9 @@ struct engine {
     plan *p;
     postfetch_options post;
     expert_store *store;
-    vram_cache *cache;                   /* of experts that make room for others; or NULL */
-    usage_profile *seen;                 /* what tokens chose; NULL without memory for it */
-    router_ahead *ahead;                 /* where experts come from a drive; or NULL */
+    vram_cache *cache;                   /* NULL: the experts in VRAM never change */
+    usage_profile *usage;                /* what tokens chose; NULL without memory for it */
+    router_ahead *ahead;                 /* if experts are read from a drive; or NULL */
 };
 
 /* ---- session.c, for prefix_cache.c ---- */
@@ -32,7 +32,8 @@ state *session_state(session *s);
 pool *session_team(const session *s);
 /* As for files, but states of other arithmetic (GPU, exact) have other tags. */
 state_tag session_tag(const session *s);
-int session_check_state(const session *s, err_ctx *err);         /* is it that of its position? */
+/* ERR_IO if an earlier failure lost the state. */
+int session_check_state(const session *s, err_ctx *err);
 /* The state was replaced by that of these tokens. */
 void session_replaced(session *s, const int32_t *ids, int n);
 

@@ -1,5 +1,4 @@
-/* engine_stats.h - what benches and planners ask an engine, and programs that only answer do
- * not. */
+/* engine_stats.h - measurements and counts of an engine, for benches, planners and status views. */
 #ifndef ENGINE_ENGINE_STATS_H
 #define ENGINE_ENGINE_STATS_H
 
@@ -16,45 +15,44 @@ int engine_measure(struct speeds *out, engine *e, struct gpu *g, uint64_t ram_by
                    double seconds, keep_going_fn *watch, void *ctx, err_ctx *err);
 
 /* Where the time goes when the GPU takes in n tokens, a chunk at most: a span for each kernel, in
- * order, at most cap, and in *bandwidth what a kernel that only reads can read in a second. The
- * session has to be rewound afterwards. Returns the number of spans, or < 0. */
+ * order, at most cap. *bandwidth: bytes/s of a kernel that only reads. The caller rewinds the
+ * session afterwards. Returns the number of spans, or < 0. */
 struct gpu_span;
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
                     double *bandwidth, err_ctx *err);
 
-/* A smaller card on this one, from gpu_limit_sms on: cuda/gpu.h has what these do. Fails without
- * a GPU. */
+/* Throttles the GPU's bandwidth, after gpu_limit_sms: cuda/gpu.h. Fails without a GPU. */
 struct gpu_throttled;
 int engine_throttle_begin(engine *e, double share, struct gpu_throttled *out, err_ctx *err);
 int engine_throttle_end(engine *e, err_ctx *err);
 
-/* What the tiers did since session_reset_counts: for benches. */
+/* Counts since session_reset_counts. */
 struct expert_server_stats;
 struct store_stats;
 void session_counts(const session *s, struct expert_server_stats *host, struct store_stats *store);
 void session_reset_counts(session *s);
-/* What changed places in VRAM since the last reset; all 0 where nothing does. */
+/* Exchanges of experts in VRAM; all 0 without a cache. */
 frame_table_stats session_vram_moves(const session *s);
-/* What prompts had shared out between bus and cores since then. */
+/* Experts that prompts split between bus and CPU. */
 struct prompt_split_stats;
 void session_split(const session *s, struct prompt_split_stats *out);
 
-/* Where every expert is now: where [n_layer, n_expert] of the model. Only looks; also while a
- * session of the engine is between two layers of a prompt. */
+/* The tier of every expert: tiers [n_layer, n_expert] of the model, an expert_tier each. May be
+ * called while a session of the engine is between two layers of a prompt. */
 typedef enum expert_tier {
     EXPERT_ON_DRIVE, EXPERT_IN_RAM, EXPERT_IN_VRAM,
     EXPERT_NONE                          /* the layer has no experts */
 } expert_tier;
-void engine_expert_tiers(const engine *e, uint8_t *where);
+void engine_expert_tiers(const engine *e, uint8_t *tiers);
 
-/* All of it together, since then. How much is counted is said between tokens, and resets. */
+/* Sets the level of counting, between tokens, and resets the counts. */
 void session_count(session *s, perf_level level);
 perf_counts session_perf(const session *s);
-/* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns how many; 0 if nobody
- * counts. */
+/* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns their number; 0 at other
+ * levels. */
 int session_perf_layers(const session *s, perf_layer *layers, int cap);
 
-/* While paused no expert is post-fetched: for benches, to see what it is worth. */
+/* While paused no expert is post-fetched: a bench measures the gain by it. */
 void session_pause_postfetch(session *s, bool paused);
 
 #endif

@@ -2,25 +2,25 @@
  *
  * walk() is the only loop over layers. The implementations (layer_steps.h) define what a step
  * does; this file only decides which of them does it, and in which order. The sum over experts
- * adds one vector per chosen expert, in the router's order, wherever the vectors come from, so
- * where an expert is cannot change the result. */
+ * adds one vector per chosen expert, in the router's order, whichever processor computed them, so
+ * the tier of an expert cannot change the result. */
 #include "engine/forward_tiered.h"
 
 struct forward {
     const model *m;
     const ops *o;
     gpu *g;
-    int n_gpu;                           /* layers whose dense part is on the GPU: the first ones */
+    int n_gpu;                           /* the first layers: their dense part is on the GPU */
     bool head_on_gpu;
-    host_steps *host;                    /* NULL: the GPU does it all */
-    gpu_steps *gpu;                      /* NULL: there is none */
+    host_steps *host;                    /* NULL: the GPU computes everything */
+    gpu_steps *gpu;                      /* NULL: no GPU */
     expert_server *server;               /* NULL: all experts of the GPU's layers are in VRAM */
-    const layer_steps *last;             /* these give the logits of the last batch */
+    const layer_steps *last;             /* the steps that ended the last batch: give its logits */
 };
 
 struct forward_recordings {
     state *st;
-    gpu_session_recordings *on_gpu;      /* NULL: there is none */
+    gpu_session_recordings *on_gpu;      /* NULL: no GPU */
 };
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ static int run_experts(const layer_steps *s, expert_strategy strategy, int l, er
     return 0;
 }
 
-/* The GPU's part is done: the host goes on with its vectors. */
+/* The GPU's layers are done: the host continues with their vectors. */
 static int go_to_host(forward *f, const layer_steps *from, const batch *b, err_ctx *err)
 {
     const layer_steps *host = host_steps_table(f->host);
@@ -166,7 +166,7 @@ bool forward_source(forward *f, sampler_source *out)
 
 /* ---- profiles -------------------------------------------------------------------------------- */
 
-/* The first play warms up. */
+/* The first replay warms up. */
 static int profile_token(forward *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
 {
     int rc = 0;

@@ -1,15 +1,13 @@
 /* forward_tiered.h - THE LOOP: a batch of tokens through all layers. Start reading here.
  *
- *   for each layer:  mix      attention or DeltaNet, residual               where its dense part is
- *                    route    norm, router logits, top-k, weights           the same
- *                    experts  in VRAM, asked of the host, computed by the host, passing through
- *                             VRAM, or some of them each: one switch, by the layer and the length
- *                             of the batch
+ *   for each layer:  mix      attention or DeltaNet, residual
+ *                    route    norm, router logits, top-k, weights
+ *                    experts  one expert_strategy, by the layer and the length of the batch
  *                    join     sum in selection order, residual
  *
  * The first layers may have their dense part on the GPU, the others have it on the CPU; all or none
- * is the usual case. A single token on the GPU is recorded once, by this loop, and then played,
- * while this loop walks through the host's half of it. */
+ * is the usual case. A single token on the GPU is recorded once, by this loop, and then replayed,
+ * while this loop runs the host's half of it. One thread at a time. */
 #ifndef ENGINE_FORWARD_TIERED_H
 #define ENGINE_FORWARD_TIERED_H
 
@@ -19,7 +17,7 @@
 
 typedef struct forward forward;
 
-/* What computes, and where; all of it borrowed. */
+/* What the loop computes with; all of it borrowed. */
 typedef struct forward_parts {
     host_parts host;
     gpu_parts gpu;                       /* g NULL: no GPU; its host field is filled in here */
@@ -30,17 +28,17 @@ typedef struct forward_parts {
 int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
-/* What belongs to one of the sessions that are computed here in turn; st is borrowed. */
+/* One session's state, borrowed, and its recordings. */
 typedef struct forward_recordings forward_recordings;
 int forward_recordings_create(forward_recordings **out, const forward *f, state *st, err_ctx *err);
 void forward_recordings_free(forward_recordings *s); /* before f; NULL is fine */
-/* All that follows is of this session; first of all, and between batches. */
+/* Switches to this session: before the first batch, and between batches. */
 void forward_select(forward *f, const forward_recordings *s);
 
 /* Takes in b->n tokens at position b->pos. Keys and values are written; the caller advances the
- * position. Asks the watcher after each layer whose end the host has seen, and returns ERR_STOPPED
- * if the watcher says stop. After that, and after a failure, some layers have seen the tokens and
- * some have not: the caller puts the recurrent state back. */
+ * position. Calls the watcher after each layer that the host knows to be complete, and returns
+ * ERR_STOPPED if the watcher returns false. After that, and after a failure, only some layers have
+ * taken in the tokens: the caller restores the recurrent state. */
 int forward_eval(forward *f, batch *b, err_ctx *err);
 
 /* Logits [n_row, n_vocab] of the last n_row tokens of the batch just taken in. */
@@ -50,13 +48,12 @@ int forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
  * scratch. */
 int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err);
 
-/* Takes in one token, without waiting for it where forward_source has its logits. Before the next
- * batch, reading these logits or forward_wait() must have seen it end. */
+/* Takes in one token, without waiting for it where forward_source has its logits. The caller reads
+ * these logits or calls forward_wait() before the next batch. */
 int forward_take(forward *f, int32_t id, int pos, err_ctx *err);
 int forward_wait(forward *f, err_ctx *err);
 
-/* If the logits of the token just taken in are on the GPU: a source that reads them there, and
- * true. */
+/* True, and a source that reads the logits of the token just taken in, if these are in VRAM. */
 bool forward_source(forward *f, sampler_source *out);
 
 /* Where the time goes on the GPU when n tokens are taken in. Every kernel is watched; the caller
@@ -64,14 +61,14 @@ bool forward_source(forward *f, sampler_source *out);
 int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
                     err_ctx *err);
 
-/* The host's side of experts beside a GPU, for benches; NULL if there is none. */
+/* NULL if no layer of the GPU has cold experts. */
 expert_server *forward_expert_server(forward *f);
 
-/* How long single tokens were waited for after their last layer; 0 without a GPU. */
+/* Seconds that the host waited for single tokens after their last layer; 0 without a GPU. */
 double forward_waited(const forward *f);
 void forward_reset_waited(forward *f);
 
-/* What prompts had shared out between bus and cores; all 0 without a GPU. */
+/* Counts of experts that prompts split between bus and CPU; all 0 without a GPU. */
 prompt_split_stats forward_split(const forward *f);
 void forward_reset_split(forward *f);
 

@@ -1,8 +1,8 @@
-/* layer_steps.h - what the loop asks of whoever computes a layer.
+/* layer_steps.h - the table of steps that computes a layer.
  *
- * There are two implementations: engine/host/host_steps.h computes on the CPU, at once;
- * engine/gpu/gpu_steps.h writes operations into the GPU's stream, or into a recording, and has a
- * second face, the host's half of a recorded token. forward_tiered.c alone decides the order of the
+ * There are two implementations. engine/host/host_steps.h computes on the CPU, at once.
+ * engine/gpu/gpu_steps.h enqueues operations on the GPU's stream or into a recording; a second
+ * table has the host's half of a recorded token. forward_tiered.c alone decides the order of the
  * calls: begin or resume, then for each layer mix, route, one of the experts' steps and join; end
  * after the last layer of this implementation, then copy_to_host or logits. */
 #ifndef ENGINE_LAYER_STEPS_H
@@ -12,14 +12,14 @@
 
 /* How a layer's chosen experts are computed, for one batch. */
 typedef enum expert_strategy {
-    EXPERTS_LOCAL,                       /* all where the dense part is computed */
-    EXPERTS_ASKED,                       /* few tokens on the GPU: the host is asked for those that
-                                          * are not in VRAM, while the GPU computes the others */
-    EXPERTS_BY_HOST,                     /* a short prompt on the GPU: the same, with all the
-                                          * host's vectors of a layer at once */
-    EXPERTS_SPLIT,                       /* one of some length: those that many tokens chose pass
-                                          * through VRAM, while the host computes the others */
-    EXPERTS_STREAMED                     /* a long one: all by the GPU, passing through VRAM */
+    EXPERTS_LOCAL,                       /* all by the processor that has the dense part */
+    EXPERTS_ASKED,                       /* few tokens on the GPU, which asks the host for the cold
+                                          * experts and computes the hot ones meanwhile */
+    EXPERTS_BY_HOST,                     /* a short prompt on the GPU: the host computes the cold
+                                          * experts and sends all vectors of a layer at once */
+    EXPERTS_SPLIT,                       /* a longer prompt: cold experts with many slots pass
+                                          * through VRAM, the host computes the others */
+    EXPERTS_STREAMED                     /* a long prompt: all cold experts pass through VRAM */
 } expert_strategy;
 
 typedef struct layer_steps {
@@ -27,7 +27,7 @@ typedef struct layer_steps {
 
     /* Tokens to vectors: the embedding's rows, and the rotation of their positions. */
     int (*begin)(void *self, const batch *b, err_ctx *err);
-    /* Instead: goes on with the vectors [n, n_embd] that another implementation handed over. */
+    /* Instead of begin: continues with the vectors [n, n_embd] of another implementation. */
     int (*resume)(void *self, const batch *b, const float *x, err_ctx *err);
 
     void (*mix)(void *self, int layer);          /* attention or DeltaNet, residual */

@@ -1,4 +1,4 @@
-/* perf_counts.c - bounds for what nobody saw directly. */
+/* perf_counts.c - bounds for an overlap that no clock measures directly. */
 #include "engine/perf_counts.h"
 
 #include <math.h>

@@ -115,7 +115,7 @@ static void check_slots(const perf_counts *c, const model *m, const place *p)
               (int)c->calls, (int)c->quiet);
     CHECK_MSG(p->gpu || c->hot == 0, "%s: hot without a GPU", p->name);
     CHECK_MSG(!p->gpu || p->planned || c->cold == 0, "%s: cold, with all in VRAM", p->name);
-    CHECK_MSG(!p->changing || c->place_hits + c->place_misses > 0, "%s: no choices", p->name);
+    CHECK_MSG(!p->changing || c->frame_hits + c->frame_misses > 0, "%s: no choices", p->name);
     CHECK_MSG(!p->changing || (c->uploads > 0) == (c->upload_bytes > 0), "%s: %d uploads, %d bytes",
               p->name, (int)c->uploads, (int)c->upload_bytes);
 }

@@ -17,7 +17,7 @@ static const perf_counts counts = {
     .cpu_bytes = 1002, .fetch_bytes = 1003, .upload_bytes = 1004, .drive_bytes = 2000000000,
     .ask_s = 0.5, .cold_s = 0.25, .late_s = 0.125, .fetch_s = 2, .overlap_least_s = 3,
     .overlap_most_s = 4, .join_s = 5, .late = 11, .not_locked = 12, .failed_uploads = 13,
-    .refused = 14, .place_hits = 15, .place_misses = 16, .uploads = 1200, .swaps = 34,
+    .refused = 14, .frame_hits = 15, .frame_misses = 16, .uploads = 1200, .swaps = 34,
     .evictions = 198, .ram_hits = 900, .ram_misses = 100, .ram_wait_s = 0.75,
 };
 static const perf_layer layers[2] = { { 100, 61, 400, 0, 0.0 }, { 100, 61, 344, 56, 0.25 } };

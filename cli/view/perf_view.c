@@ -84,8 +84,8 @@ static json_t *fallbacks_json(const perf_counts *c)
 
 static json_t *vram_cache_json(const perf_counts *c)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "hits", whole(c->place_hits),
-                     "misses", whole(c->place_misses), "uploads", whole(c->uploads),
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "hits", whole(c->frame_hits),
+                     "misses", whole(c->frame_misses), "uploads", whole(c->uploads),
                      "swaps", whole(c->swaps), "evictions", whole(c->evictions));
 }
 

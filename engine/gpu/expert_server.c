@@ -1,7 +1,7 @@
-/* expert_server.c - replies to the device's questions about experts that are not in VRAM.
+/* expert_server.c - replies to the device's questions about cold experts.
  *
- * The device decides which expert is computed where, from tables that expert_server_create.c makes;
- * the host does what the question says. Everything a question touches is allocated at creation.
+ * The device decides which processor computes an expert, from tables that expert_server_create.c
+ * makes; the host computes what the question lists. A question allocates nothing.
  * postfetch_levels.c decides how much is fetched: that changes tables, never a result. */
 #include "engine/gpu/expert_server_internal.h"
 
@@ -26,9 +26,9 @@ static uint64_t cold_experts(const expert_server *c)
 }
 
 /* After each single token, which took s seconds. */
-static void try_out(expert_server *c, double s)
+static void report_token(expert_server *c, double s)
 {
-    const int n_cold = (int)(cold_experts(c) - c->cold_from);
+    const int n_cold = (int)(cold_experts(c) - c->cold_before);
     if (postfetch_levels_token(&c->levels, s, n_cold)) expert_server_send_levels(c);
 }
 
@@ -40,11 +40,11 @@ void expert_server_pause_fetching(expert_server *c, bool paused)
 
 /* ---- what was fetched ------------------------------------------------------------------------ */
 
-/* The clock of layers; stands still if nobody counts. */
+/* The clock of layers; 0 if they are not counted. */
 static uint64_t now(const expert_server *c) { return c->perf == PERF_OFF ? 0 : clock_ns(); }
 
-/* The device has gone on: whatever the last question had fetched is there, and seen is when the
- * host saw it. */
+/* The device has passed the last question, so its fetches have ended. seen: when the host saw
+ * that. */
 static void settle_fetch(expert_server *c, uint64_t seen)
 {
     last_fetch *f = &c->fetch;
@@ -56,26 +56,26 @@ static void settle_fetch(expert_server *c, uint64_t seen)
     c->s.pull_s += pull;
     c->s.hidden_least_s += least;
     c->s.hidden_most_s += most;
-    if (c->notes) postfetch_log_time(c->notes, f->layer, pull);
+    if (c->fetch_log) postfetch_log_time(c->fetch_log, f->layer, pull);
     f->open = false;
 }
 
 void expert_server_log_fetches(expert_server *c)
 {
-    if (!c->notes) return;
+    if (!c->fetch_log) return;
     settle_fetch(c, now(c));
-    postfetch_log_write(c->notes);
+    postfetch_log_write(c->fetch_log);
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* A number that the device writes after the data that it announces. */
+/* A number that the device writes after the data to which it belongs. */
 static uint32_t word(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
 static uint32_t next_number(const expert_server *c) { return (c->number + 1) & GPU_NUMBERS; }
 
-/* Whether the device has come to the next question, or past it. It cannot pass one that waits for a
- * reply. */
+/* Whether the device has reached the next question, or is past it. It cannot pass a question that
+ * waits for a reply. */
 static bool is_asked(const expert_server *c, uint32_t asked)
 {
     return ((asked / GPU_CODES - c->number - 1) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
@@ -86,21 +86,21 @@ uint32_t *expert_server_wanted(const expert_server *c, int layer)
     return c->wanted ? c->wanted + (expert_server_log(c, layer) - c->log) : NULL;
 }
 
-typedef struct seen_question {
-    bool quiet;                          /* the layer has all that it needs, or is past already */
+typedef struct question {
+    bool quiet;                          /* all experts of the layer hit: no reply is needed */
     bool waited;                         /* it came while the host polled */
-    bool latest;                         /* no later one had come by then */
-} seen_question;
+    bool latest;                         /* the device had not reached a later one */
+} question;
 
-/* Between questions: for a thread that reads ahead. */
+/* keep_going_fn of a thread that reads ahead between questions. */
 static bool nothing_asked(void *ctx)
 {
     const expert_server *c = ctx;
     return !is_asked(c, word(&c->mailbox->asked));
 }
 
-/* While the device mixes: reads the experts that it predicts for this layer into the cores' caches.
- * False: no prediction yet. */
+/* Reads the experts that the device predicts for this layer into the CPU's caches, while the device
+ * computes the mixer. False: no prediction yet. */
 static bool read_predicted(expert_server *c)
 {
     int32_t ids[GPU_MOST_PREDICTED];
@@ -116,7 +116,7 @@ static bool read_predicted(expert_server *c)
 /* Whether the i-th poll of the mailbox is followed by a check that the device is alive. */
 static bool is_check(const expert_server *c, uint32_t i) { return (i & (c->n_poll - 1)) == 0; }
 
-static int await_question(expert_server *c, seen_question *q, err_ctx *err)
+static int await_question(expert_server *c, question *q, err_ctx *err)
 {
     uint32_t asked = word(&c->mailbox->asked);
     bool may_read = c->levels.reads_ahead && c->n == 1;
@@ -139,8 +139,8 @@ static void answer(expert_server *c)
     __atomic_store_n(&c->mailbox->answered, c->number, __ATOMIC_RELEASE);
 }
 
-/* The time it would take to compute one more down matrix: that long a question may wait for a slab
- * that is on its way. */
+/* How long a question may wait for a slab that is on its way: as long as the CPU takes to compute
+ * one down matrix itself. */
 static uint64_t wait_limit_ns(const expert_server *c)
 {
     const uint64_t bytes = expert_slab_bytes(c->m->layers[c->layer].experts, SLAB_DOWN);
@@ -148,27 +148,27 @@ static uint64_t wait_limit_ns(const expert_server *c)
     return (uint64_t)((double)bytes / rate * 1e9);
 }
 
-/* Whether the slab of a slot is in VRAM, or will be soon enough. All slabs of a question share one
- * time limit. */
+/* Whether the slab of a slot arrives in VRAM in time. All slabs of a question share one time
+ * limit. */
 static bool arrives(expert_server *c, int slot)
 {
     const volatile uint32_t *fetched = &c->mailbox->fetched[slot];
     if (word(fetched) == next_number(c)) return true;
     const uint64_t from = clock_ns();
-    uint64_t at = from;
+    uint64_t time = from;
     if (c->wait_until == 0) c->wait_until = from + wait_limit_ns(c);
     for (uint32_t i = 1; word(fetched) != next_number(c); i++) {
-        if (!c->post.block && at > c->wait_until) break;
+        if (!c->post.block && time > c->wait_until) break;
         if (is_check(c, i) && !gpu_alive(c->g)) break;
         pool_relax();
-        at = clock_ns();
+        time = clock_ns();
     }
-    c->waited_s += seconds(at - from);
-    c->s.wait_s += seconds(at - from);
+    c->waited_s += seconds(time - from);
+    c->s.wait_s += seconds(time - from);
     return word(fetched) == next_number(c);
 }
 
-/* Whether the device does the down of this one. Only single tokens have slabs fetched. */
+/* Whether the device computes the down of this item. Only single tokens have slabs fetched. */
 static bool device_takes(void *ctx, const work_item *it)
 {
     expert_server *c = ctx;
@@ -195,7 +195,7 @@ static bool device_takes(void *ctx, const work_item *it)
     return true;
 }
 
-/* How many of n_cold experts the device should fetch something of. */
+/* Of n_cold experts, those of which the device should fetch a slab. */
 static int meant_to_fetch(const expert_server *c, int n_cold)
 {
     return c->nothing_locked ? n_cold : postfetch_levels_meant(&c->levels, n_cold);
@@ -210,7 +210,7 @@ static void count_layer(expert_server *c, int n_hot, int n_cold, bool quiet)
     c->layers[c->layer].cold += (uint64_t)n_cold;
 }
 
-/* Returns how many experts have something fetched. */
+/* Returns the number of experts with a fetched slab. */
 static int count(expert_server *c, const expert_bank *b)
 {
     const uint64_t down = expert_slab_bytes(b, SLAB_DOWN), up = expert_slabs_bytes(b) - down;
@@ -258,7 +258,7 @@ static void count_quiet(expert_server *c, const expert_bank *b, double s)
     count_layer(c, n_hot, 0, true);
 }
 
-/* Of a single token's question. */
+/* Seconds of a single token's question. */
 static void count_times(expert_server *c, double ask_s, double cpu_s)
 {
     c->s.ask_s += ask_s;
@@ -266,8 +266,7 @@ static void count_times(expert_server *c, double ask_s, double cpu_s)
     if (c->perf == PERF_FULL) c->layers[c->layer].cold_s += cpu_s;
 }
 
-/* Appends the items of the work whose expert is at `where` to the n in items; returns how many
- * there are then. */
+/* Appends the work items whose expert is at `where` to the n in items. Returns the new number. */
 static int gather(expert_server *c, int n, gpu_where where)
 {
     for (int i = 0; i < c->work->n_item; i++) {
@@ -302,13 +301,13 @@ static int cold_in(const uint32_t *log, int n)
     return cold;
 }
 
-/* The books get the choices of layers up to `end`, which are in RAM: those before a question are,
- * and all when the last layer has a number. A layer's take some microseconds. */
+/* Reports the choices of layers before `end` to the cache. A layer's choices are in RAM when the
+ * device asks a later question. Some microseconds for each layer. */
 static void count_logged(expert_server *c, int end)
 {
     const int n = c->n_logged * c->m->hp.n_expert_used;
-    for (; c->n_noted < end && n > 0; c->n_noted++) {
-        const int l = c->n_noted;
+    for (; c->n_counted < end && n > 0; c->n_counted++) {
+        const int l = c->n_counted;
         if (!expert_server_has_cold(c, l)) continue;
         const uint32_t *log = expert_server_log(c, l);
         const uint32_t *wanted = c->wanted ? expert_server_wanted(c, l) : log;
@@ -316,7 +315,7 @@ static void count_logged(expert_server *c, int end)
         if (c->perf != PERF_OFF)
             vram_cache_count_call(c->cache, l, cold_in(log, n), c->layer_s[l]);
         c->layer_s[l] = 0;
-        c->cold_noted += cold_in(wanted, n);
+        c->cold_counted += cold_in(wanted, n);
     }
 }
 
@@ -325,13 +324,13 @@ static int exchange_experts(expert_server *c, err_ctx *err)
     const int all = c->n_asking * c->m->hp.n_expert_used;
     count_logged(c, c->n_layer);
     if (c->n_logged == 1)
-        vram_cache_token(c->cache, c->token_s, all - c->cold_noted, all);
+        vram_cache_token(c->cache, c->token_s, all - c->cold_counted, all);
     c->n_logged = 0;
     return vram_cache_exchange(c->cache, err);
 }
 
-/* Copies of experts begin one by one, while nobody waits for the host: setting one up takes it some
- * ten microseconds. */
+/* Submits one copy of an expert, at a time when the device does not wait for the host: a call takes
+ * some ten microseconds. */
 static void submit_copy(expert_server *c)
 {
     if (c->cache && !c->broken) vram_cache_submit(c->cache, 1);
@@ -341,10 +340,10 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
 {
     const expert_bank *bank = c->m->layers[layer].experts;
     const uint64_t from = now(c);
-    seen_question q = { false };
+    question q = { false };
     int rc, n_fetched = 0;
     c->layer = layer;
-    if ((rc = await_question(c, &q, err)) < 0) {         /* nobody waits for a reply */
+    if ((rc = await_question(c, &q, err)) < 0) {         /* the device waits for no reply */
         c->broken = true;
         return rc;
     }
@@ -354,7 +353,7 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
     if (q.waited || q.latest) c->last_empty_poll = seen;
     if (q.quiet) {
         c->number = next_number(c);
-        if (q.latest) submit_copy(c);    /* else somebody may be waiting */
+        if (q.latest) submit_copy(c);    /* else the device may wait at a later question */
         if (c->n == 1) count_quiet(c, bank, seconds(seen - from));
         return 0;
     }
@@ -367,7 +366,7 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
     else if ((rc = compute(c, err)) < 0) c->broken = true;
     if (c->n == 1) n_fetched = count(c, bank);
     const bool ended = __atomic_load_n(&c->mailbox->fetch_ns, __ATOMIC_RELAXED) != 0;
-    if (n_fetched > 0 && c->notes) postfetch_log_note(c->notes, layer, c->mailbox);
+    if (n_fetched > 0 && c->fetch_log) postfetch_log_note(c->fetch_log, layer, c->mailbox);
     answer(c);
     const uint64_t reply = c->last_empty_poll = now(c);
     submit_copy(c);
@@ -384,11 +383,11 @@ int expert_server_serve(expert_server *c, int layer, err_ctx *err)
 int expert_server_prepare(expert_server *c, err_ctx *err)
 {
     int rc = 0;
-    if ((c->cache || c->notes) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
+    if ((c->cache || c->fetch_log) && gpu_alive(c->g)) rc = gpu_wait(c->g, err);
     if (rc < 0) return rc;
     expert_server_log_fetches(c);
     if (c->cache && !c->exchanged) rc = exchange_experts(c, err);
-    else if (c->cache) vram_cache_publish(c->cache);     /* what prompts have changed since */
+    else if (c->cache) vram_cache_publish(c->cache);     /* changes by prompts since then */
     c->exchanged = false;
     c->last_empty_poll = now(c);
     return rc;
@@ -398,18 +397,18 @@ void expert_server_begin(expert_server *c, int n)
 {
     c->n = n;
     c->n_logged = n;
-    c->n_noted = c->cold_noted = 0;
+    c->n_counted = c->cold_counted = 0;
     c->layer = -1;
     c->broken = false;
     pool_stay_awake(c->o->team, true);
-    c->cold_from = cold_experts(c);
+    c->cold_before = cold_experts(c);
     c->token_from = clock_ns();
 }
 
 /* While the device computes the rest of the token. */
 static void exchange_begin(expert_server *c)
 {
-    err_ctx ignored;                     /* a failure shows at the next wait */
+    err_ctx ignored;                     /* the next wait returns the failure */
     if (!c->cache || c->broken) return;
     vram_cache_submit(c->cache, INT_MAX);
     (void)exchange_experts(c, &ignored);
@@ -419,13 +418,13 @@ static void exchange_begin(expert_server *c)
 void expert_server_end(expert_server *c)
 {
     pool_stay_awake(c->o->team, false);
-    /* of a batch that was stopped, not all layers have chosen */
+    /* in a stopped batch not all layers have chosen */
     const bool all = c->layer >= 0 && c->args[c->layer].closes;
     if (c->broken || !all) c->n_logged = 0;
     if (c->n == 1 && !c->broken) {
         c->s.tokens++;
         c->token_s = clock_since(c->token_from);
-        try_out(c, c->token_s);
+        report_token(c, c->token_s);
     }
     exchange_begin(c);
 }
@@ -451,7 +450,7 @@ static void join_tokens(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* The vectors of those slots whose experts are among the first n_item of c->items. */
+/* The vectors of the slots of the first n_item in c->items. */
 static int compute_slots(expert_server *c, int layer, const float *x, int n, int n_item,
                          err_ctx *err)
 {
@@ -470,12 +469,12 @@ int expert_server_prompt(expert_server *c, int layer, float *sums, const float *
     const size_t n_embd = (size_t)c->m->hp.n_embd, k = (size_t)c->m->hp.n_expert_used;
     for (int done = 0; done < n;) {
         const int some = min_int(n - done, EXPERT_SERVER_TOKENS);
-        const size_t at = (size_t)done;
-        worklist_fill(c->work, ids + at * k, some, (int)k);
+        const size_t first = (size_t)done;
+        worklist_fill(c->work, ids + first * k, some, (int)k);
         memcpy(c->items, c->work->items, (size_t)c->work->n_item * sizeof *c->items);
-        const int rc = compute_slots(c, layer, x + at * n_embd, some, c->work->n_item, err);
+        const int rc = compute_slots(c, layer, x + first * n_embd, some, c->work->n_item, err);
         if (rc < 0) return rc;
-        join_job j = { c, sums + at * n_embd, gates + at * k };
+        join_job j = { c, sums + first * n_embd, gates + first * k };
         pool_run(c->o->team, some, pool_grain((int64_t)(k * n_embd)), join_tokens, &j);
         done += some;
     }
@@ -556,8 +555,7 @@ bool expert_server_reads_ahead(const expert_server *c) { return c->levels.reads_
 gpu_with_host expert_server_args(const expert_server *c, int layer)
 {
     gpu_with_host s = c->args[layer];
-    /* no kernel that fetches nothing */
-    if (!expert_server_fetches(c)) s.slabs = NULL;
+    if (!expert_server_fetches(c)) s.slabs = NULL;       /* saves the launch of the fetch kernel */
     if (!c->levels.reads_ahead) s.prediction_state = NULL;
     return s;
 }
@@ -565,8 +563,7 @@ gpu_with_host expert_server_args(const expert_server *c, int layer)
 expert_server_stats expert_server_counts(const expert_server *c)
 {
     expert_server_stats s = c->s;
-    /* whatever is being tried out */
-    s.fetching = c->levels.fetch.level > 0 && !c->levels.paused;
+    s.fetching = c->levels.fetch.level > 0 && !c->levels.paused;  /* a trial may differ */
     return s;
 }
 

@@ -1,9 +1,8 @@
-/* expert_server_create.c - makes and frees what replies to the device's questions.
+/* expert_server_create.c - allocates and frees an expert server.
  *
- * In RAM: the mail, the vectors of a prompt's slots, and what the CPU's experts work in. In VRAM:
- * the tables that tell the device where experts are, and room for slabs that are fetched. For each
- * layer that asks it keeps the arguments of its launches (expert_server_args). What happens when a
- * question comes is in expert_server.c. */
+ * RAM: the mailbox, the vectors of a prompt's slots, and the scratch of experts_cpu. VRAM: tables
+ * with the frame of each expert, and the pad for fetched slabs. For each layer that asks it keeps
+ * the arguments of its launches (expert_server_args). expert_server.c answers questions. */
 #include "engine/gpu/expert_server_internal.h"
 
 #include <string.h>
@@ -16,8 +15,8 @@ static gpu_expert_args shapes_of(const weights_gpu *w, int l)
                               .down = w->layers[l].down };
 }
 
-/* Not from a cache before a drive, where a slab could be overwritten while it is fetched. A slot
- * that an expert has left is written when the device has ended its token. */
+/* Not where RAM is a cache of the drive: a slab could be overwritten while it is fetched. In a
+ * loaded store a RAM frame is overwritten only when the device has ended its token. */
 static bool wants_to_fetch(const expert_server *c)
 {
     return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED;
@@ -33,7 +32,7 @@ static uint64_t table_bytes(const model_hparams *hp)
     return (uint64_t)hp->n_expert * SLAB_COUNT * sizeof(uint64_t);
 }
 
-/* What lies in the arena. */
+/* The contents of the arena. */
 typedef struct vram_parts {
     uint32_t *number;
     uint8_t *fetch;
@@ -67,7 +66,7 @@ static uint64_t vram_bytes(const model_hparams *hp, uint64_t pad_bytes)
     return a.used;
 }
 
-/* Room for as many slabs as options allow, in the layer where they are largest. */
+/* Bytes of the pad, for as many slabs as options allow, in the layer with the largest slabs. */
 static uint64_t choose_pad(expert_server *c, const weights_gpu *w)
 {
     int *n_down = &c->levels.pad_down, *n_all = &c->levels.pad_all;
@@ -88,7 +87,7 @@ static uint64_t choose_pad(expert_server *c, const weights_gpu *w)
     }
 }
 
-/* What a layer's prediction needs of the next layer. No router unless both have slabs to fetch. */
+/* The next layer's weights for a prediction. No router unless both layers have slabs to fetch. */
 static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, int l)
 {
     gpu_predict next = { .norm = w->layers[l].experts_norm };
@@ -102,7 +101,7 @@ static gpu_predict prediction_of(const expert_server *c, const weights_gpu *w, i
     return next;
 }
 
-/* A layer that asks: where its experts are, as far as the device has to know. map: scratch. */
+/* The launch arguments of a layer that asks. map: scratch. */
 static int make_split(expert_server *c, const vram_parts *v, int32_t *map, int l, err_ctx *err)
 {
     const int n_expert = c->m->hp.n_expert, n_hot = c->p->hot[l];
@@ -115,10 +114,10 @@ static int make_split(expert_server *c, const vram_parts *v, int32_t *map, int l
         hot = own;
     }
     const uint64_t *table = c->s.pad_bytes > 0 ? expert_store_table(c->store, l) : NULL;
-    const uint64_t *kept = c->cache ? vram_cache_slabs(c->cache, l) : NULL;
+    const uint64_t *cached = c->cache ? vram_cache_slabs(c->cache, l) : NULL;
     uint64_t *own = v->slabs + (size_t)l * (size_t)n_expert * SLAB_COUNT;
-    const uint64_t *slabs = kept ? kept : own;
-    if (table && !kept && rc == 0)
+    const uint64_t *slabs = cached ? cached : own;
+    if (table && !cached && rc == 0)
         rc = gpu_write(c->g, own, table, table_bytes(&c->m->hp), err);
     c->args[l] = (gpu_with_host){
         .mailbox = c->mailbox, .number = v->number, .hot = hot,
@@ -188,7 +187,7 @@ static uint64_t log_bytes(const model_hparams *hp)
     return (uint64_t)hp->n_layer * GPU_FEW * (uint64_t)hp->n_expert_used * sizeof(uint32_t);
 }
 
-/* RAM: the vectors of a prompt's slots, and what the CPU's experts work in. */
+/* Sizes in RAM: slots of a prompt, floats of their vectors, bytes of activations. */
 typedef struct ram_sizes { size_t slots, floats, acts; } ram_sizes;
 
 static ram_sizes ram_of(const model_hparams *hp)
@@ -266,7 +265,7 @@ int expert_server_create(expert_server **out, const expert_server_parts *parts, 
     if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->cache, err)) < 0 ||
         (rc = make_vram(c, parts->w, err)) < 0 ||
         (c->post.debug && c->s.pad_bytes > 0 &&
-         (rc = postfetch_log_create(&c->notes, c->m, parts->w, c->n_layer, c->levels.pad_all,
+         (rc = postfetch_log_create(&c->fetch_log, c->m, parts->w, c->n_layer, c->levels.pad_all,
                                     err)) < 0)) {
         expert_server_free(c);
         return rc;
@@ -297,7 +296,7 @@ void expert_server_free(expert_server *c)
     worklist_free(c->work);
     mem_free(c->x_storage);
     mem_free(c->items);
-    postfetch_log_free(c->notes);
+    postfetch_log_free(c->fetch_log);
     mem_free(c->layers);
     mem_free(c->layer_s);
     mem_free(c->args);

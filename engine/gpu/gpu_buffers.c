@@ -1,5 +1,5 @@
-/* gpu_buffers.c - lays out the buffers of a batch in one block of VRAM; one walk does the counting
- * and the placing. */
+/* gpu_buffers.c - lays out the buffers of a batch in one block of VRAM. The same function counts
+ * bytes and sets addresses, so the two cannot differ. */
 #include "engine/gpu/gpu_buffers.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "cuda/gpu_experts.h"
 #include "engine/session/sampler.h"
 
-/* What full layers need, or windowed ones, whichever is more. */
+/* Widths for full and for windowed layers: the larger ones. */
 typedef struct widths {
     int n_head, heads, kv, rope_dim;     /* heads, kv: of a token */
     size_t partial;
@@ -34,8 +34,8 @@ static bool is_normed(const model *m)
     return m->layers[m->hp.n_layer - 1].ffn_out_norm.t != NULL;
 }
 
-/* Whether products of many tokens with F16 or BF16 weights take in what 16 bits leave out of
- * activations. Where some of the experts' weights are quantised, these lose more than that. */
+/* Whether products of many tokens with F16 or BF16 weights also read the rounding errors of 16-bit
+ * activations. Quantised experts lose more than these, so such models do without. */
 static bool keeps_lows(const model *m)
 {
     const expert_bank *b = model_first_bank(m);
@@ -78,7 +78,7 @@ static void place_parts(gpu_buffers *b, mem_layout *a, const model_hparams *hp, 
         mem_layout_take(a, gpu_network_scratch(few, hp->n_ff_shared, hp->n_embd), 1, 1);
 }
 
-/* A network beside experts whose vector is normed is an operation of its own. */
+/* A dense network whose vector is normed is an operation of its own, parallel to the experts. */
 static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model *m, int n)
 {
     const model_hparams *hp = &m->hp;
@@ -149,7 +149,7 @@ uint64_t gpu_buffers_bytes(const gpu *g, const model *m, int chunk)
     return a.used;
 }
 
-/* A shared expert without a gate is counted in full. */
+/* A shared expert without a gate has weight 1. */
 static int write_ones(gpu_buffers *b, gpu *g, int n, err_ctx *err)
 {
     const size_t bytes = (size_t)n * sizeof(float);
@@ -169,10 +169,10 @@ static bool is_gated(const model *m)
 int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx *err)
 {
     const uint64_t bytes = gpu_buffers_bytes(g, m, chunk);
-    char what[64];
+    char purpose[64];
     *b = (gpu_buffers){ 0 };
-    snprintf(what, sizeof what, "chunks of %d tokens (--chunk)", chunk);
-    void *block = gpu_alloc(g, bytes, what, err);
+    snprintf(purpose, sizeof purpose, "chunks of %d tokens (--chunk)", chunk);
+    void *block = gpu_alloc(g, bytes, purpose, err);
     if (!block) return ERR_NOMEM;
     mem_layout a = mem_layout_over(block, 256);
     place_all(b, &a, g, m, chunk);

@@ -1,5 +1,5 @@
 /* gpu_buffers.h - every buffer in VRAM that a batch on the GPU writes, allocated once for the
- * largest chunk. */
+ * largest chunk. The session's thread creates and frees them; afterwards only the device writes. */
 #ifndef ENGINE_GPU_GPU_BUFFERS_H
 #define ENGINE_GPU_GPU_BUFFERS_H
 
@@ -12,23 +12,23 @@ typedef struct gpu_buffers {
     float *x;                            /* [n, n_embd] the residual stream */
     float *rows;                         /* [n, widest] a product's finished input */
     void *halves;                        /* the same in 16 bits */
-    void *lows;                          /* what these leave out; NULL: that is not kept */
-    void *blocks;                        /* the same of few tokens in int8 */
+    void *lows;                          /* rows - halves, in 16 bits; NULL: not kept */
+    void *blocks;                        /* rows in int8, for up to GPU_FEW tokens */
     float *rope_cos[2], *rope_sin[2];
     double *freq[2];
     float *q, *k, *v, *heads;            /* attention; q with its gates */
     float *raw, *mixed, *z, *ba, *delta; /* DeltaNet */
     void *delta_chunks;
     float *router, *keys, *gates;        /* experts */
-    float *sigma;                        /* [n] of the shared one: ones if it has no gate */
+    float *sigma;                        /* [n] gate of the shared expert; 1 if it has none */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */
-    float *parts[2];                     /* [n, n_embd] that are normed before they are added:
-                                          * attention or experts, and the network beside these;
-                                          * NULL where nothing is */
-    float *parallel_rows;                /* of that network, for few tokens: like rows, blocks, */
-    void *parallel_blocks, *parallel_scratch;      /* and scratch */
-    void *experts;                       /* scratch, of networks, too */
+    float *parts[2];                     /* [n, n_embd] vectors that are normed before they are
+                                          * added: attention or experts, and the parallel network;
+                                          * NULL if the model norms none */
+    float *parallel_rows;                /* rows, blocks and scratch of the parallel network, */
+    void *parallel_blocks, *parallel_scratch;      /* for up to GPU_FEW tokens */
+    void *experts;                       /* scratch of experts and of dense networks */
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [LOGIT_ROWS, n_vocab] */
     int32_t *ids;                        /* [n] */
@@ -38,13 +38,13 @@ typedef struct gpu_buffers {
     float *bias, *work;                  /* sampling: [n_vocab], and rounded up to blocks */
     double *steps;
     uint32_t *top;
-    void *gemm;                          /* lent to the device; NULL: it wants none */
-    void *arena;                         /* what all of these lie in */
+    void *gemm;                          /* lent to the device; NULL: it needs none */
+    void *arena;                         /* the memory of all of these */
 } gpu_buffers;
 
-/* All zero. Nothing is left behind on failure. */
+/* Buffers are zeroed. A failure leaves nothing allocated. */
 int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx *err);
-void gpu_buffers_release(gpu_buffers *b, gpu *g);        /* accepts a zeroed one */
+void gpu_buffers_release(gpu_buffers *b, gpu *g);        /* a zeroed b is fine */
 uint64_t gpu_buffers_bytes(const gpu *g, const model *m, int chunk);
 
 #endif

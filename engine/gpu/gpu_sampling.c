@@ -1,4 +1,4 @@
-/* gpu_sampling.c - a sampler's source of logits on the device (engine/session/sampler.h). */
+/* gpu_sampling.c - the functions of a sampler_source (engine/session/sampler.h) on the device. */
 #include "engine/gpu/gpu_sampling.h"
 
 #include <assert.h>
@@ -46,7 +46,7 @@ void gpu_sampling_release(gpu_sampling *s)
     *s = (gpu_sampling){ 0 };
 }
 
-/* Rules never change without their version. */
+/* Uploads biases and steps if their version has changed. */
 static int write_rules(gpu_sampling *s, const sampler_rules *r, err_ctx *err)
 {
     int rc;
@@ -59,9 +59,8 @@ static int write_rules(gpu_sampling *s, const sampler_rules *r, err_ctx *err)
     return 0;
 }
 
-/* The pass that makes the logits may still run: unless biases have changed, all of this is asked
- * for before anybody waits for it. A greedy pick wants the largest and nothing else: they come
- * along. */
+/* The forward pass may still run: unless biases have changed, everything is enqueued before the one
+ * wait. A greedy pick needs only the largest logits, so these are gathered in the same call. */
 static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *mass, err_ctx *err)
 {
     gpu_sampling *s = ctx;
@@ -93,7 +92,7 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
     return 0;
 }
 
-static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err)
+static int gather(void *ctx, sampler_pair *pairs, int cap, float bound, err_ctx *err)
 {
     gpu_sampling *s = ctx;
     if (!s->has_top || *s->count == 0 || s->pairs[0].logit != bound) {
@@ -104,7 +103,7 @@ static int gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *er
     }
     const int n = *s->count > INT_MAX ? INT_MAX : (int)*s->count;
     for (int i = 0; i < n && n <= cap && n <= MAX_PAIRS; i++)
-        to[i] = (sampler_pair){ s->pairs[i].id, s->pairs[i].logit };
+        pairs[i] = (sampler_pair){ s->pairs[i].id, s->pairs[i].logit };
     return n <= MAX_PAIRS ? n : INT_MAX;
 }
 

@@ -1,4 +1,4 @@
-/* gpu_sampling.h - what a sampler asks about logits that stay in VRAM. */
+/* gpu_sampling.h - a sampler's source of logits that stay in VRAM. One thread at a time. */
 #ifndef ENGINE_GPU_GPU_SAMPLING_H
 #define ENGINE_GPU_GPU_SAMPLING_H
 
@@ -11,8 +11,8 @@ typedef struct gpu_sampling {
     int n_vocab;
     uint64_t bias_version;               /* of the biases in VRAM; 0: none */
     gpu_shortlist list;                  /* of the pick under way */
-    bool has_top;                       /* ... the largest are in pairs already */
-    double waited_s;                     /* for logits and what is made of them first */
+    bool has_top;                        /* its largest logits are in pairs already */
+    double waited_s;                     /* for the logits, maxima and masses of picks */
     /* page-locked */
     void *memory;
     uint32_t *count;                     /* candidates */
@@ -20,13 +20,13 @@ typedef struct gpu_sampling {
     double *masses;                      /* [blocks] */
     gpu_pair *pairs;
     int32_t *penalised;                  /* [n_vocab, 2]: id, how often */
-    uint64_t *allowed;                   /* [blocks]; the device reads it here: 25 kB at most, and
-                                          * every pick may have another */
+    uint64_t *allowed;                   /* [blocks]; the device reads it over the bus: 25 kB at
+                                          * most, and it may change with every pick */
 } gpu_sampling;
 
 /* Borrows g and b. */
 int gpu_sampling_init(gpu_sampling *s, gpu *g, const gpu_buffers *b, int n_vocab, err_ctx *err);
-void gpu_sampling_release(gpu_sampling *s);      /* accepts a zeroed one */
+void gpu_sampling_release(gpu_sampling *s);      /* a zeroed s is fine */
 uint64_t gpu_sampling_host_bytes(int n_vocab);
 
 /* The row of logits in b. */

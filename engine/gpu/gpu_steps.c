@@ -1,8 +1,7 @@
 /* gpu_steps.c - one batch through the layers that are on the GPU.
  *
- * Written as operations of cuda/gpu.h: nothing here waits except for results. Operations choose
- * their kernels by the number of tokens; the order of steps is the same for one and for
- * thousands. */
+ * Steps enqueue operations of cuda/gpu.h and wait only for results. Operations choose their kernels
+ * by the number of tokens; the order of steps does not depend on it. */
 #include "engine/gpu/gpu_steps.h"
 
 #include <limits.h>
@@ -13,37 +12,37 @@
 #include "engine/gpu/gpu_sampling.h"
 #include "tiers/fault_injection.h"
 
-/* Page-locked: what the device tells the host, and the other way round. */
+/* Page-locked messages between device and host. */
 typedef struct mailbox {
-    uint64_t picked;                     /* what was picked, with its stamp */
-    gpu_cursor cursor;                   /* on its way to the device */
+    uint64_t picked;                     /* from the device: the picked token, with its stamp */
+    gpu_cursor cursor;                   /* to the device */
 } mailbox;
 
-/* A batch's vectors on their way to the host and back; page-locked. */
+/* A batch's vectors for the host, and the host's sums; page-locked. */
 typedef struct host_transfer {
     float *x, *sums;                     /* [n, n_embd] */
     float *gates;                        /* [n, k] */
     int32_t *ids;
-    void *memory;                        /* NULL: nothing ever leaves the device */
+    void *memory;                        /* NULL: the device computes everything */
 } host_transfer;
 
 /* One token and the pick after it. */
 typedef struct recorded_token {
     gpu_recording *r;
-    int last;                            /* position up to which it is good; 0: not yet made */
+    int last;                            /* valid up to this position; 0: not recorded yet */
     int refused;                         /* position at which VRAM was too small for it; -1: none */
 } recorded_token;
 
 enum {
     RETRY_TOKENS = 64,                   /* from one attempt without VRAM to the next */
-    LAYER_KERNELS = 16                   /* of a token, in any layer or after the last, at most */
+    LAYER_KERNELS = 16                   /* most kernels of a token in a layer, or after the last */
 };
 
-/* What a recording's kernels depend on: whether slabs are fetched, whether the CPU reads ahead;
- * profiles have a recording of their own. */
-enum { WATCHED = 4, RECORDINGS };
+/* The kernels of a recording depend on two flags: slabs are fetched, the CPU reads ahead. So there
+ * are four recordings, and one for profiles. */
+enum { PROFILED = 4, RECORDINGS };
 
-/* Recordings have the addresses of the session's state in them. */
+/* Recordings contain addresses of the session's state. */
 struct gpu_session_recordings {
     state *st;
     recorded_token tokens[RECORDINGS];
@@ -59,25 +58,25 @@ struct gpu_steps {
     host_transfer host_transfer;
     gpu_events *events;                  /* NULL: the host computes nothing */
     gpu_sampling sampling;
-    expert_stream *banks;                /* NULL: they never pass through VRAM */
-    prompt_split *split;                 /* NULL: not some of them, either */
-    gpu_session_recordings *recordings;  /* of the session whose turn it is; borrowed */
+    expert_stream *banks;                /* NULL: cold experts never pass through VRAM */
+    prompt_split *split;                 /* NULL: prompts are never split */
+    gpu_session_recordings *recordings;  /* of the selected session; borrowed */
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
-    bool outside;                        /* some experts of layers here are not in VRAM */
-    gpu_cursor device_cursor;            /* what the device's cursor says; token -1: not known */
+    bool has_cold;                       /* some experts of the GPU's layers are not in VRAM */
+    gpu_cursor device_cursor;            /* the device's cursor; token -1: unknown */
 
     /* the batch under way */
     int n, pos, last;
-    bool has_questions, watched;         /* the host is asked; somebody watches */
-    bool contract;                       /* of many tokens: experts have the contract's bits */
-    gpu_input h;                         /* what router and experts of the layer read */
-    gpu_expert_args experts;             /* ... and are called with */
-    gpu_input parallel_in;               /* of the network beside them, for few tokens, ... */
-    gpu_network_args parallel;           /* ... if it is computed while the host is asked */
-    double waited_s;                     /* for the ends of single tokens, but by the sampler */
-    int failed;                          /* of the host's half of a played token: the first, ... */
-    err_ctx failure;                     /* ... and why */
+    bool has_questions, watched;         /* the host is asked; the batch has a watcher */
+    bool contract;                       /* with many tokens: experts have the contract's bits */
+    gpu_input h;                         /* input of the layer's router and experts */
+    gpu_expert_args experts;
+    gpu_input parallel_in;               /* input of the parallel network, for few tokens */
+    gpu_network_args parallel;           /* y NULL unless it runs while the host is asked */
+    double waited_s;                     /* for the ends of single tokens, without the sampler's */
+    int failed;                          /* first failure of the host's half of a replayed token */
+    err_ctx failure;                     /* its message */
 };
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -102,7 +101,8 @@ static gpu_product product_of(float *y, const gpu_matrix *w)
     return (gpu_product){ .y = y, .y_stride = w->rows, .w = *w };
 }
 
-/* x += W in; or that with a norm, and what has been normed becomes zeros: the experts add to it. */
+/* x += W in. With a norm: x += norm(W in), and the buffer is zeroed, because the experts add to
+ * it. */
 static void add_product(gpu_steps *s, gpu_input *in, const gpu_matrix *w, const float *norm)
 {
     gpu_product p = product_of(norm ? s->b.parts[0] : s->b.x, w);
@@ -130,7 +130,7 @@ static void mix_attention(gpu_steps *s, int l)
     const layer_weights_gpu *w = &s->p.w->layers[l];
     const attn_shape shape = layer_attn(hp, &s->p.m->layers[l]);
     const gpu_buffers *b = &s->b;
-    const int dim = shape.head_dim, apart = f->attn_gated ? 2 : 1;
+    const int dim = shape.head_dim, stride = f->attn_gated ? 2 : 1;
     const int window = s->p.m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->p.rope->n_table > 1;
     const int from = model_kv_layer(s->p.m, l);
@@ -142,7 +142,7 @@ static void mix_attention(gpu_steps *s, int l)
     gpu_project(s->p.g, &h, projections, from != l ? 1 : w->attn.v.data ? 3 : 2);
 
     const gpu_attention a = {
-        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows, .q_head_stride = apart * dim,
+        .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows, .q_head_stride = stride * dim,
         .k = from == l ? b->k : NULL, .v = w->attn.v.data ? b->v : b->k, .q_norm = w->attn.q_norm,
         .k_norm = w->attn.k_norm, .norm_whole = f->attn_norm_whole,
         .norm_values = f->attn_norm_values, .eps = hp->rms_eps, .cosine = b->rope_cos[table],
@@ -173,20 +173,20 @@ static void mix_deltanet(gpu_steps *s, int l)
     const gpu_buffers *b = &s->b;
     recurrent *memory = state_recurrent(s->recordings->st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
-    const bool apart = w->delta.beta.data != NULL;
+    const bool separate = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     gpu_product projections[] = {
         product_of(b->mixed, &w->delta.qkv), product_of(b->z, &w->delta.z),
-        product_of(b->ba, apart ? &w->delta.beta : &w->delta.ba),
+        product_of(b->ba, separate ? &w->delta.beta : &w->delta.ba),
         product_of(b->ba + hp->ssm_n_v_head, &w->delta.alpha),
     };
     projections[2].y_stride = projections[3].y_stride = 2 * hp->ssm_n_v_head;
     projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
                                       .n_tap = hp->ssm_conv, .raw = b->raw };
-    gpu_project(s->p.g, &h, projections, apart ? 4 : 3);
+    gpu_project(s->p.g, &h, projections, separate ? 4 : 3);
 
     const gpu_delta d = {
-        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = apart, .tiled = hp->ssm_tiled,
+        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = separate, .tiled = hp->ssm_tiled,
         .dt_bias = w->delta.dt_bias, .a = w->delta.a, .state = recurrent_state(memory, l),
         .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
         .pos = s->pos, .scratch = b->delta_chunks,
@@ -203,7 +203,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     add_product(s, &out, &w->delta.out, w->mix_out_norm);
 }
 
-/* The layer's keys and values will be there before anything reads them. */
+/* Enqueued operations store the layer's keys and values before any operation reads them. */
 static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
@@ -226,8 +226,7 @@ static gpu_router_rule rule_of(const gpu_steps *s, int l)
     return weights_gpu_rule(&s->p.m->hp.router, s->p.w->layers[l].choice_bias);
 }
 
-/* Whether the choice looks at what is in VRAM: where the host would be asked, and a map says who is
- * there. */
+/* Whether the choice prefers hot experts: in layers with cold experts and a map of the hot ones. */
 static bool skips_missing(const gpu_steps *s, int l)
 {
     return s->p.skip_missing && s->n <= GPU_FEW && expert_server_has_cold(s->p.host, l) &&
@@ -260,7 +259,7 @@ static gpu_input experts_input(const gpu_steps *s, int l)
     return in;
 }
 
-/* ... and of the network beside them, for few tokens: nothing else uses its memory, so that it can
+/* The input of the parallel network, for few tokens. No other operation uses its memory, so it can
  * be finished early. */
 static gpu_input parallel_input(const gpu_steps *s, int l)
 {
@@ -285,7 +284,7 @@ static void route(void *self, int l)
     const gpu_router_rule rule = rule_of(s, l);
     const bool later = few && (gpu_rule_can_wait(&rule) || skips_missing(s, l));
     float *keys = later && rule.sigmoid && rule.bias ? b->keys : NULL;
-    int32_t *ids = later ? NULL : b->chosen;             /* later: where they are needed */
+    int32_t *ids = later ? NULL : b->chosen;             /* later: the next kernel chooses */
     const gpu_route_args args = {
         .router = w->router, .rule = rule, .shared_gate = w->shared_gate_inp,
         .k = hp->n_expert_used, .logits = b->router, .ids = ids, .gates = b->gates,
@@ -315,7 +314,7 @@ static void route(void *self, int l)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* The layer's network for all tokens: y = it, or y += it. */
+/* The layer's dense network: y = network(x), or y += network(x). */
 static gpu_network_args network_of(const gpu_steps *s, int l, float *y, bool add)
 {
     const layer_weights_gpu *w = &s->p.w->layers[l];
@@ -325,18 +324,18 @@ static gpu_network_args network_of(const gpu_steps *s, int l, float *y, bool add
     };
 }
 
-/* While nothing else uses the experts' scratch. */
+/* The dense network by itself. It uses the experts' scratch. */
 static void dense_network(gpu_steps *s, int l, float *y, bool add)
 {
     const gpu_network_args args = network_of(s, l, y, add);
     gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
-    const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* beside them: see route */
+    const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* route has made its input */
     gpu_network(s->p.g, early ? &s->parallel_in : &in, &args);
 }
 
-/* ... or while the host computes experts. */
-static void ask_for_network(gpu_steps *s, gpu_with_host *split, int l)
+/* The dense network while the host computes experts, with scratch of its own. */
+static void add_parallel_network(gpu_steps *s, gpu_with_host *split, int l)
 {
     s->parallel = network_of(s, l, s->b.parts[1], false);
     s->parallel.scratch = s->b.parallel_scratch;
@@ -357,12 +356,12 @@ static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     gpu_with_host split = expert_server_args(s->p.host, l);
-    if (s->p.w->layers[l].ffn_out_norm) ask_for_network(s, &split, l);
+    if (s->p.w->layers[l].ffn_out_norm) add_parallel_network(s, &split, l);
     gpu_experts_with_host(s->p.g, &s->h, &s->experts, &split);
     return s->recording ? 0 : expert_server_serve(s->p.host, l, err);
 }
 
-/* What the host has to know of the layer's batch. */
+/* Copies the layer's normed vectors and choices to the host. */
 static void send_choices(gpu_steps *s)
 {
     const size_t n = (size_t)s->n, choices = n * (size_t)s->experts.k;
@@ -397,10 +396,11 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
     int rc = gpu_events_wait(g, s->events, CHOICES_SENT, err);
     for (int done = 0; done < s->n && rc == 0;) {
         const int n = min_int(s->n - done, EXPERT_SERVER_TOKENS);
-        const size_t at = (size_t)done;
-        /* vectors of these tokens come to where those of the ones before are */
+        const size_t first = (size_t)done;
+        /* the host overwrites the vectors of the tokens before */
         if (done > 0 && (rc = gpu_events_wait(g, s->events, VECTORS_TAKEN, err)) < 0) return rc;
-        rc = expert_server_cold(s->p.host, l, &cold, e->x + at * n_embd, e->ids + at * k, n, err);
+        rc = expert_server_cold(s->p.host, l, &cold, e->x + first * n_embd, e->ids + first * k, n,
+                                err);
         if (rc < 0) return rc;
         gpu_experts_partial_end(g, &s->h, &s->experts, hot, s->b.sums, cold, done, n);
         gpu_events_record(g, s->events, VECTORS_TAKEN);
@@ -409,7 +409,7 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
     return rc;
 }
 
-/* The choices are at the host: by the device what is in VRAM, by the host all else. */
+/* After send_choices: the device computes the hot experts, the host the cold ones. */
 static int chosen_by_host(gpu_steps *s, int l, err_ctx *err)
 {
     const int32_t *hot = expert_server_map(s->p.host, l);
@@ -446,8 +446,8 @@ static int experts_streamed(void *self, int l, err_ctx *err)
     return expert_stream_run(s->banks, l, &s->h, &s->experts, s->watched, err);
 }
 
-/* The kernel that computes down takes the sum, in the router's order, into the residual; or, where
- * it is normed first, into a part of its own. */
+/* The kernel that computes down adds the slots, in the router's order, to the residual; if the sum
+ * is normed first, it adds them to parts[0] and this step does the rest. */
 static void join(void *self, int l)
 {
     gpu_steps *s = self;
@@ -466,19 +466,20 @@ static void join(void *self, int l)
 /* ---- begin and end --------------------------------------------------------------------------- */
 
 /* The copy reads the mailbox later. No earlier copy may be in flight: each caller has waited since
- * the last cursor, a batch for its ids, a played token for the one before (forward_take). */
+ * the last cursor, a batch for its ids, a replayed token for the one before (forward_take). */
 static void set_cursor(gpu_steps *s, int pos, int32_t token)
 {
     s->device_cursor = s->mailbox->cursor = (gpu_cursor){ pos, token };
     gpu_copy(s->p.g, s->b.cursor, &s->mailbox->cursor, sizeof s->mailbox->cursor);
 }
 
-/* Whether the device's experts follow the contract, so that it does not show who computed which.
- * That follows from the plan, the way and the number of tokens, never from what lies in VRAM or how
- * fast anything is; so do all layers' alike, those that are all in VRAM too. */
+/* Whether the device's experts follow the contract, so that results do not depend on the processor
+ * of an expert. The plan, the strategy and the number of tokens decide it, never the contents of
+ * VRAM or a measured speed. All layers of a batch are alike, also those with all experts in
+ * VRAM. */
 static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 {
-    if (s->p.contract || !s->outside) return s->p.contract;
+    if (s->p.contract || !s->has_cold) return s->p.contract;
     return strategy != PROMPT_BUS || n <= s->p.p->contract_to;
 }
 
@@ -587,16 +588,16 @@ static void run_head(gpu_steps *s, const float *x, int n)
         gpu_soft_cap(s->p.g, s->b.logits, (uint64_t)n * (uint64_t)s->p.m->hp.n_vocab, cap);
 }
 
-static int logits(void *self, float *to, int n_row, err_ctx *err)
+static int logits(void *self, float *out, int n_row, err_ctx *err)
 {
     gpu_steps *s = self;
     const size_t n_embd = (size_t)s->p.m->hp.n_embd, n_vocab = (size_t)s->p.m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
         const int n = min_int(n_row - done, LOGIT_ROWS);
-        if (s->n > 1)                    /* else they are there already */
+        if (s->n > 1)                    /* a single token ends with its logits */
             run_head(s, s->b.x + (size_t)(s->n - n_row + done) * n_embd, n);
-        const int rc = gpu_read(s->p.g, to + (size_t)done * n_vocab, s->b.logits,
-                                (size_t)n * n_vocab * sizeof *to, err);
+        const int rc = gpu_read(s->p.g, out + (size_t)done * n_vocab, s->b.logits,
+                                (size_t)n * n_vocab * sizeof *out, err);
         if (rc < 0) return rc;
         done += n;
     }
@@ -616,7 +617,7 @@ int gpu_steps_reach(int pos)
 
 static int recording_index(const gpu_steps *s)
 {
-    if (s->profiling) return WATCHED;
+    if (s->profiling) return PROFILED;
     if (!s->p.host) return 0;
     return 2 * expert_server_fetches(s->p.host) + expert_server_reads_ahead(s->p.host);
 }
@@ -680,7 +681,7 @@ int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
     return 0;
 }
 
-/* ---- the host's half of a played token ------------------------------------------------------- */
+/* ---- the host's half of a replayed token ----------------------------------------------------- */
 
 static int replay_begin(void *self, const batch *b, err_ctx *err)
 {
@@ -696,8 +697,7 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
     s->device_cursor.token = -1;
     gpu_replay(s->p.g, s->recordings->tokens[recording_index(s)].r);
     if (s->has_questions)
-        expert_server_begin(s->p.host, 1); /* threads wake up while the first layer
-                                                          * mixes */
+        expert_server_begin(s->p.host, 1);       /* threads wake up during the first mixer */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
     return 0;
 }
@@ -720,7 +720,7 @@ static int replay_experts(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     (void)err;
-    if (s->failed < 0 && !gpu_alive(s->p.g)) return 0;   /* nobody asks any more */
+    if (s->failed < 0 && !gpu_alive(s->p.g)) return 0;   /* no more questions will come */
     const int rc = expert_server_serve(s->p.host, l, s->failed < 0 ? NULL : &s->failure);
     if (s->failed == 0) s->failed = rc;
     return 0;
@@ -754,7 +754,7 @@ void gpu_steps_profile_end(gpu_steps *s)
 {
     gpu_profile_end(s->p.g);
     s->profiling = false;
-    s->recordings->tokens[WATCHED].last = 0;
+    s->recordings->tokens[PROFILED].last = 0;
     s->device_cursor.token = -1;
 }
 
@@ -810,7 +810,7 @@ void gpu_steps_reset_split(gpu_steps *s)
     if (s->split) prompt_split_reset_counts(s->split);
 }
 
-/* Needed unless everything is done on the device. */
+/* Needed unless the device computes everything. */
 static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 {
     const model_hparams *hp = &s->p.m->hp;
@@ -828,10 +828,10 @@ static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 
 static int make_banks(gpu_steps *s, err_ctx *err)
 {
-    expert_banks here = s->p.m->experts;
+    expert_banks own = s->p.m->experts;
     if (!s->p.host || s->p.p->stage_ranges == 0) return 0;
-    here.n_layer = s->p.n_layer;
-    const int rc = expert_stream_create(&s->banks, s->p.g, &here, s->p.store, s->p.cache, s->p.p,
+    own.n_layer = s->p.n_layer;
+    const int rc = expert_stream_create(&s->banks, s->p.g, &own, s->p.store, s->p.cache, s->p.p,
                                         err);
     if (rc < 0 || s->p.p->split_from == INT_MAX || !expert_stream_can_pick(s->banks)) return rc;
     return prompt_split_create(&s->split, s->p.g, s->p.m, s->p.host, s->banks, s->p.p, err);
@@ -842,7 +842,7 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
     const gpu_parts *p = &s->p;
     int rc;
     for (int l = 0; l < p->n_layer && p->host; l++)
-        s->outside |= expert_server_has_cold(p->host, l);
+        s->has_cold |= expert_server_has_cold(p->host, l);
     if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
     s->mailbox = gpu_alloc_host(p->g, sizeof *s->mailbox, err);
     if (!s->mailbox) return ERR_NOMEM;

@@ -1,12 +1,13 @@
-/* postfetch_levels.c - two searches that take turns, and the table that follows from their levels.
+/* postfetch_levels.c - two searches that alternate, and the table that follows from their levels.
  *
  * Costs are seconds for each cold expert, so that tokens with different numbers of them compare. */
 #include "engine/gpu/postfetch_levels.h"
 
 #include <string.h>
 
-/* What a level means where m of k chosen experts are cold. First downs alone: while they cross the
- * bus, the CPU computes gate and up. With one or two experts a token some levels mean the same. */
+/* The slabs that a level fetches if m of k chosen experts are cold. Downs alone come first: while
+ * they cross the bus, the CPU computes gate and up. With one or two experts a token some levels are
+ * equal. */
 static void split_level(const postfetch_levels *f, int level, int m, int *n_down, int *n_all)
 {
     const int n = (level * m + f->k / 2) / f->k;
@@ -67,27 +68,27 @@ void postfetch_levels_begin(postfetch_levels *f, const expert_bank *bank, const 
 /* Costs are reported for a whole token like the last one. */
 static double token_ms(const postfetch_levels *f, double cost) { return cost * f->n_cold * 1e3; }
 
-static void log_trial(const postfetch_levels *f, const char *what, const trial_levels *t)
+static void log_trial(const postfetch_levels *f, const char *name, const trial_levels *t)
 {
-    log_line("%s: level %d %.2f ms a token, %d %.2f; %d from now on", what, t->last.level,
+    log_line("%s: level %d %.2f ms a token, %d %.2f; %d from now on", name, t->last.level,
              token_ms(f, t->last.cost[0]), t->last.candidate, token_ms(f, t->last.cost[1]),
              t->level);
 }
 
-static void log_switch(const postfetch_levels *f, const char *what, const trial_levels *t)
+static void log_switch(const postfetch_levels *f, const char *name, const trial_levels *t)
 {
     const int without = t->switched.candidate == 0, with = !without;
-    log_line("%s %s: %.2f ms a token with it, %.2f without; it is %s", what,
+    log_line("%s %s: %.2f ms a token with it, %.2f without; it is %s", name,
              with ? "pays" : "does not pay here", token_ms(f, t->switched.cost[with]),
              token_ms(f, t->switched.cost[without]), with ? "on" : "off for now");
 }
 
-static void run_trial(postfetch_levels *f, const char *what, trial_levels *t, double cost,
+static void run_trial(postfetch_levels *f, const char *name, trial_levels *t, double cost,
                       bool logs_switch)
 {
     const trial_event event = trial_levels_token(t, cost);
-    if (event == TRIAL_ENDED && f->post.debug) log_trial(f, what, t);
-    if (event == TRIAL_SWITCHED && logs_switch) log_switch(f, what, t);
+    if (event == TRIAL_ENDED && f->post.debug) log_trial(f, name, t);
+    if (event == TRIAL_SWITCHED && logs_switch) log_switch(f, name, t);
 }
 
 /* At most one of the two has a trial at a time. */

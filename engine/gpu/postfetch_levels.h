@@ -29,18 +29,18 @@ typedef struct postfetch_levels {
     uint8_t table[FETCH_TABLE];          /* gpu_with_host's fetch */
 } postfetch_levels;
 
-/* The fields down to post are set. bank: of a layer with cold experts, the others are much alike;
- * NULL: there is none. */
+/* The caller has set the fields down to post. bank: of any layer with cold experts, whose sizes are
+ * similar; NULL: no layer has any. */
 void postfetch_levels_begin(postfetch_levels *f, const expert_bank *bank, const speeds *rate);
 
-/* After each single token, which took so many seconds and chose n_cold experts outside VRAM.
- * Returns whether table, level or reads_ahead have changed. */
+/* Reports a single token's seconds and number of cold experts. Returns whether table, level or
+ * reads_ahead have changed. */
 bool postfetch_levels_token(postfetch_levels *f, double seconds, int n_cold);
 
 /* While paused nothing is fetched or read ahead, and there are no trials. The table changes. */
 void postfetch_levels_pause(postfetch_levels *f, bool paused);
 
-/* How many of n_cold experts have a slab fetched, if all are in page-locked RAM. */
+/* Of n_cold experts, those with a fetched slab, if all are in page-locked RAM. */
 int postfetch_levels_meant(const postfetch_levels *f, int n_cold);
 
 #endif

@@ -1,12 +1,12 @@
-/* prompt_split.c - shares out a layer's experts between the bus and the cores, and joins them.
+/* prompt_split.c - splits a layer's experts between bus and CPU, and joins their vectors.
  *
  *   host     waits for the choices, counts, finds the border
- *   bus      experts with many slots, part by part, those of the first part at once
- *   GPU      experts in VRAM, the shared one, then each part as it arrives
- *   cores    experts with few slots, at the same time; then the GPU adds up
+ *   bus      experts with many slots, range by range; the first range begins at once
+ *   GPU      experts in VRAM, the shared one, then each range as it arrives
+ *   CPU      experts with few slots, at the same time; then the GPU adds up
  *
- * All of the GPU's part is in the stream before the cores begin, so nobody waits for the host until
- * the sum. Everything is allocated at creation. */
+ * All operations of the GPU are enqueued before the CPU begins, so the GPU waits for the host only
+ * at the sum. Everything is allocated at creation. */
 #include "engine/gpu/prompt_split.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "moe/split_border.h"
 #include "tiers/fault_injection.h"
 
-/* Looking at the bus took longer than this: it was not done before. */
+/* If the wait for the bus takes longer than this, the bus was still busy when it began. */
 static const uint64_t waited_ns = 20000;
 
 struct prompt_split {
@@ -22,18 +22,18 @@ struct prompt_split {
     const model *m;
     expert_server *host;
     expert_stream *banks;
-    split_speeds plan, rate;             /* what was expected, and what is now */
+    split_speeds plan, rate;             /* the plan's speeds, and the measured ones */
     int32_t *counts, *list;              /* [n_expert] */
     bool *hot, *picked, *by_cpu;         /* [n_expert] */
     int32_t *row;                        /* [PLAN_SPLIT_TOKENS * k] page-locked */
-    double sent_bytes;                   /* of the last layer; 0: nothing to look at */
+    double sent_bytes;                   /* of the last layer; 0: nothing to measure */
     uint64_t sent_from, cores_end;       /* clock */
     prompt_split_stats s;
 };
 
 /* ---- speeds ---------------------------------------------------------------------------------- */
 
-/* The plan's, with both sides at work. */
+/* The plan's speeds while both sides work. */
 static split_speeds speeds_of(const speeds *r)
 {
     const double slower = r->pull > 0 && r->pull_busy > 0 ? r->pull_busy / r->pull : 1.0;
@@ -66,7 +66,7 @@ static void count_slots(prompt_split *e, const int32_t *ids, int n_slot)
     for (int i = 0; i < n_slot; i++) e->counts[ids[i]]++;
 }
 
-/* Fills picked and by_cpu. Returns how many are picked. */
+/* Fills picked and by_cpu. Returns the number of picked experts. */
 static int divide(prompt_split *e, split_layer *l)
 {
     const int n_expert = e->m->hp.n_expert;

@@ -1,7 +1,7 @@
 /* weights_gpu.c - moves a model's weights to VRAM.
  *
- * One walk over all tensors counts, a second one places and copies: the walk is the same, with and
- * without an arena. Threads of the team share the copying into page-locked buffers. */
+ * put_all() visits all tensors twice: without an arena it counts bytes, with one it copies. The
+ * threads of the team copy into page-locked buffers. */
 #include "engine/gpu/weights_gpu.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 typedef struct uploader {
     uint8_t *arena;                      /* NULL while counting */
-    bool zeros;                          /* nothing is copied */
+    bool zeros;                          /* reserves, but copies nothing */
     uint64_t used, total;
     gpu *g;
     pool *team;
@@ -23,27 +23,27 @@ typedef struct uploader {
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-/* Makes room for bytes; the address is NULL while counting. */
+/* Reserves bytes of the arena; the address is NULL while counting. */
 static uint8_t *reserve(uploader *s, uint64_t bytes)
 {
-    uint8_t *at = s->arena ? s->arena + s->used : NULL;
+    uint8_t *dst = s->arena ? s->arena + s->used : NULL;
     s->used += size_align(bytes, 256);
-    return at;
+    return dst;
 }
 
-static void copy_to(uploader *s, uint8_t *to, const void *from, uint64_t bytes)
+static void copy_to(uploader *s, uint8_t *dst, const void *from, uint64_t bytes)
 {
     if (!s->arena || s->zeros || s->rc < 0) return;
-    s->rc = gpu_upload(s->g, to, from, bytes, pool_copy, s->team, s->err);
+    s->rc = gpu_upload(s->g, dst, from, bytes, pool_copy, s->team, s->err);
     if (s->rc == 0 && s->watch && !s->watch(s->ctx, s->used, s->total))
         s->rc = err_set(s->err, ERR_STOPPED, "interrupted");
 }
 
 static uint8_t *put(uploader *s, const void *from, uint64_t bytes)
 {
-    uint8_t *at = reserve(s, bytes);
-    copy_to(s, at, from, bytes);
-    return at;
+    uint8_t *dst = reserve(s, bytes);
+    copy_to(s, dst, from, bytes);
+    return dst;
 }
 
 /* ---- the kinds of tensors -------------------------------------------------------------------- */
@@ -70,29 +70,29 @@ static gpu_matrix put_matrix(uploader *s, const matrix *m)
 }
 
 /* The first `hot` experts; the small vectors of all experts. */
-static gpu_bank put_bank(uploader *s, const expert_bank *b, expert_slab which, int hot)
+static gpu_bank put_bank(uploader *s, const expert_bank *b, expert_slab slab, int hot)
 {
-    const uint64_t n = (uint64_t)b->n_expert, bytes = expert_slab_bytes(b, which);
-    const matrix one = expert_matrix(b, which, 0);
+    const uint64_t n = (uint64_t)b->n_expert, bytes = expert_slab_bytes(b, slab);
+    const matrix one = expert_matrix(b, slab, 0);
     gpu_bank out = { .type = one.type, .rows = one.rows, .cols = one.cols,
                      .row_bytes = one.row_bytes, .slab_bytes = bytes };
-    uint8_t *at = reserve(s, (uint64_t)hot * bytes);
-    out.data = hot > 0 ? at : NULL;
-    if (!b->fused || which == SLAB_DOWN) {               /* one run */
-        copy_to(s, at, expert_slab_data(b, which, 0), (uint64_t)hot * bytes);
+    uint8_t *dst = reserve(s, (uint64_t)hot * bytes);
+    out.data = hot > 0 ? dst : NULL;
+    if (!b->fused || slab == SLAB_DOWN) {                /* contiguous in the file */
+        copy_to(s, dst, expert_slab_data(b, slab, 0), (uint64_t)hot * bytes);
     } else {
         for (int e = 0; e < hot; e++)
-            copy_to(s, at ? at + (uint64_t)e * bytes : NULL, expert_slab_data(b, which, e), bytes);
+            copy_to(s, dst ? dst + (uint64_t)e * bytes : NULL, expert_slab_data(b, slab, e), bytes);
     }
-    if (b->bias[which]) out.bias = put_floats(s, b->bias[which]->data, n * (uint64_t)one.rows);
-    if (b->scale[which]) out.scale = put_floats(s, b->scale[which]->data, n);
+    if (b->bias[slab]) out.bias = put_floats(s, b->bias[slab]->data, n * (uint64_t)one.rows);
+    if (b->scale[slab]) out.scale = put_floats(s, b->scale[slab]->data, n);
     return out;
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* The legacy projection has, for each key head, its q, its k, and v and z of its value heads: rows
- * of q, k, v and z are put together. */
+/* The legacy projection has, for each key head, the rows of q, of k, and of v and z of its value
+ * heads. In VRAM all rows of q, of k, of v and of z are contiguous. */
 static void put_grouped(layer_weights_gpu *y, uploader *s, const matrix *in,
                         const model_hparams *hp)
 {
@@ -115,14 +115,14 @@ static void put_grouped(layer_weights_gpu *y, uploader *s, const matrix *in,
     y->delta.z.data = z;
 }
 
-/* Rows of queries or keys, `bytes` each, head by head: of those that turn, 2i to i and 2i + 1 to
- * half + i, as mix_attention.c parts their products. */
-static uint8_t *put_parted(uploader *s, const void *from, uint64_t bytes, int rows,
-                           attn_shape heads)
+/* Rows of queries or keys, `bytes` each, head by head: rotated row 2i moves to i and 2i + 1 to
+ * half + i, as in mix_attention.c's split_neighbours. */
+static uint8_t *put_rotated(uploader *s, const void *from, uint64_t bytes, int rows,
+                            attn_shape heads)
 {
     const uint64_t dim = (uint64_t)heads.head_dim, half = (uint64_t)heads.rope_dim / 2;
-    uint8_t *at = reserve(s, (uint64_t)rows * bytes), *head;
-    if (!s->arena || s->zeros || s->rc < 0) return at;
+    uint8_t *dst = reserve(s, (uint64_t)rows * bytes), *head;
+    if (!s->arena || s->zeros || s->rc < 0) return dst;
     head = mem_alloc(dim * bytes);
     if (!head) s->rc = err_set(s->err, ERR_NOMEM, "a head: %" PRIu64 " bytes", dim * bytes);
     for (uint64_t r = 0; r < (uint64_t)rows && s->rc == 0; r += dim) {
@@ -132,21 +132,21 @@ static uint8_t *put_parted(uploader *s, const void *from, uint64_t bytes, int ro
             memcpy(head + (half + i) * bytes, in + (2 * i + 1) * bytes, bytes);
         }
         memcpy(head + 2 * half * bytes, in + 2 * half * bytes, (dim - 2 * half) * bytes);
-        copy_to(s, at + r * bytes, head, dim * bytes);
+        copy_to(s, dst + r * bytes, head, dim * bytes);
     }
     mem_free(head);
-    return at;
+    return dst;
 }
 
-/* Of a matrix whose rows are values of heads that turn; all operations turn i with half + i. */
-static gpu_matrix put_turning(uploader *s, const matrix *m, const model *of, attn_shape heads)
+/* The projection of queries or keys. All operations rotate row i with row half + i of a head. */
+static gpu_matrix put_projection(uploader *s, const matrix *m, const model *of, attn_shape heads)
 {
     if (!of->family->rope_neighbours) return put_matrix(s, m);
     gpu_matrix out = shape_of(m);
-    out.data = put_parted(s, m->data, m->row_bytes, m->rows, heads);
+    out.data = put_rotated(s, m->data, m->row_bytes, m->rows, heads);
     if (m->bias)
-        out.bias = (const float *)(const void *)put_parted(s, m->bias, sizeof(float), m->rows,
-                                                           heads);
+        out.bias = (const float *)(const void *)put_rotated(s, m->bias, sizeof(float), m->rows,
+                                                            heads);
     return out;
 }
 
@@ -155,8 +155,8 @@ static void put_attention(layer_weights_gpu *y, uploader *s, const layer_weights
 {
     const bool whole = m->family->attn_norm_whole;
     const uint64_t dim = (uint64_t)heads.head_dim;
-    y->attn.q = put_turning(s, &x->attn.q, m, heads);
-    y->attn.k = put_turning(s, &x->attn.k, m, heads);
+    y->attn.q = put_projection(s, &x->attn.q, m, heads);
+    y->attn.k = put_projection(s, &x->attn.k, m, heads);
     y->attn.v = put_matrix(s, &x->attn.v);
     y->attn.out = put_matrix(s, &x->attn.out);
     y->attn.q_norm = put_floats(s, x->attn.q_norm, dim * (whole ? (uint64_t)heads.n_head : 1));
@@ -218,21 +218,21 @@ static void put_layer(layer_weights_gpu *y, uploader *s, const model *m, const l
     y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
 }
 
-static void put_all(weights_gpu *to, uploader *s, const model *m, const weights *w,
-                    const weights_choice *what)
+static void put_all(weights_gpu *out, uploader *s, const model *m, const weights *w,
+                    const weights_choice *choice)
 {
     matrix embed = w->embed;
-    if (what->zeros) embed.rows = 1;
-    if (!what->embed_in_ram) to->embed = put_matrix(s, &embed);
-    if (what->head) {
-        to->head = w->head.data == w->embed.data ? to->embed : put_matrix(s, &w->head);
-        to->head.scale = w->head.scale;
-        to->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
+    if (choice->zeros) embed.rows = 1;
+    if (!choice->embed_in_ram) out->embed = put_matrix(s, &embed);
+    if (choice->head) {
+        out->head = w->head.data == w->embed.data ? out->embed : put_matrix(s, &w->head);
+        out->head.scale = w->head.scale;
+        out->out_norm = put_floats(s, w->out_norm, (uint64_t)m->hp.n_embd);
     }
-    for (int l = 0; l < what->n_layer; l++) {
+    for (int l = 0; l < choice->n_layer; l++) {
         layer_weights_gpu unused = { 0 };
-        put_layer(to->layers ? &to->layers[l] : &unused, s, m, &w->layers[l], l,
-                  what->hot ? what->hot[l] : m->hp.n_expert);
+        put_layer(out->layers ? &out->layers[l] : &unused, s, m, &w->layers[l], l,
+                  choice->hot ? choice->hot[l] : m->hp.n_expert);
     }
 }
 
@@ -307,64 +307,64 @@ int weights_gpu_check(const model *m, err_ctx *err)
     return c.rc;
 }
 
-uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *what)
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *choice)
 {
     weights_gpu unused = { 0 };
     uploader s = { 0 };
-    put_all(&unused, &s, m, w, what);
+    put_all(&unused, &s, m, w, choice);
     return s.used;
 }
 
 /* The embedding table in page-locked RAM: the device reads one row of it for each token. */
-static int keep_embed(weights_gpu *to, const matrix *table, pool *team, err_ctx *err)
+static int put_embed_in_ram(weights_gpu *w, const matrix *table, pool *team, err_ctx *err)
 {
     const uint64_t bytes = (uint64_t)table->rows * table->row_bytes;
-    to->embed_host = gpu_alloc_host(to->device, bytes + 64, err);
-    if (!to->embed_host) return ERR_NOMEM;
-    pool_copy(team, to->embed_host, table->data, (size_t)bytes);
-    to->embed = shape_of(table);
-    to->embed.data = to->embed_host;
+    w->embed_host = gpu_alloc_host(w->device, bytes + 64, err);
+    if (!w->embed_host) return ERR_NOMEM;
+    pool_copy(team, w->embed_host, table->data, (size_t)bytes);
+    w->embed = shape_of(table);
+    w->embed.data = w->embed_host;
     return 0;
 }
 
 int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
-                       const weights_choice *what, pool *team, progress_fn *watch, void *ctx,
+                       const weights_choice *choice, pool *team, progress_fn *watch, void *ctx,
                        err_ctx *err)
 {
-    const uint64_t bytes = weights_gpu_bytes(m, w, what);
-    uploader s = { .zeros = what->zeros, .total = bytes, .g = g, .team = team, .watch = watch,
+    const uint64_t bytes = weights_gpu_bytes(m, w, choice);
+    uploader s = { .zeros = choice->zeros, .total = bytes, .g = g, .team = team, .watch = watch,
                 .ctx = ctx, .err = err };
-    weights_gpu *to = mem_zalloc(sizeof *to);
+    weights_gpu *result = mem_zalloc(sizeof *result);
     int rc = 0;
 
     *out = NULL;
-    if (to) to->layers = mem_array((size_t)m->hp.n_layer, sizeof *to->layers);
-    if (!to || !to->layers) {
-        weights_gpu_free(to);
+    if (result) result->layers = mem_array((size_t)m->hp.n_layer, sizeof *result->layers);
+    if (!result || !result->layers) {
+        weights_gpu_free(result);
         return err_set(err, ERR_NOMEM, "weights: %d layers", m->hp.n_layer);
     }
-    memset(to->layers, 0, (size_t)m->hp.n_layer * sizeof *to->layers);
-    to->device = g;
-    to->n_layer = what->n_layer;
-    to->bytes = bytes;
-    if (!what->zeros && fault_hits(FAULT_VRAM))
+    memset(result->layers, 0, (size_t)m->hp.n_layer * sizeof *result->layers);
+    result->device = g;
+    result->n_layer = choice->n_layer;
+    result->bytes = bytes;
+    if (!choice->zeros && fault_hits(FAULT_VRAM))
         rc = err_set(err, ERR_NOMEM, "GPU: no room for the weights: another program took it");
-    else to->arena = gpu_alloc(g, bytes, "the weights", err);
-    if (!to->arena) {
+    else result->arena = gpu_alloc(g, bytes, "the weights", err);
+    if (!result->arena) {
         rc = ERR_NOMEM;
     } else {
-        s.arena = to->arena;
-        if (what->embed_in_ram) s.rc = keep_embed(to, &w->embed, team, err);
-        if (what->zeros) s.rc = gpu_zero(g, to->arena, bytes, err);
-        put_all(to, &s, m, w, what);
+        s.arena = result->arena;
+        if (choice->embed_in_ram) s.rc = put_embed_in_ram(result, &w->embed, team, err);
+        if (choice->zeros) s.rc = gpu_zero(g, result->arena, bytes, err);
+        put_all(result, &s, m, w, choice);
         rc = s.rc < 0 ? s.rc : gpu_upload_end(g, err);
     }
     if (rc < 0) {
         gpu_upload_end(g, NULL);
-        weights_gpu_free(to);
+        weights_gpu_free(result);
         return rc;
     }
-    *out = to;
+    *out = result;
     return 0;
 }
 

@@ -1,8 +1,8 @@
 /* weights_gpu.h - a model's weights in VRAM: the file's bytes, every tensor at a multiple of 256.
  *
- * Experts may be elsewhere, all or some of a layer; their shapes and small vectors are here. Row
- * orders of older files, and of families whose pairs that turn are neighbours, are put right on the
- * way, so that operations see one layout. Immutable after creation. */
+ * Shapes and small vectors of all experts of the GPU's layers are in VRAM, the matrices only of
+ * some experts. The upload reorders the rows of older files, and of families that rotate
+ * neighbouring values as a pair, so that operations see one layout. Immutable after creation. */
 #ifndef ENGINE_GPU_WEIGHTS_GPU_H
 #define ENGINE_GPU_WEIGHTS_GPU_H
 
@@ -35,23 +35,23 @@ typedef struct layer_weights_gpu {
 
 typedef struct weights_gpu {
     gpu *device;                         /* borrowed */
-    gpu_matrix embed, head;              /* head.data NULL: it is not here */
+    gpu_matrix embed, head;              /* head.data NULL: the head is not in VRAM */
     const float *out_norm;
-    int n_layer;                         /* the first layers of the model: those that are here */
+    int n_layer;                         /* the first layers of the model */
     layer_weights_gpu *layers;           /* [n_layer] */
     void *arena;
-    void *embed_host;                    /* the table, page-locked, if it is not in VRAM */
+    void *embed_host;                    /* the embedding, page-locked, if it is not in VRAM */
     uint64_t bytes;                      /* of VRAM */
 } weights_gpu;
 
-/* What is moved to VRAM. */
+/* The weights that go to VRAM. */
 typedef struct weights_choice {
     int n_layer;                         /* the dense weights of this many first layers */
     bool head;                           /* output matrix and last norm */
     const int *hot;                      /* [n_layer]: this many first experts; NULL: all */
     bool embed_in_ram;
-    bool zeros;                          /* nothing is read: shapes as they are, bytes of 0, one row
-                                          * of the embedding. To time what they take */
+    bool zeros;                          /* for measurements: shapes without data (bytes of 0, one
+                                          * row of the embedding); no file is read */
 } weights_choice;
 
 /* The rule of a layer with this bias, or NULL. */
@@ -59,15 +59,15 @@ gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bi
 
 gpu_activation weights_gpu_act(expert_activation act);
 
-/* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names what is
- * missing. */
+/* Whether there are kernels for this model's types and shapes; ERR_UNSUPPORTED names the first type
+ * or shape without one. */
 int weights_gpu_check(const model *m, err_ctx *err);
 
-uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *what);
+uint64_t weights_gpu_bytes(const model *m, const weights *w, const weights_choice *choice);
 
 /* Borrows g; m and w are not needed afterwards. */
 int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights *w,
-                       const weights_choice *what, pool *team, progress_fn *watch, void *ctx,
+                       const weights_choice *choice, pool *team, progress_fn *watch, void *ctx,
                        err_ctx *err);
 void weights_gpu_free(weights_gpu *w);   /* NULL is fine */
 

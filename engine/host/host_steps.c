@@ -13,7 +13,7 @@ struct host_steps {
     layer_steps face;
     host_batch b;                        /* the batch under way; ws is ours */
     experts_cpu *experts;
-    usage_profile *seen;                 /* or NULL */
+    usage_profile *usage;                /* or NULL */
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -107,10 +107,10 @@ static void route(void *self, int l)
     a.rule.bias = b->w->layers[l].choice_bias;
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
              select_experts, &a);
-    if (!s->seen) return;
+    if (!s->usage) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
-        usage_profile_count(s->seen, l, ws->ids[i], EXPERT_EITHER, 1);
-    usage_profile_call(s->seen, l, 0, 0, 0, 0);
+        usage_profile_count(s->usage, l, ws->ids[i], EXPERT_EITHER, 1);
+    usage_profile_call(s->usage, l, 0, 0, 0, 0);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
@@ -279,7 +279,7 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
         .experts_local = experts_local, .join = join, .end = end, .copy_to_host = copy_to_host,
         .logits = logits,
     };
-    s->seen = parts->seen;
+    s->usage = parts->usage;
     s->b = (host_batch){ .m = m, .w = parts->w, .o = parts->o, .rope = parts->rope };
     if ((rc = workspace_create(&s->b.ws, m, pool_threads(parts->o->team), chunk, err)) < 0 ||
         (rc = experts_cpu_create(&s->experts, parts->o, &m->hp, parts->store, parts->ahead,

@@ -19,7 +19,7 @@ typedef struct host_parts {
     const rope_tables *rope;
     expert_store *store;                 /* where experts come from; NULL: the mapping */
     router_ahead *ahead;                 /* or NULL */
-    usage_profile *seen;                 /* counts what is chosen; or NULL */
+    usage_profile *usage;                /* counts what is chosen; or NULL */
 } host_parts;
 
 /* Everything for batches of up to chunk tokens. */

@@ -254,7 +254,7 @@ static int take_piece(running_answer *a, err_ctx *err)
 {
     const answer_options *o = &a->o;
     const int pos = session_pos(a->s), cut = next_cut(o, pos, a->stable, a->n_prompt);
-    const int end = pos + session_piece(a->s, cut - pos);
+    const int end = pos + session_first_chunk(a->s, cut - pos);
     const bool last = end == a->n_prompt;
     const int rc = session_eval(a->s, a->prompt + pos, end - pos, last ? a->logits : NULL, last,
                                 a->hooks.watch ? watch_piece : NULL, a, err);

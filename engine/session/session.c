@@ -215,7 +215,7 @@ static int make_forward(session *s, err_ctx *err)
     post.off |= skips_missing(s);     /* as good as nothing is left to fetch */
     forward_parts parts = {
         .host = { .m = e->m, .w = e->w, .o = &e->ops_table, .rope = &e->rope,
-                  .store = e->store, .ahead = e->ahead, .seen = e->seen },
+                  .store = e->store, .ahead = e->ahead, .usage = e->usage },
         .postfetch = &post,
     };
     if (engine_on_gpu(e))
@@ -363,7 +363,7 @@ static int eval_chunk(session *s, const int32_t *ids, chunk_watch *w, err_ctx *e
 
 /* Of so many tokens that are left. Where others follow on a GPU, recurrent layers get whole chunks
  * up to the end: then it does not show in their bits where chunks of a session were cut. */
-int session_piece(const session *s, int left)
+int session_first_chunk(const session *s, int left)
 {
     const int n = min_int(left, s->opt.chunk);
     if (n == left || n < 2 * GPU_DELTA_CHUNK || !engine_on_gpu(s->e) ||
@@ -381,7 +381,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
     assert(n >= 0 && n_row >= 0 && n_row <= n);
     if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
     for (int done = 0; done < n;) {
-        chunk_watch w = { watch, ctx, done, session_piece(s, n - done), n };
+        chunk_watch w = { watch, ctx, done, session_first_chunk(s, n - done), n };
         rc = eval_chunk(s, ids + done, &w, err);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
@@ -544,7 +544,7 @@ perf_counts session_perf(const session *s)
         .fetch_s = h.pull_s, .overlap_least_s = h.hidden_least_s,
         .overlap_most_s = h.hidden_most_s, .join_s = forward_waited(s->at->f), .late = h.late,
         .not_locked = h.not_locked, .failed_uploads = r.failures, .refused = r.refused,
-        .place_hits = r.hits, .place_misses = r.misses, .uploads = r.uploads, .swaps = r.swaps,
+        .frame_hits = r.hits, .frame_misses = r.misses, .uploads = r.uploads, .swaps = r.swaps,
         .evictions = r.evictions, .ram_hits = st.hits, .ram_misses = st.misses,
         .ram_wait_s = st.wait_s,
     };
