@@ -17,20 +17,20 @@ static bool go_on(void *ctx)
 }
 
 /* Runs of n_piece pieces, the last of which is shorter. */
-static void check_runs(read_ahead *r, pool *team, const uint8_t *weights, int n, int n_piece)
+static void check_runs(read_ahead *r, pool *team, const uint8_t *weights, int n, int n_tile)
 {
-    const uint64_t step = (uint64_t)(BYTES / n_piece);
+    const uint64_t step = (uint64_t)(BYTES / n_tile);
     ahead_run runs[AHEAD_RUNS];
     uint64_t all = 0;
     for (int i = 0; i < n; i++) {
-        const uint64_t bytes = step * (uint64_t)n_piece - (uint64_t)i % step;
-        runs[i] = (ahead_run){ .at = weights, .bytes = bytes, .step = step, .n_piece = n_piece,
+        const uint64_t bytes = step * (uint64_t)n_tile - (uint64_t)i % step;
+        runs[i] = (ahead_run){ .data = weights, .bytes = bytes, .step = step, .n_tile = n_tile,
                                .grain = 1 + i % 3 };
         all += runs[i].bytes;
     }
     looks = 1 << 30;
     const uint64_t read = read_ahead_run(r, team, runs, n, go_on, NULL);
-    CHECK_MSG(read == all, "%d runs of %d pieces: %d bytes of %d", n, n_piece, (int)read, (int)all);
+    CHECK_MSG(read == all, "%d runs of %d tiles: %d bytes of %d", n, n_tile, (int)read, (int)all);
     looks = 0;
     CHECK(read_ahead_run(r, team, runs, n, go_on, NULL) == 0);
     looks = 2;                           /* 2 kB each */

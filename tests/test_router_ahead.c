@@ -115,7 +115,7 @@ static void check_guesses(stage *g, const char *name)
     for (int i = 0; i < 8; i++)
         for (int l = 0; l < N_LAYER; l++) {
             draw(g, l, &rng);
-            const int n = router_ahead_guess(f, l, &g->x, &ids);
+            const int n = router_ahead_predict(f, l, &g->x, &ids);
             CHECK(n == (l + 1 < N_LAYER ? N_USED : 0));
             if (n > 0) check_guess(g, l + 1, ids, name);
         }
@@ -123,7 +123,7 @@ static void check_guesses(stage *g, const char *name)
     f = NULL;
     if (!CHECK(router_ahead_create(&f, &g->o, g->w, hp, some, NULL) == 0)) return;
     for (int l = 0; l < N_LAYER; l++)    /* both layers or neither */
-        CHECK((router_ahead_guess(f, l, &g->x, &ids) == N_USED) == (l == 0));
+        CHECK((router_ahead_predict(f, l, &g->x, &ids) == N_USED) == (l == 0));
     CHECK(router_ahead_bytes(hp, some) < router_ahead_bytes(hp, all));
     router_ahead_free(f);
 }
@@ -140,7 +140,7 @@ static void check_zero_norm(stage *g)
     if (CHECK(router_ahead_create(&f, &g->o, g->w, &g->f.m->hp, all, NULL) == 0)) {
         draw(g, 0, &rng);
         g->h[5] = 0;                     /* as far as it can be known */
-        CHECK(router_ahead_guess(f, 0, &g->x, &ids) == N_USED);
+        CHECK(router_ahead_predict(f, 0, &g->x, &ids) == N_USED);
         check_guess(g, 1, ids, "a norm of 0");
     }
     router_ahead_free(f);
@@ -170,7 +170,7 @@ static void prediction_of(stage *g, router_ahead *f, int chosen[N_USED], test_rn
 {
     const int32_t *ids;
     draw(g, 0, rng);
-    CHECK(router_ahead_guess(f, 0, &g->x, &ids) == N_USED);
+    CHECK(router_ahead_predict(f, 0, &g->x, &ids) == N_USED);
     for (int i = 0; i < N_USED; i++) chosen[i] = ids[i];
 }
 
@@ -212,7 +212,7 @@ static void check_store(stage *g)
         for (int i = 0; i < 100; i++) {          /* the choice is told: guesses are given up */
             draw(g, 0, &rng);
             router_ahead_read(f, s, 0, &g->x);
-            router_ahead_tell(f, 1, &wrong, 1);
+            router_ahead_report(f, 1, &wrong, 1);
         }
         const uint64_t so_far = expert_store_counts(s).guesses;
         for (int i = 0; i < 10; i++) {

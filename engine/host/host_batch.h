@@ -1,4 +1,4 @@
-/* host_batch.h - a batch on the CPU: what host_steps.c and the mixers share. Internal to them. */
+/* host_batch.h - a batch on the CPU, for host_steps.c and the mixers alone. */
 #ifndef ENGINE_HOST_HOST_BATCH_H
 #define ENGINE_HOST_HOST_BATCH_H
 
@@ -15,12 +15,12 @@ typedef struct host_batch {
     workspace *ws;
     int n;                               /* tokens */
     int pos;                             /* position of the first */
-    const float *seen_with;              /* the norm with which hx sees x as it is; NULL: none */
+    const float *hx_norm;                /* hx is x with this norm; NULL: hx is out of date */
     int n_ff;                            /* width of the shared expert under way */
 } host_batch;
 
-/* Both read ws->h, the normed residual, and leave what is to be added to the residual in ws->y;
- * they may overwrite h. */
+/* Both read ws->h, the normed residual, and write their result, which the caller adds to the
+ * residual, to ws->y. They may overwrite h. */
 void mix_attention(host_batch *b, int layer);
 void mix_deltanet(host_batch *b, int layer);
 

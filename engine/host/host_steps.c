@@ -1,8 +1,8 @@
 /* host_steps.c - mix, route, experts and join on the CPU.
  *
- * Dense weights are views into the mapped file. Every chosen expert is computed here; where its
- * weights come from is the store's business. The sum over experts is taken from one vector for each
- * chosen expert, in the router's order: where a vector came from makes no difference. */
+ * Dense weights are views into the mapped file. The store provides the weights of experts; all
+ * chosen experts are computed on the CPU. The sum over experts adds one vector for each, in the
+ * router's order, as on the GPU. */
 #include "engine/host/host_steps.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "engine/host/host_batch.h"
 
 struct host_steps {
-    layer_steps face;
+    layer_steps table;
     host_batch b;                        /* the batch under way; ws is ours */
     experts_cpu *experts;
     usage_profile *usage;                /* or NULL */
@@ -48,15 +48,15 @@ static int resume(void *self, const batch *b, const float *x, err_ctx *err)
     return 0;
 }
 
-/* hx becomes the residual with this norm, unless it is that. */
-static void see(host_batch *b, const float *norm)
+/* Sets hx to the residual with this norm, unless it is up to date. */
+static void set_hx(host_batch *b, const float *norm)
 {
     workspace *ws = b->ws;
     const int n_embd = b->m->hp.n_embd;
-    if (b->seen_with == norm) return;
+    if (b->hx_norm == norm) return;
     ops_rmsnorm(b->o, ws->h, ws->x, norm, b->n, n_embd, (size_t)n_embd, b->m->hp.rms_eps);
     acts_set(&ws->hx, ws->h, b->n, n_embd);
-    b->seen_with = norm;
+    b->hx_norm = norm;
 }
 
 /* ---- mix ------------------------------------------------------------------------------------- */
@@ -67,14 +67,14 @@ static void mix(void *self, int l)
     const model_hparams *hp = &b->m->hp;
     const float *after = b->w->layers[l].mix_out_norm;
     workspace *ws = b->ws;
-    b->seen_with = NULL;
-    see(b, b->w->layers[l].attn_norm);
+    b->hx_norm = NULL;
+    set_hx(b, b->w->layers[l].attn_norm);
     if (b->m->layers[l].mixer == MIX_ATTENTION) mix_attention(b, l);
     else mix_deltanet(b, l);
     if (after)
         ops_rmsnorm(b->o, ws->y, ws->y, after, b->n, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
     ops_add(b->o, ws->x, ws->y, b->n, hp->n_embd);
-    b->seen_with = NULL;
+    b->hx_norm = NULL;
 }
 
 /* ---- route ----------------------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ static void route(void *self, int l)
     const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     if (b->w->layers[l].experts->n_expert == 0) return;
-    see(b, b->w->layers[l].router_norm);
+    set_hx(b, b->w->layers[l].router_norm);
     ops_matmul(b->o, ws->router, &b->w->layers[l].router, &ws->hx);
     select_args a = { b, hp->router };
     a.rule.bias = b->w->layers[l].choice_bias;
@@ -135,7 +135,7 @@ static void shared_expert(host_batch *b, int l)
                               { ws->shared_up, &w->shared_up },
                               { ws->shared_sigma, &w->shared_gate_inp } };
     if (!w->shared_gate.data) return;
-    see(b, w->post_attn_norm);
+    set_hx(b, w->post_attn_norm);
     b->n_ff = w->shared_gate.rows;
     ops_matmuls(b->o, first, w->shared_gate_inp.data ? 3 : 2, &ws->hx);
     pool_run(b->o->team, b->n, pool_grain(16 * (int64_t)b->n_ff), activate_shared, b);
@@ -147,7 +147,7 @@ static int routed_experts(host_steps *s, int l, err_ctx *err)
 {
     workspace *ws = s->b.ws;
     if (s->b.w->layers[l].experts->n_expert == 0) return 0;
-    see(&s->b, s->b.w->layers[l].experts_norm);
+    set_hx(&s->b, s->b.w->layers[l].experts_norm);
     worklist_fill(ws->work, ws->ids, s->b.n, s->b.m->hp.n_expert_used);
     const expert_job job = {
         .bank = s->b.w->layers[l].experts, .act = s->b.m->family->act, .x = &ws->hx,
@@ -173,32 +173,32 @@ typedef struct join_args {
     const layer_weights *w;
 } join_args;
 
-/* Both parts and then their sum are normed. */
+/* Norms the experts' sum, the shared network's vector, and then the sum of both. */
 static void join_normed(const join_args *a, int64_t t, int k)
 {
     const loops *f = a->b->o->loops;
     const workspace *ws = a->b->ws;
     const int n = a->b->m->hp.n_embd;
     const float eps = a->b->m->hp.rms_eps;
-    const size_t at = (size_t)t * (size_t)n;
-    float *y = ws->y + at, *shared = ws->shared_y + at;
+    const size_t row = (size_t)t * (size_t)n;
+    float *y = ws->y + row, *shared = ws->shared_y + row;
     memset(y, 0, (size_t)n * sizeof *y);
-    f->join(y, ws->slots + (size_t)k * at, ws->gates + t * k, k, NULL, 0.0f, n);
+    f->join(y, ws->slots + (size_t)k * row, ws->gates + t * k, k, NULL, 0.0f, n);
     f->rmsnorm(y, y, a->w->experts_out_norm, n, eps);
     f->rmsnorm(shared, shared, a->w->shared_out_norm, n, eps);
     f->add(y, shared, (size_t)n);
     f->rmsnorm(y, y, a->w->ffn_out_norm, n, eps);
-    f->add(ws->x + at, y, (size_t)n);
+    f->add(ws->x + row, y, (size_t)n);
 }
 
 static void join_plain(const join_args *a, int64_t t, int k)
 {
     const workspace *ws = a->b->ws;
     const int n = a->b->m->hp.n_embd;
-    const size_t at = (size_t)t * (size_t)n;
+    const size_t row = (size_t)t * (size_t)n;
     const bool shared = a->w->shared_gate.data, gated = a->w->shared_gate_inp.data;
-    a->b->o->loops->join(ws->x + at, ws->slots + (size_t)k * at, ws->gates + t * k, k,
-                         shared ? ws->shared_y + at : NULL,
+    a->b->o->loops->join(ws->x + row, ws->slots + (size_t)k * row, ws->gates + t * k, k,
+                         shared ? ws->shared_y + row : NULL,
                          gated ? sigmoid_f32(ws->shared_sigma[t]) : 1.0f, n);
 }
 
@@ -222,7 +222,7 @@ static void join(void *self, int l)
     join_args a = { b, &b->w->layers[l] };
     pool_run(b->o->team, b->n, pool_grain((int64_t)b->m->hp.n_expert_used * b->m->hp.n_embd),
              join_tokens, &a);
-    b->seen_with = NULL;
+    b->hx_norm = NULL;
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -241,7 +241,7 @@ static int copy_to_host(void *self, const float **x, err_ctx *err)
     return 0;
 }
 
-static int logits(void *self, float *to, int n_row, err_ctx *err)
+static int logits(void *self, float *out, int n_row, err_ctx *err)
 {
     host_batch *b = &((host_steps *)self)->b;
     const model_hparams *hp = &b->m->hp;
@@ -251,8 +251,8 @@ static int logits(void *self, float *to, int n_row, err_ctx *err)
     if (n_row == 0) return 0;
     ops_rmsnorm(b->o, ws->h, x, b->w->out_norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
     acts_set(&ws->hx, ws->h, n_row, hp->n_embd);
-    ops_matmul(b->o, to, &b->w->head, &ws->hx);
-    if (hp->logit_cap > 0.0f) ops_soft_cap(b->o, to, (int64_t)n_row * hp->n_vocab, hp->logit_cap);
+    ops_matmul(b->o, out, &b->w->head, &ws->hx);
+    if (hp->logit_cap > 0.0f) ops_soft_cap(b->o, out, (int64_t)n_row * hp->n_vocab, hp->logit_cap);
     return 0;
 }
 
@@ -274,7 +274,7 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
     int rc;
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the CPU: %zu bytes", sizeof *s);
-    s->face = (layer_steps){
+    s->table = (layer_steps){
         .self = s, .begin = begin, .resume = resume, .mix = mix, .route = route,
         .experts_local = experts_local, .join = join, .end = end, .copy_to_host = copy_to_host,
         .logits = logits,
@@ -301,4 +301,4 @@ void host_steps_free(host_steps *s)
 
 void host_steps_select(host_steps *s, state *st) { s->b.st = st; }
 
-const layer_steps *host_steps_table(const host_steps *s) { return &s->face; }
+const layer_steps *host_steps_table(const host_steps *s) { return &s->table; }

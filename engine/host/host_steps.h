@@ -1,4 +1,5 @@
-/* host_steps.h - the steps of a layer on the CPU: the reference for every other implementation. */
+/* host_steps.h - the steps of a layer on the CPU: the reference for every other implementation.
+ * Each step has finished when it returns. One thread at a time, the owner of the team. */
 #ifndef ENGINE_HOST_HOST_STEPS_H
 #define ENGINE_HOST_HOST_STEPS_H
 
@@ -17,9 +18,9 @@ typedef struct host_parts {
     const weights *w;
     const ops *o;
     const rope_tables *rope;
-    expert_store *store;                 /* where experts come from; NULL: the mapping */
+    expert_store *store;                 /* source of experts; NULL: the mapping */
     router_ahead *ahead;                 /* or NULL */
-    usage_profile *usage;                /* counts what is chosen; or NULL */
+    usage_profile *usage;                /* counts the chosen experts; or NULL */
 } host_parts;
 
 /* Everything for batches of up to chunk tokens. */
@@ -27,8 +28,8 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
 void host_steps_free(host_steps *s);     /* NULL is fine */
 uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT64_MAX: too much */
 
-/* All that follows is of the session with this state, whose layers here are in RAM; first of all,
- * and between batches. */
+/* Switches to the session with this state, whose CPU layers are in RAM: before the first batch, and
+ * between batches. */
 void host_steps_select(host_steps *s, state *st);
 
 const layer_steps *host_steps_table(const host_steps *s);

@@ -1,8 +1,8 @@
 /* mix_attention.c - softmax attention of a batch on the CPU.
  *
- * What families do differently is in the weights and in the family's row: norms of queries and
- * keys, sinks, windows, a gate beside each query, values that are the keys. The loops over numbers
- * are cpu/attention.h's. */
+ * Families differ in fields of the weights and of model_family: norms of queries and keys, sinks,
+ * windows, a gate after each query, keys that serve as values. The kernels are in
+ * cpu/attention.h. */
 #include "engine/host/host_batch.h"
 
 #include <math.h>
@@ -18,9 +18,9 @@ typedef struct rotate_args {
     const float *cosine, *sine;
 } rotate_args;
 
-/* x[2i] to x[i], x[2i + 1] to x[half + i]: then pairs are where they are in other families. Queries
- * and keys change alike, so their products do not. */
-static void part_neighbours(float *x, size_t half)
+/* Moves x[2i] to x[i] and x[2i + 1] to x[half + i], the order of pairs in other families. Queries
+ * and keys are reordered alike, so their products do not change. */
+static void split_neighbours(float *x, size_t half)
 {
     float odd[MODEL_MOST_NEIGHBOURS / 2];
     for (size_t i = 0; i < half; i++) {
@@ -38,7 +38,7 @@ static void rotate_tokens(void *ctx, int64_t begin, int64_t end, int thread)
     for (size_t t = (size_t)begin; t < (size_t)end; t++)
         for (size_t h = 0; h < (size_t)a->n_head; h++) {
             float *x = a->x + (t * (size_t)a->n_head + h) * a->stride;
-            if (a->b->m->family->rope_neighbours) part_neighbours(x, half);
+            if (a->b->m->family->rope_neighbours) split_neighbours(x, half);
             a->b->o->loops->rotate(x, a->cosine + t * half, a->sine + t * half, a->dim);
         }
 }
@@ -67,7 +67,7 @@ static void store_and_attend(host_batch *b, int layer, attn_shape heads, const f
     attend(b->o->loops, b->o->team, &a, ws->thread_scratch, ws->thread_floats);
 }
 
-/* heads *= sigmoid(gate), the gate as it was projected: neither normed nor rotated. */
+/* heads *= sigmoid(gate). The projected gate is neither normed nor rotated. */
 static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const host_batch *b = ctx;
@@ -80,8 +80,8 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* The queries among query, gate, query, gate, ... */
-static void take_queries(void *ctx, int64_t begin, int64_t end, int thread)
+/* Copies the queries out of query, gate, query, gate, ... */
+static void copy_queries(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const host_batch *b = ctx;
     const size_t dim = (size_t)b->m->hp.head_dim;
@@ -90,7 +90,7 @@ static void take_queries(void *ctx, int64_t begin, int64_t end, int thread)
         memcpy(b->ws->q + i * dim, b->ws->q_gate + 2 * i * dim, dim * sizeof *b->ws->q);
 }
 
-/* Each head, or all of them together. */
+/* Norms each head, or with `whole` all heads of a token together. */
 static void norm_heads(const host_batch *b, float *x, const float *gain, int n_head, int head_dim,
                        bool whole)
 {
@@ -98,7 +98,7 @@ static void norm_heads(const host_batch *b, float *x, const float *gain, int n_h
     ops_rmsnorm(b->o, x, x, gain, n, dim, (size_t)dim, b->m->hp.rms_eps);
 }
 
-/* Queries, keys and values, as they are before they turn; queries alone where keys are shared. */
+/* Queries, keys and values before rotation; only queries if an earlier layer has the keys. */
 static void project(host_batch *b, int l, attn_shape heads)
 {
     const layer_weights *w = &b->w->layers[l];
@@ -112,7 +112,7 @@ static void project(host_batch *b, int l, attn_shape heads)
     const bool shared = b->m->layers[l].kv_back > 0;
     ops_matmuls(b->o, projections, shared ? 1 : w->attn.v.data ? 3 : 2, &ws->hx);
     if (f->attn_gated)
-        pool_run(b->o->team, (int64_t)n_q, pool_grain((int64_t)dim), take_queries, b);
+        pool_run(b->o->team, (int64_t)n_q, pool_grain((int64_t)dim), copy_queries, b);
     if (w->attn.q_norm)
         norm_heads(b, ws->q, w->attn.q_norm, heads.n_head, heads.head_dim, f->attn_norm_whole);
     if (shared) return;

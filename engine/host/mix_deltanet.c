@@ -1,7 +1,7 @@
 /* mix_deltanet.c - the gated delta rule of a batch on the CPU.
  *
- * Projections, convolution, then head by head the rule and the gated norm. The loops over numbers
- * are cpu/deltanet.h's. */
+ * Projections, convolution, then head by head the rule and the gated norm. The kernels are in
+ * cpu/deltanet.h. */
 #include "engine/host/host_batch.h"
 
 #include <math.h>
@@ -9,10 +9,10 @@
 
 #include "engine/cpu/deltanet.h"
 
-/* Sizes that every step below needs. A channel is one value of q, k or v of a token. */
+/* Sizes for every step below. A channel is one value of q, k or v of a token. */
 typedef struct delta_sizes {
     int dim, n_k, n_v, ratio;            /* ratio: value heads that share one key head */
-    bool tiled;                          /* which they are: every n_k-th, not those in a row */
+    bool tiled;                          /* they are every n_k-th head, not adjacent ones */
     size_t keys, values, channels;       /* widths of q (and of k), of v (and of z), of all three */
 } delta_sizes;
 
@@ -84,8 +84,8 @@ static void project(delta_job *j)
     }
 }
 
-/* Write strength and decay of a value head, the i-th of its key head, before their curves. They lie
- * as `ratio` of each for every key head, or all strengths and then all decays. */
+/* Write strength and decay of a value head, the i-th of its key head, before their activation
+ * functions. ba has `ratio` of each for every key head, or all strengths and then all decays. */
 typedef struct raw_gates { float beta, alpha; } raw_gates;
 
 static raw_gates gates_at(const delta_job *j, size_t t, int h, int i, int v)
@@ -101,8 +101,8 @@ static raw_gates gates_at(const delta_job *j, size_t t, int h, int i, int v)
     return (raw_gates){ own[0], own[ratio] };
 }
 
-/* Convolution of a key head's q and k and of its value heads' v; then the length of q and k, and of
- * every value head the write strength and the decay. */
+/* Convolution of a key head's q and k and of its value heads' v; then the norms of q and k, and the
+ * write strength and decay of every value head. */
 static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const delta_job *j = ctx;
@@ -125,18 +125,18 @@ static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
             f->delta_l2norm(q + keys, dim, 1.0f);
             for (int i = 0; i < s->ratio; i++) {
                 const int v = value_head(s, h, i);
-                const size_t at = t * (size_t)s->n_v + (size_t)v;
+                const size_t gate = t * (size_t)s->n_v + (size_t)v;
                 const raw_gates raw = gates_at(j, t, h, i, v);
-                ws->beta[at] = sigmoid_f32(raw.beta);
-                ws->g[at] = delta_decay(raw.alpha, j->w->delta.dt_bias[v], j->w->delta.a[v]);
+                ws->beta[gate] = sigmoid_f32(raw.beta);
+                ws->g[gate] = delta_decay(raw.alpha, j->w->delta.dt_bias[v], j->w->delta.a[v]);
             }
         }
     }
 }
 
-/* The delta rule and the gated norm, value head by value head. Runs shorter than half a chunk are
+/* The delta rule and the gated norm, value head by value head. Fewer tokens than half a chunk are
  * cheaper as a recurrence. */
-static void remember(void *ctx, int64_t begin, int64_t end, int thread)
+static void run_delta_rule(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const delta_job *j = ctx;
     const delta_sizes *s = &j->s;
@@ -172,7 +172,8 @@ void mix_deltanet(host_batch *b, int l)
     };
     project(&j);
     pool_run(b->o->team, j.s.n_k, pool_grain((int64_t)b->n * 64 * j.s.dim), prepare, &j);
-    pool_run(b->o->team, j.s.n_v, pool_grain((int64_t)b->n * 4 * j.s.dim * j.s.dim), remember, &j);
+    pool_run(b->o->team, j.s.n_v, pool_grain((int64_t)b->n * 4 * j.s.dim * j.s.dim),
+             run_delta_rule, &j);
     acts_set(&ws->hx, ws->qkv, b->n, (int)j.s.values);
     ops_matmul(b->o, ws->y, &j.w->delta.out, &ws->hx);
 }

@@ -1,7 +1,7 @@
-/* ops.c - the verbs on the CPU: how each is cut into pieces for the thread team.
+/* ops.c - divides each operation into tiles for the thread team.
  *
- * The arithmetic of products is the kernel set's; here rows are handed out, and the factor, scale
- * and bias of a row are applied, once, in one fma: y = fma(factor * scale, sum, bias). */
+ * The kernel set computes the sums of products. This file applies factor, scale and bias of a row,
+ * once, in one fma: y = fma(factor * scale, sum, bias). */
 #include "engine/host/ops.h"
 
 #include <assert.h>
@@ -32,7 +32,7 @@ void acts_init(acts *a, void *storage, int n, int cols)
     const size_t blocks = (size_t)n * (size_t)padded_blocks(cols);
     uint8_t *p = (uint8_t *)(((uintptr_t)storage + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     memset(a, 0, sizeof *a);
-    a->q = (int8_t *)p;                  /* parts of whole lines: a group of blocks fills some */
+    a->q = (int8_t *)p;                  /* a group of blocks fills whole cache lines */
     p += blocks * ACT_BLOCK;
     a->dx = (float *)p;
     p += blocks * sizeof(float);
@@ -59,8 +59,8 @@ void acts_set(acts *a, const float *x, int n, int cols)
 
 static void clear_padding(acts *a, int64_t t)
 {
-    const size_t used = (size_t)a->cols / ACT_BLOCK, room = (size_t)a->n_block, pad = room - used;
-    const size_t first = (size_t)t * room + used;
+    const size_t used = (size_t)a->cols / ACT_BLOCK, pad = (size_t)a->n_block - used;
+    const size_t first = (size_t)t * (size_t)a->n_block + used;
     memset(a->q + first * ACT_BLOCK, 0, pad * ACT_BLOCK);
     memset(a->dx + first, 0, pad * sizeof(float));
     memset(a->s + 2 * first, 0, 2 * pad * sizeof(int16_t));
@@ -107,13 +107,14 @@ static bool is_packed(const token_pack *p, const matrix *w, const act_row *x, in
     return p->x == x && p->n == n_token && p->cols == w->cols && p->type == w->type;
 }
 
-/* Packs the tokens if they are not. False: there is no such form of them, or no room for it. */
+/* Packs the tokens unless they are packed. False: the type has no packed form, or it does not
+ * fit. */
 static bool pack_tokens(token_pack *p, const packing *by, const matrix *w, const act_row *x,
                         int n_token)
 {
-    if (!p || !by->bytes || by->bytes(w->cols) > sizeof p->room) return false;
+    if (!p || !by->bytes || by->bytes(w->cols) > sizeof p->bytes) return false;
     if (is_packed(p, w, x, n_token)) return true;
-    by->pack(p->room, x, n_token, w->cols);
+    by->pack(p->bytes, x, n_token, w->cols);
     p->x = x;
     p->n = n_token;
     p->cols = w->cols;
@@ -134,63 +135,62 @@ void product_rows(float *y, size_t y_stride, const ops *o, const matrix *w, int 
     assert(n_token <= OPS_TOKENS && n_row * n_token <= OPS_SUMS);
     assert(!repacked || first % fn->repacked.bundle == 0);
     if (wide && pack_tokens(pack, &fn->packed, w, x, n_token))
-        fn->packed.dot(sums, rows, w->row_bytes, n_row, pack->room, n_token, w->cols);
+        fn->packed.dot(sums, rows, w->row_bytes, n_row, pack->bytes, n_token, w->cols);
     else
         dot(sums, rows, w->row_bytes, n_row, x, n_token, w->cols);
     o->loops->finish(y, y_stride, sums, n_row, n_token, fn->factor * w->scale,
                      bias ? bias + (size_t)first * sizeof(float) : NULL);
 }
 
-/* Pieces are (tokens, rows) of one matrix, those of the same tokens one after another, so that a
- * thread packs tokens once for many rows; then come the other matrices. */
+/* Tiles are (tokens, rows) of one matrix. Tiles of the same tokens are adjacent, so that a thread
+ * packs tokens once for many rows; the matrices follow each other. */
 typedef struct matmul_args {
     const ops *o;
     const acts *x;
     const product *list;
     int n_product;
-    int height;                          /* rows of a piece */
+    int height;                          /* rows of a tile */
     int n_batch;                         /* of tokens */
 } matmul_args;
 
-/* Pieces of a matrix with one batch of tokens. */
-static int64_t pieces_of_batch(const matmul_args *m, const matrix *w)
+/* Tiles of a matrix with one batch of tokens. */
+static int64_t tiles_of_batch(const matmul_args *m, const matrix *w)
 {
     return (w->rows + m->height - 1) / m->height;
 }
 
-/* Piece i of one product, with up to n - 1 that follow it if they fit in the same call. Returns how
- * many were done. */
-static int64_t matmul_piece(const matmul_args *m, const product *p, int64_t i, int64_t n,
-                            token_pack *pack)
+/* Computes tile i of one product and up to n - 1 more in the same call, if they fit. Returns the
+ * number of tiles computed. */
+static int64_t matmul_tiles_at(const matmul_args *m, const product *p, int64_t i, int64_t n,
+                               token_pack *pack)
 {
-    const int64_t each = pieces_of_batch(m, p->w);
+    const int64_t each = tiles_of_batch(m, p->w);
     const int t = (int)(i / each) * OPS_TOKENS, left = m->x->n - t;
     const int n_token = left < OPS_TOKENS ? left : OPS_TOKENS;
     const int most = OPS_SUMS / (n_token * m->height);
-    const int n_piece = m->n_batch > 1 ? 1 : n < most ? (int)n : most;
+    const int n_tile = m->n_batch > 1 ? 1 : n < most ? (int)n : most;
     const int first = (int)(i % each) * m->height;
-    const int n_row = p->w->rows - first < n_piece * m->height ? p->w->rows - first
-                                                               : n_piece * m->height;
+    const int n_row = min_int(p->w->rows - first, n_tile * m->height);
     const size_t stride = (size_t)p->w->rows;
 
     product_rows(p->y + (size_t)t * stride + (size_t)first, stride, m->o, p->w, first, n_row,
                  m->x->rows + t, n_token, pack);
-    return n_piece;
+    return n_tile;
 }
 
 static void matmul_range(const matmul_args *m, int64_t begin, int64_t end, token_pack *pack)
 {
-    int64_t before = 0;                  /* pieces of earlier products */
+    int64_t before = 0;                  /* tiles of earlier products */
     for (int k = 0; k < m->n_product && begin < end; k++) {
-        const int64_t own = pieces_of_batch(m, m->list[k].w) * m->n_batch;
+        const int64_t own = tiles_of_batch(m, m->list[k].w) * m->n_batch;
         const int64_t stop = end < before + own ? end : before + own;
         while (begin < stop)
-            begin += matmul_piece(m, &m->list[k], begin - before, stop - begin, pack);
+            begin += matmul_tiles_at(m, &m->list[k], begin - before, stop - begin, pack);
         before += own;
     }
 }
 
-static void matmul_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+static void matmul_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     matmul_range(ctx, begin, end, NULL);
@@ -208,16 +208,16 @@ void ops_matmuls(const ops *o, const product *list, int n_product, acts *x)
 {
     matmul_args m = { .o = o, .x = x, .list = list, .n_product = n_product,
                       .height = ops_rows(x->n), .n_batch = (x->n + OPS_TOKENS - 1) / OPS_TOKENS };
-    int64_t n_piece = 0;
+    int64_t n_tile = 0;
 
     assert(x->n > 0);
     for (int k = 0; k < n_product; k++) {
         assert(list[k].w->cols == x->cols);
         if (o->kernels->of[list[k].w->type].quantised) ops_quantise(o, x);
-        n_piece += pieces_of_batch(&m, list[k].w) * m.n_batch;
+        n_tile += tiles_of_batch(&m, list[k].w) * m.n_batch;
     }
-    pool_run(o->team, n_piece, pool_grain((int64_t)m.height * x->cols * x->n / m.n_batch),
-             ops_packs(x->n) ? matmul_packed : matmul_pieces, &m);
+    pool_run(o->team, n_tile, pool_grain((int64_t)m.height * x->cols * x->n / m.n_batch),
+             ops_packs(x->n) ? matmul_packed : matmul_tiles, &m);
 }
 
 void ops_matmul(const ops *o, float *y, const matrix *w, acts *x)
@@ -234,11 +234,11 @@ void ops_embed(const ops *o, float *y, const matrix *table, const int32_t *ids, 
     const size_t width = (size_t)table->cols;
     (void)o;                             /* a copy of n rows: not worth a team */
     for (int t = 0; t < n; t++) {
-        float *to = y + (size_t)t * width;
-        q->decode(to, table->data + (uint64_t)ids[t] * table->row_bytes,
+        float *row = y + (size_t)t * width;
+        q->decode(row, table->data + (uint64_t)ids[t] * table->row_bytes,
                   width / (size_t)q->block_elems);
         if (table->scale != 1.0f)
-            for (size_t c = 0; c < width; c++) to[c] *= table->scale;
+            for (size_t c = 0; c < width; c++) row[c] *= table->scale;
     }
 }
 
@@ -297,7 +297,7 @@ void ops_activate(const ops *o, expert_activation act, float *g, const float *u,
     }
 }
 
-enum { CAP_PIECE = 1024 };
+enum { CAP_TILE = 1024 };
 
 typedef struct cap_args {
     const ops *o;
@@ -306,28 +306,28 @@ typedef struct cap_args {
     float cap;
 } cap_args;
 
-static void cap_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+static void cap_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const cap_args *a = ctx;
     (void)thread;
-    for (int64_t i = begin * CAP_PIECE; i < end * CAP_PIECE && i < a->n; i += CAP_PIECE)
-        a->o->loops->soft_cap(a->x + i, (int)(a->n - i < CAP_PIECE ? a->n - i : CAP_PIECE), a->cap);
+    for (int64_t i = begin * CAP_TILE; i < end * CAP_TILE && i < a->n; i += CAP_TILE)
+        a->o->loops->soft_cap(a->x + i, (int)(a->n - i < CAP_TILE ? a->n - i : CAP_TILE), a->cap);
 }
 
 void ops_soft_cap(const ops *o, float *x, int64_t n, float cap)
 {
     cap_args a = { o, x, n, cap };
-    pool_run(o->team, (n + CAP_PIECE - 1) / CAP_PIECE, pool_grain(16 * CAP_PIECE), cap_pieces, &a);
+    pool_run(o->team, (n + CAP_TILE - 1) / CAP_TILE, pool_grain(16 * CAP_TILE), cap_tiles, &a);
 }
 
 /* ---- the largest ----------------------------------------------------------------------------- */
 
-enum { LARGEST_PIECES = 64 };
+enum { LARGEST_RANGES = 64 };
 
 typedef struct largest_args {
     const float *x;
     int n, each;
-    int at[LARGEST_PIECES];
+    int best[LARGEST_RANGES];            /* index of each range's largest value */
 } largest_args;
 
 static bool beats(float a, float b)
@@ -337,33 +337,33 @@ static bool beats(float a, float b)
 
 static int largest_of(const float *x, int first, int end)
 {
-    int at = first;
+    int best = first;
     for (int i = first + 1; i < end; i++)
-        if (beats(x[i], x[at])) at = i;
-    return at;
+        if (beats(x[i], x[best])) best = i;
+    return best;
 }
 
-static void largest_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+static void largest_ranges(void *ctx, int64_t begin, int64_t end, int thread)
 {
     largest_args *a = ctx;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         const int first = (int)i * a->each, left = a->n - first;
-        a->at[i] = largest_of(a->x, first, first + (left < a->each ? left : a->each));
+        a->best[i] = largest_of(a->x, first, first + (left < a->each ? left : a->each));
     }
 }
 
-/* By all threads: the values lie in the caches of the cores that computed them. */
+/* By all threads: the values are in the caches of the cores that computed them. */
 int ops_largest(const ops *o, const float *x, int n)
 {
-    largest_args a = { .x = x, .n = n, .each = (n + LARGEST_PIECES - 1) / LARGEST_PIECES };
-    const int n_piece = (n + a.each - 1) / a.each;
+    largest_args a = { .x = x, .n = n, .each = (n + LARGEST_RANGES - 1) / LARGEST_RANGES };
+    const int n_range = (n + a.each - 1) / a.each;
     int best;
 
     assert(n > 0);
-    pool_run(o->team, n_piece, pool_grain(a.each), largest_pieces, &a);
-    best = a.at[0];
-    for (int i = 1; i < n_piece; i++)
-        if (beats(x[a.at[i]], x[best])) best = a.at[i];
+    pool_run(o->team, n_range, pool_grain(a.each), largest_ranges, &a);
+    best = a.best[0];
+    for (int i = 1; i < n_range; i++)
+        if (beats(x[a.best[i]], x[best])) best = a.best[i];
     return best;
 }

@@ -1,9 +1,9 @@
-/* router_ahead.c - routers of the next layer, made to read this layer's vectors.
+/* router_ahead.c - copies of the next layer's routers, modified to read this layer's vectors.
  *
- * What a layer's experts see is x = h / rms(h) * norm. The next layer's router wants its own norm
- * instead, so its columns are divided by this one's and multiplied by its own. 16 bits are enough
- * for a guess, and rms(h), which scales all scores alike, does not matter. Biases are left as they
- * are. */
+ * The input of a layer's experts is x = h / rms(h) * norm. The next layer's router has a norm of
+ * its own, so column c of its copy is multiplied by next_norm[c] / norm[c]. 16 bits are enough for
+ * a prediction, and rms(h), which scales all scores alike, does not matter. Biases do not
+ * change. */
 #include "engine/host/router_ahead.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ struct router_ahead {
 
 /* ---- routers --------------------------------------------------------------------------------- */
 
-static bool can_guess(const model_hparams *hp, const bool *layers, int layer)
+static bool can_predict(const model_hparams *hp, const bool *layers, int layer)
 {
     return layer + 1 < hp->n_layer && layers[layer] && layers[layer + 1];
 }
@@ -37,7 +37,7 @@ static uint64_t router_elems(const model_hparams *hp)
 static uint64_t all_elems(const model_hparams *hp, const bool *layers)
 {
     uint64_t n = 0;
-    for (int l = 0; l < hp->n_layer; l++) n += can_guess(hp, layers, l);
+    for (int l = 0; l < hp->n_layer; l++) n += can_predict(hp, layers, l);
     return n * router_elems(hp);
 }
 
@@ -47,7 +47,7 @@ uint64_t router_ahead_bytes(const model_hparams *hp, const bool *layers)
            (uint64_t)(hp->n_expert + 2 * hp->n_expert_used) * sizeof(float);
 }
 
-/* Truncates: rounding to nearest is not worth the trouble. */
+/* BF16 by truncation: precise enough for a prediction. */
 static uint16_t upper_half(float v)
 {
     uint32_t bits;
@@ -56,40 +56,40 @@ static uint16_t upper_half(float v)
 }
 
 typedef struct fill_job {
-    const matrix *from;
+    const matrix *router;
     const float *norm, *next_norm;
-    uint16_t *to;
+    uint16_t *copy;
 } fill_job;
 
 static void fill_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const fill_job *j = ctx;
-    const quant_traits *q = quant_traits_of(j->from->type);
-    const size_t n = (size_t)j->from->cols;
+    const quant_traits *q = quant_traits_of(j->router->type);
+    const size_t n = (size_t)j->router->cols;
     float some[256];
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        const uint8_t *row = j->from->data + (uint64_t)r * j->from->row_bytes;
-        uint16_t *to = j->to + (size_t)r * n;
+        const uint8_t *row = j->router->data + (uint64_t)r * j->router->row_bytes;
+        uint16_t *copy = j->copy + (size_t)r * n;
         for (size_t i = 0; i < n; i += ARRAY_LEN(some)) {
             const size_t m = n - i < ARRAY_LEN(some) ? n - i : ARRAY_LEN(some);
             q->decode(some, row + quant_row_bytes(q, i), m / (size_t)q->block_elems);
             for (size_t c = 0; c < m; c++) {
                 const float norm = j->norm[i + c];
-                to[i + c] = norm == 0.0f ? 0 : upper_half(some[c] * (j->next_norm[i + c] / norm));
+                copy[i + c] = norm == 0.0f ? 0 : upper_half(some[c] * (j->next_norm[i + c] / norm));
             }
         }
     }
 }
 
-static void make_router(router_ahead *r, int layer, const weights *w, uint16_t *to)
+static void make_router(router_ahead *r, int layer, const weights *w, uint16_t *copy)
 {
     const matrix *from = &w->layers[layer + 1].router;
-    fill_job j = { from, w->layers[layer].experts_norm, w->layers[layer + 1].router_norm, to };
+    fill_job j = { from, w->layers[layer].experts_norm, w->layers[layer + 1].router_norm, copy };
     pool_run(r->o->team, from->rows, pool_grain(from->cols), fill_rows, &j);
     r->routers[layer] = (matrix){
-        .type = QT_BF16, .rows = from->rows, .cols = from->cols, .data = (const uint8_t *)to,
-        .row_bytes = (uint64_t)from->cols * sizeof *to, .scale = from->scale, .bias = from->bias,
+        .type = QT_BF16, .rows = from->rows, .cols = from->cols, .data = (const uint8_t *)copy,
+        .row_bytes = (uint64_t)from->cols * sizeof *copy, .scale = from->scale, .bias = from->bias,
     };
 }
 
@@ -115,11 +115,11 @@ int router_ahead_create(router_ahead **out, const ops *o, const weights *w, cons
                        (unsigned long long)router_ahead_bytes(hp, layers));
     }
     memset(r->routers, 0, (size_t)hp->n_layer * sizeof *r->routers);
-    uint16_t *to = r->rows;
+    uint16_t *copy = r->rows;
     for (int l = 0; l < hp->n_layer; l++) {
-        if (!can_guess(hp, layers, l)) continue;
-        make_router(r, l, w, to);
-        to += router_elems(hp);
+        if (!can_predict(hp, layers, l)) continue;
+        make_router(r, l, w, copy);
+        copy += router_elems(hp);
     }
     *out = r;
     return 0;
@@ -136,9 +136,9 @@ void router_ahead_free(router_ahead *r)
     mem_free(r);
 }
 
-/* ---- guessing -------------------------------------------------------------------------------- */
+/* ---- predictions ----------------------------------------------------------------------------- */
 
-int router_ahead_guess(router_ahead *r, int layer, acts *x, const int32_t **experts)
+int router_ahead_predict(router_ahead *r, int layer, acts *x, const int32_t **experts)
 {
     if (layer >= r->n_layer || !r->routers[layer].data) return 0;
     ops_matmul(r->o, r->scores, &r->routers[layer], x);
@@ -152,14 +152,14 @@ void router_ahead_read(router_ahead *r, expert_store *s, int layer, acts *x)
 {
     const int32_t *likely;
     int lacking[PREDICTOR_PICKS];
-    const int n_likely = router_ahead_guess(r, layer, x, &likely);
-    if (n_likely == 0) return;           /* there may be no next layer */
+    const int n_likely = router_ahead_predict(r, layer, x, &likely);
+    if (n_likely == 0) return;           /* layer + 1 may not exist */
     const int n = expert_store_lacking(s, layer + 1, likely, n_likely, lacking, PREDICTOR_PICKS);
     expert_store_read_early(s, layer + 1, lacking,
                             expert_predictor_pick(&r->predictor, layer + 1, lacking, n));
 }
 
-void router_ahead_tell(router_ahead *r, int layer, const int *chosen, int n)
+void router_ahead_report(router_ahead *r, int layer, const int *chosen, int n)
 {
     expert_predictor_tell(&r->predictor, layer, chosen, n);
 }

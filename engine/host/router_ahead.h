@@ -1,10 +1,9 @@
-/* router_ahead.h - guesses which experts the next layer will choose, while this one is computed.
+/* router_ahead.h - predicts the experts of the next layer while this one is computed.
  *
  * A token's vector changes little from one layer to the next: the next layer's router mostly
- * chooses the same experts for this layer's input as for its own. Where experts are read from a
- * drive, some of them can be read early, so that the drive has something to do while the layer in
- * between is computed. Which guesses are worth a read is moe/expert_predictor.h's decision. One
- * thread at a time. */
+ * chooses the same experts for this layer's input as for its own. If experts are read from a drive,
+ * some of them are read early, so that the drive is not idle while this layer is computed.
+ * moe/expert_predictor.h decides which predictions are read. One thread at a time. */
 #ifndef ENGINE_HOST_ROUTER_AHEAD_H
 #define ENGINE_HOST_ROUTER_AHEAD_H
 
@@ -14,22 +13,23 @@
 
 typedef struct router_ahead router_ahead;
 
-/* Keeps its own copies of routers, which take router_ahead_bytes: those of layers whose flag and
- * whose predecessor's flag are set. Borrows o. */
+/* Keeps modified copies of routers (router_ahead_bytes), for layers whose flag and whose
+ * predecessor's flag are set. Borrows o and w. */
 int router_ahead_create(router_ahead **out, const ops *o, const weights *w, const model_hparams *hp,
                         const bool *layers, err_ctx *err);
 void router_ahead_free(router_ahead *r); /* NULL is fine */
 uint64_t router_ahead_bytes(const model_hparams *hp, const bool *layers);
 
-/* The experts that the layer after this one will probably choose, the likeliest first, guessed from
- * x, one token's input to this layer's experts. Returns how many, 0 if there is nothing to guess
- * from; the list is r's, good until the next guess. */
-int router_ahead_guess(router_ahead *r, int layer, acts *x, const int32_t **experts);
+/* The experts that the next layer will probably choose, the likeliest first, from x, one token's
+ * input to this layer's experts. Returns their number; 0 if the next layer has no router here. The
+ * list is valid until the next call. */
+int router_ahead_predict(router_ahead *r, int layer, acts *x, const int32_t **experts);
 
-/* Guesses, and has the store read early what is worth it; after expert_store_want. Never fails. */
+/* Predicts, and lets the store read some of the experts early; after expert_store_want. A failure
+ * is ignored. */
 void router_ahead_read(router_ahead *r, expert_store *s, int layer, acts *x);
 
-/* What a layer chose. */
-void router_ahead_tell(router_ahead *r, int layer, const int *chosen, int n);
+/* Reports the experts that a layer chose. */
+void router_ahead_report(router_ahead *r, int layer, const int *chosen, int n);
 
 #endif

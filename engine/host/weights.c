@@ -1,7 +1,7 @@
 /* weights.c - views of matrices, decoded copies of small vectors.
  *
- * Everything was shape-checked by model_bind. The vectors are counted first, then decoded into one
- * block: the same walk does both, with and without a block to write to. */
+ * model_bind has checked all shapes. set_all() visits all tensors twice: without a block it counts
+ * the values of vectors, with one it decodes them. */
 #include "engine/host/weights.h"
 
 #include <math.h>
@@ -10,23 +10,23 @@
 #include "loader/bytes.h"
 #include "tiers/page_advice.h"
 
-enum { EMBED_KEPT = 256 };               /* tokens: forgetting takes some microseconds */
+enum { EMBED_KEPT = 256 };               /* tokens: dropping pages takes some microseconds */
 
 /* ---- small vectors --------------------------------------------------------------------------- */
 
-typedef struct uploader {
+typedef struct arena {
     float *block;                        /* NULL while counting */
     size_t used;
-} uploader;
+} arena;
 
-static float *put_vector(uploader *s, const weight *w)
+static float *put_vector(arena *s, const weight *w)
 {
     if (!w->t) return NULL;
     const quant_traits *q = quant_traits_of(w->t->type);
-    float *to = s->block ? s->block + s->used : NULL;
+    float *dst = s->block ? s->block + s->used : NULL;
     s->used += size_align(w->t->elems, 16);
-    if (to) q->decode(to, w->t->data, w->t->elems / (uint64_t)q->block_elems);
-    return to;
+    if (dst) q->decode(dst, w->t->data, w->t->elems / (uint64_t)q->block_elems);
+    return dst;
 }
 
 /* ---- matrices -------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ matrix expert_matrix(const expert_bank *b, expert_slab s, int index)
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 static void set_attention(layer_weights *y, const model_layer *x, const model_hparams *hp,
-                          uploader *s)
+                          arena *s)
 {
     y->attn.out = view(&x->attn.out, &x->attn.out_bias);
     if (x->attn.qkv.t) {
@@ -89,7 +89,7 @@ static void set_attention(layer_weights *y, const model_layer *x, const model_hp
     y->attn.sinks = put_vector(s, &x->attn.sinks);
 }
 
-static void set_deltanet(layer_weights *y, const model_layer *x, uploader *s)
+static void set_deltanet(layer_weights *y, const model_layer *x, arena *s)
 {
     y->delta.qkv = view(&x->delta.qkv, NULL);
     y->delta.gate = view(&x->delta.gate, NULL);
@@ -104,8 +104,8 @@ static void set_deltanet(layer_weights *y, const model_layer *x, uploader *s)
     y->delta.norm = put_vector(s, &x->delta.norm);
 }
 
-/* The router's norm has its factor in the gains. */
-static void set_norms(layer_weights *y, const model_layer *x, const model_hparams *hp, uploader *s)
+/* The gains of the router's norm include its factor 1 / sqrt(n_embd). */
+static void set_norms(layer_weights *y, const model_layer *x, const model_hparams *hp, arena *s)
 {
     y->attn_norm = put_vector(s, &x->attn_norm);
     y->post_attn_norm = y->router_norm = y->experts_norm = put_vector(s, &x->post_attn_norm);
@@ -124,7 +124,7 @@ static void set_norms(layer_weights *y, const model_layer *x, const model_hparam
     y->out_scale = scale ? *scale : 1.0f;
 }
 
-static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, uploader *s)
+static void set_layer(layer_weights *y, const model_layer *x, const model_hparams *hp, arena *s)
 {
     set_norms(y, x, hp, s);
     if (x->mixer == MIX_ATTENTION) set_attention(y, x, hp, s);
@@ -138,7 +138,7 @@ static void set_layer(layer_weights *y, const model_layer *x, const model_hparam
     y->shared_down = view(&x->shared_down, NULL);
 }
 
-static void set_all(weights *w, const model *m, uploader *s)
+static void set_all(weights *w, const model *m, arena *s)
 {
     w->embed = view(&m->embed, NULL);
     if (m->hp.embed_scale > 0.0f) w->embed.scale *= m->hp.embed_scale;
@@ -173,7 +173,7 @@ uint64_t weights_embed_bytes(const model *m, int chunk)
 int weights_create(weights **out, const model *m, err_ctx *err)
 {
     weights *w = mem_zalloc(sizeof *w);
-    uploader s = { 0 };
+    arena s = { 0 };
     *out = NULL;
     if (!w) return err_set(err, ERR_NOMEM, "weights: %zu bytes", sizeof *w);
     w->layers = mem_array((size_t)m->hp.n_layer, sizeof *w->layers);
@@ -182,7 +182,7 @@ int weights_create(weights **out, const model *m, err_ctx *err)
     set_all(w, m, &s);
     w->small = mem_array(s.used, sizeof *w->small);
     if (!w->small) goto fail;
-    s = (uploader){ .block = w->small };
+    s = (arena){ .block = w->small };
     set_all(w, m, &s);
     w->embed_by_row = embed_by_row(m);
     if (w->embed_by_row) pages_few(m->embed.t->data, m->embed.t->bytes);

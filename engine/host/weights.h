@@ -1,8 +1,8 @@
-/* weights.h - a model's tensors as the arithmetic wants them.
+/* weights.h - a model's tensors in the form that the CPU's operations read.
  *
  * Matrices are views into the mapped file. Small vectors (norms, biases, sinks, gates) are decoded
- * to F32 once, into one block. Where files of different generations differ only in how rows are
- * packed together, the difference ends here. Immutable after creation. */
+ * to F32 once, into one block. weights_create hides differences between generations of files in how
+ * rows are packed together. Immutable after creation. */
 #ifndef ENGINE_HOST_WEIGHTS_H
 #define ENGINE_HOST_WEIGHTS_H
 
@@ -22,14 +22,14 @@ typedef struct matrix {
 
 typedef struct layer_weights {
     const float *attn_norm, *post_attn_norm;     /* [n_embd], all of these */
-    const float *router_norm, *experts_norm;     /* post_attn_norm, if there is no other */
+    const float *router_norm, *experts_norm;     /* post_attn_norm if the file has none */
     const float *mix_out_norm;                   /* or NULL */
     const float *experts_out_norm, *shared_out_norm, *ffn_out_norm;      /* all three, or NULL */
     float out_scale;                             /* of the residual after the layer */
     struct {
         matrix q, k, v, out;             /* also where the file has q, k, v in one tensor */
-        const float *q_norm, *k_norm;    /* [head_dim], of all heads together if the family says
-                                          * so; or NULL */
+        const float *q_norm, *k_norm;    /* [head_dim], or [heads * head_dim] with the family's
+                                          * attn_norm_whole; or NULL */
         const float *sinks;              /* [n_head], or NULL */
     } attn;
     struct {
@@ -44,14 +44,14 @@ typedef struct layer_weights {
     matrix router;
     const float *choice_bias;            /* [n_expert], or NULL */
     const expert_bank *experts;
-    matrix shared_gate, shared_up, shared_down;  /* beside the experts, or instead of them; or
-                                          * absent */
-    matrix shared_gate_inp;              /* one row; absent: counted in full */
+    matrix shared_gate, shared_up, shared_down;  /* shared expert or dense network; or absent */
+    matrix shared_gate_inp;              /* one row; absent: the shared expert has weight 1 */
 } layer_weights;
 
 typedef struct weights {
     matrix embed, head;
-    bool embed_by_row;                   /* from the mapped file: page_advice.h may forget it */
+    bool embed_by_row;                   /* rows read from the mapping, whose pages are dropped now
+                                          * and then (weights_forget_rows) */
     const float *out_norm;
     layer_weights *layers;               /* [n_layer]: the trunk */
     float *small;                        /* all decoded vectors */
@@ -60,12 +60,11 @@ typedef struct weights {
 int weights_create(weights **out, const model *m, err_ctx *err);         /* borrows m */
 void weights_free(weights *w);
 
-/* The embedding table is read row by row, and what a row brought into memory is forgotten now and
- * then: call it after reading the rows of n tokens from position pos on. A table that is also the
- * output matrix stays. */
+/* Drops the embedding table's pages from memory, about every 256 tokens. The caller has read the
+ * rows of n tokens from position pos on. No-op for a table that is also the output matrix. */
 void weights_forget_rows(const weights *w, int pos, int n);
 
-/* The most memory that the table takes that way, with chunks of this many tokens. */
+/* Most bytes of the table in memory with chunks of this many tokens. */
 uint64_t weights_embed_bytes(const model *m, int chunk);
 
 /* One slab of one expert. */

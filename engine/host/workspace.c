@@ -1,6 +1,5 @@
-/* workspace.c - lays all buffers of a batch into one block.
- *
- * Buffers begin at multiples of 64 bytes. */
+/* workspace.c - lays out all buffers of a batch in one block, at multiples of 64 bytes. The same
+ * function counts bytes and sets addresses, so the two cannot differ. */
 #include "engine/host/workspace.h"
 
 #include "engine/cpu/attention.h"

@@ -1,7 +1,7 @@
 /* workspace.h - every buffer that a batch on the CPU writes, allocated once for the largest chunk.
  *
- * Buffers of attention and DeltaNet share one region. Nothing here outlives a layer but x and the
- * rotation tables. */
+ * Buffers of attention and DeltaNet share one region. Only x and the rotation tables keep their
+ * contents from one layer to the next. One thread at a time, the owner of the team. */
 #ifndef ENGINE_HOST_WORKSPACE_H
 #define ENGINE_HOST_WORKSPACE_H
 
@@ -9,10 +9,10 @@
 #include "moe/worklist.h"
 
 typedef struct workspace {
-    int chunk;                           /* tokens it is made for */
+    int chunk;                           /* most tokens of a batch */
     float *x;                            /* [n, n_embd] the residual stream */
     float *h;                            /* [n, n_embd] normed */
-    float *y;                            /* [n, n_embd] what a block adds to x */
+    float *y;                            /* [n, n_embd] result of the mixer, to be added to x */
     acts hx;                             /* h (or the mixer's last vector) for products */
 
     float *rope_cos[2], *rope_sin[2];    /* [n, dim / 2]; [1]: windowed layers */
@@ -38,7 +38,7 @@ typedef struct workspace {
     float *thread_scratch;               /* thread_floats for each thread */
     size_t thread_floats;
 
-    void *block;                         /* what all of these lie in */
+    void *block;                         /* the memory of all of these */
 } workspace;
 
 /* Bytes for chunks of n tokens; UINT64_MAX if that is too much to count. */
