@@ -31,7 +31,7 @@ static const arg_option options[] = {
     { "head", 0, ARG_TEXT, offsetof(settings, head), "TYPE", NULL, 0, 0,
       "Type of the output matrix. Default: Q8_0, Q6_K" },
     { "skew", 0, ARG_FLOAT, offsetof(settings, skew), "S", NULL, 0, 4,
-      "Popularity of experts falls as 1 / rank^S, 0 to 4. Default: 0: all alike" },
+      "Popularity of experts falls as 1 / rank^S, 0 to 4. Default: 0, all equal" },
     { "seed", 's', ARG_INT, offsetof(settings, seed), "N", NULL, 0, 9e15,
       "Seed of the weights, 0 or more. Default: 1" },
     { "threads", 't', ARG_THREADS, offsetof(settings, threads), "N", NULL, 0, 0,
@@ -46,7 +46,7 @@ static const arg_spec spec = {
     .min_operands = 1, .max_operands = 1, .operands = "SHAPE",
 };
 
-/* "gpt-oss-20b, gpt-oss-120b, ...", with a line's end after every few of them. */
+/* "gpt-oss-20b, gpt-oss-120b, ...", with a newline after each `few` shapes. */
 static const char *list_shapes(char *dst, size_t cap, int few)
 {
     const synth_shape *s;
@@ -133,7 +133,7 @@ int cmd_bench_synth(int argc, char **argv)
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if (!(shape = synth_shape_find(name))) {
         char shapes[512];
-        console_error("no shape '%s' (there are: %s)", name, list_shapes(shapes, sizeof shapes, 0));
+        console_error("no shape '%s' (known: %s)", name, list_shapes(shapes, sizeof shapes, 0));
         return 2;
     }
     if (!s.output || !*s.output) {

@@ -3,9 +3,9 @@
  * Skew. A token picks the n_used experts with the largest logits. With logits z + b, z normal with
  * standard deviation 1, an expert is taken with probability p if b is the (1-p)-quantile below the
  * threshold; b is computed that way from the wanted shares (synth_plan.c). Families with a bias in
- * the router have b there. For the others the first 256 channels of all embedding rows carry the
- * same values, which layers blur but do not change on average, and the router's weights on those
- * channels turn them into b. */
+ * the router store b in it. In the others the first 256 channels are equal in all embedding rows.
+ * Layers add noise to these channels but keep their mean, and the router's weights on them yield
+ * b. */
 #include "cli/synth/synth_add.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@
 
 /* ---- makers and tensors ------------------------------------------------------------------ */
 
-/* Blocks of that standard deviation; NULL after a failure, which is then in rc. */
+/* A maker of blocks with that standard deviation; NULL after a failure, which p->rc keeps. */
 static const synth_blocks *maker_of(synth_plan *p, quant_type type, double sigma)
 {
     synth_blocks *s;
@@ -56,8 +56,8 @@ static void full_name(char out[TENSOR_MAX_NAME + 1], int l, const char *name)
     else snprintf(out, TENSOR_MAX_NAME + 1, "blk.%d.%s", l, name);
 }
 
-/* Lists a tensor of layer l; l < 0: not part of a layer. The caller writes its recipe into the
- * result, which is good until the next is listed. */
+/* Adds a tensor of layer l; l < 0: not part of a layer. The caller writes its recipe to the result,
+ * which is valid until the next call. */
 static synth_part *list(synth_plan *p, int l, const char *name, quant_type type, int n_dims, int n0,
                         int n1, int n2)
 {
@@ -78,7 +78,7 @@ static synth_part *list(synth_plan *p, int l, const char *name, quant_type type,
             p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d tensors", cap);
         }
     }
-    if (p->rc < 0) return &p->spare;
+    if (p->rc < 0) return &p->dummy_part;
     gguf_write_tensor(p->w, full, type, ne, n_dims);
     t = &p->parts[p->n_part++];
     *t = (synth_part){ .key = random_word(p->o.seed, str_hash(str_from(full))), .cols = ne[0],
@@ -86,7 +86,7 @@ static synth_part *list(synth_plan *p, int l, const char *name, quant_type type,
     return t;
 }
 
-#define NOTHING 1e-4                     /* standard deviation of what is switched off */
+#define ALMOST_ZERO 1e-4                 /* standard deviation of weights without effect */
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 
@@ -107,7 +107,7 @@ void synth_add_front(synth_plan *p, synth_part *t, double sigma)
     t->n_front = DIR_COLS;
 }
 
-/* What llama.cpp's quantiser takes instead of types that come in blocks of 256. */
+/* llama.cpp's quantiser makes the same substitutions for types with blocks of 256. */
 quant_type synth_add_fit(quant_type type, int cols)
 {
     if (cols % quant_traits_of(type)->block_elems == 0) return type;
@@ -125,7 +125,7 @@ quant_type synth_add_fit(quant_type type, int cols)
     case QT_IQ1_S:
     case QT_IQ1_M:
     case QT_IQ4_XS: return QT_IQ4_NL;
-    default: return type;                /* which is refused */
+    default: return type;                /* add_matrix refuses it */
     }
 }
 
@@ -178,10 +178,10 @@ float *synth_add_table(synth_plan *p, int l, const char *name, int n)
     return table;
 }
 
-/* ---- routers and what is around them ----------------------------------------------------- */
+/* ---- routers, experts, attention --------------------------------------------------------- */
 
-/* The router of layer l when embeddings carry the common direction. Before it the residual's mean
- * square is that of the embedding plus what l layers and a mixer added to each channel. */
+/* The router of layer l when embeddings carry the common direction. The mean square of the residual
+ * is that of the embedding plus the growth by l layers and a mixer in each channel. */
 static void add_skewed_router(synth_plan *p, int l, double gain)
 {
     const synth_shape *s = p->o.shape;
@@ -191,15 +191,15 @@ static void add_skewed_router(synth_plan *p, int l, double gain)
     for (int c = 0; c < DIR_COLS; c++) dir_sumsq += (double)p->dir[c] * (double)p->dir[c];
     const double others = (s->n_embd - DIR_COLS) * (1 + added);
     const double rms = sqrt((dir_sumsq + DIR_COLS * added + others) / s->n_embd);
-    float *pull = p->logits + (size_t)l * (size_t)s->n_expert;
+    float *bias = p->logits + (size_t)l * (size_t)s->n_expert;
 
     t->kind = FILL_ROUTER;
-    t->table = pull;
+    t->table = bias;
     t->front = p->dir;
     t->n_front = DIR_COLS;
     t->hi = (float)(gain * sqrt(3.0) * rms / sqrt(others));
     t->lo = -t->hi;
-    for (int e = 0; e < s->n_expert; e++) pull[e] *= (float)(gain * rms / dir_sumsq);
+    for (int e = 0; e < s->n_expert; e++) bias[e] *= (float)(gain * rms / dir_sumsq);
 }
 
 void synth_add_router(synth_plan *p, int l, double gain)
@@ -224,7 +224,7 @@ void synth_add_values(synth_plan *p, int l, const char *name, int n_out)
 {
     const synth_shape *s = p->o.shape;
     synth_part *t = synth_add_matrix(p, l, name, p->o.dense, 1, 2, s->n_embd, n_out, 1);
-    if (p->logits && s->family->common) synth_add_front(p, t, NOTHING);
+    if (p->logits && s->family->common) synth_add_front(p, t, ALMOST_ZERO);
 }
 
 void synth_add_attention(synth_plan *p, int l)
@@ -269,7 +269,7 @@ void synth_key_array(synth_plan *p, const char *name, gguf_type type, const void
     gguf_write_array(p->w, key_name(key, p, name), type, data, (uint64_t)n);
 }
 
-/* What tools call a file by its experts' type; a label, left out for types without one. */
+/* general.file_type, a label for tools. Some types have none. */
 static int file_type_of(quant_type experts)
 {
     switch (experts) {

@@ -1,9 +1,9 @@
-/* synth_blocks.c - random blocks of any type that decode to sane weights.
+/* synth_blocks.c - random blocks of any type, with a given standard deviation of the weights.
  *
- * A block starts as random bytes; a repair step per type then writes scales and removes the few
- * codes that would be wrong. So the codes are evenly distributed, and the standard deviation of a
- * weight is (standard deviation of the codes with d = 1) times d. The first factor is not a table:
- * it is measured when a maker is prepared, by decoding some blocks made with d = 1.
+ * A block starts as random bytes; a repair step per type then writes scales and removes invalid
+ * codes. So the codes are evenly distributed, and the standard deviation of a weight is (standard
+ * deviation of the codes with d = 1) times d. The first factor is measured when a synth_blocks is
+ * prepared, by decoding some blocks made with d = 1.
  *
  * d is one of 16 values between 0.8 and 1.2 of the wanted one. MXFP4 and NVFP4 have scales too
  * coarse for that: there two neighbouring scale bytes alternate at random so that the mean square
@@ -70,7 +70,7 @@ static uint64_t zero_nibbles(uint64_t x)
 
 /* ---- repairs ----------------------------------------------------------------------------- */
 
-/* Each goes over n blocks of random bytes and leaves everything right but d and the minimum. */
+/* Each function makes n blocks of random bytes valid, except for d and the minimum. */
 typedef void repair_fn(uint8_t *b, size_t n);
 
 /* Code 0 (-8) has no counterpart: 8, which is weight 0. */
@@ -108,7 +108,7 @@ static void repair_q8_0(uint8_t *b, size_t n)
         }
 }
 
-/* The 16 levels sum to -94, which is the way from level 1 to level 7: code 1 becomes 7. */
+/* The 16 levels sum to -94, the difference of level 1 and level 7: code 1 becomes 7. */
 static void repair_iq4_nl(uint8_t *b, size_t n)
 {
     for (; n; n--, b += sizeof(block_iq4_nl))
@@ -140,7 +140,7 @@ static void repair_tq2_0(uint8_t *b, size_t n)
         }
 }
 
-/* A byte stands for v / 256 and is the smallest one whose digits in base 3 are those wanted. */
+/* The smallest byte v for which v / 256 has these digits in base 3. */
 static void repair_tq1_0(uint8_t *b, size_t n)
 {
     for (; n; n--, b += sizeof(block_tq1_0)) {
@@ -274,7 +274,7 @@ static const struct block_layout {
 
 /* ---- scales into blocks ------------------------------------------------------------------ */
 
-/* Which scale a block gets is decided by the random bits that stand where the scale will be. */
+/* The random bits at the scale's position select the block's scale, before it overwrites them. */
 static void put_scales(const synth_blocks *s, uint8_t *b, size_t n)
 {
     const struct block_layout *at = &layouts[s->type];

@@ -1,5 +1,5 @@
-/* synth_family.h - what synthetic files of a family hold: shapes, tensors and keys, those that
- * are much alike in one file. Another family is a line here and in synth_family.c. */
+/* synth_family.h - shapes, tensors and keys of the synthetic files of each family. Similar families
+ * share a source file. A new family is a line here and in synth_family.c. */
 #ifndef CLI_SYNTH_SYNTH_FAMILY_H
 #define CLI_SYNTH_SYNTH_FAMILY_H
 
@@ -11,12 +11,13 @@ struct synth_family {
     const synth_shape *shapes;
     int n_shape;
     const synth_vocab *vocab;
-    bool common;                         /* skew: embeddings begin alike, and routers read that */
+    bool common;                         /* skew: via channels that all embeddings share, not via
+                                          * a bias of the router */
     double growth;                       /* variance that a layer adds to the residual, measured */
-    bool tied;                           /* no output.weight: the embedding is the head, and
-                                          * sqrt(n_embd) smaller than others' */
+    bool tied;                           /* no output.weight: the embedding is the head, with
+                                          * weights divided by sqrt(n_embd) */
     void (*add_layer)(synth_plan *p, int l);
-    void (*add_globals)(synth_plan *p);  /* beside embedding, norm and head; NULL: none */
+    void (*add_globals)(synth_plan *p);  /* tensors except embedding, norm and head; or NULL */
     void (*list_keys)(synth_plan *p);    /* all but the tokenizer's */
 };
 

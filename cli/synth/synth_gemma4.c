@@ -1,10 +1,10 @@
 /* synth_gemma4.c - synthetic files of Gemma 4 with experts: five layers over a window, then one
- * with full attention, larger heads and no matrix for values; a dense network beside the experts; a
- * norm after each part.
+ * with full attention, larger heads and no value matrix; a dense network in addition to the
+ * experts; norms after attention and after the networks.
  *
- * What a layer adds to the residual is only a matter of the last norms, POST_ATTENTION and
- * POST_FFN. Queries are not scaled by the model, so their norm does it. The router's input has the
- * root mean square 1 / sqrt(n_embd). */
+ * The norms POST_ATTENTION and POST_FFN alone set the growth of the residual. The model does not
+ * scale queries, so their norm does. The router's input has the root mean square 1 /
+ * sqrt(n_embd). */
 #include "cli/synth/synth_add.h"
 
 #include <assert.h>
@@ -59,7 +59,7 @@ static void add_attention(synth_plan *p, int l)
     const int n_kv = (full ? s->n_head_kv_full : s->n_head_kv) * dim;
     synth_add_norm(p, l, "attn_norm.weight", s->n_embd);
     synth_add_dense(p, l, "attn_q.weight", 1, s->n_embd, n_q);
-    if (full) synth_add_values(p, l, "attn_k.weight", n_kv);     /* which are values, too */
+    if (full) synth_add_values(p, l, "attn_k.weight", n_kv);     /* keys are values, too */
     else synth_add_dense(p, l, "attn_k.weight", 1, s->n_embd, n_kv);
     if (!full) synth_add_values(p, l, "attn_v.weight", n_kv);
     add_norm_of(p, l, "attn_q_norm.weight", 1 / sqrt(dim), dim);
@@ -91,7 +91,7 @@ static void add_layer(synth_plan *p, int l)
     synth_add_range(p, l, "layer_output_scale.weight", 0.98, 1.02, 1, 1, 1);
 }
 
-/* What divides the frequencies of full layers: three of four pairs do not turn. */
+/* Divisors of the frequencies of full layers: three of four pairs are not rotated. */
 static void add_globals(synth_plan *p)
 {
     const int half = p->o.shape->head_dim_full / 2;

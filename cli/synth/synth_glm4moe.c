@@ -2,9 +2,9 @@
  * experts, a shared expert without a gate, and a next-token block at the end, as every public file
  * has one.
  *
- * A token picks the experts with the largest sigmoid(z) + c, c being the choice's own bias, z
- * normal with standard deviation 1. That is above 0.5 with probability p if c is sigmoid(b) - 0.5,
- * b being what synth_add.c says: sigmoid(-b) + sigmoid(b) is 1. */
+ * A token picks the experts with the largest sigmoid(z) + c, where c is a bias for the choice alone
+ * and z is normal with standard deviation 1. With the b of synth_add.c, c = sigmoid(b) - 0.5 makes
+ * the sum exceed 0.5 with probability p, because sigmoid(-b) + sigmoid(b) is 1. */
 #include "cli/synth/synth_add.h"
 
 #include <math.h>

@@ -30,11 +30,11 @@ static void fill_floats(const synth_part *t, uint8_t *out, uint64_t first, uint6
 
     synth_bytes(out, first * 4, (size_t)n * 4, t->key);
     for (uint64_t i = 0; i < n; i++) {
-        const uint64_t at = first + i;
+        const uint64_t index = first + i;
         float v = (float)((double)t->lo + step * (load_u32(out + 4 * i) + 0.5));
-        if (t->kind == FILL_TABLE) v = t->table[at];
-        if (t->kind == FILL_ROUTER && at % cols < t->n_front)
-            v = t->table[at / cols] * t->front[at % cols];
+        if (t->kind == FILL_TABLE) v = t->table[index];
+        if (t->kind == FILL_ROUTER && index % cols < t->n_front)
+            v = t->table[index / cols] * t->front[index % cols];
         memcpy(out + 4 * i, &v, 4);
     }
 }
@@ -45,7 +45,7 @@ static void fill_units(const synth_part *t, uint8_t *out, uint64_t first, uint64
     else fill_floats(t, out, first, n);
 }
 
-/* Blocks that lie only partly inside are made aside and cut. */
+/* Blocks that are only partly in the range are made in a buffer and cut. */
 void synth_part_fill(const synth_part *t, uint8_t *out, uint64_t from, uint64_t n)
 {
     while (n) {

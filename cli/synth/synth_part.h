@@ -1,7 +1,7 @@
-/* synth_part.h - one tensor of a synthetic model: the recipe by which any bytes of it are made.
+/* synth_part.h - the recipe of a synthetic tensor, which computes any range of its bytes.
  *
- * A recipe borrows everything it points to. Immutable while it is used: any number of threads may
- * fill different bytes at once. */
+ * A recipe borrows everything it points to, and is immutable while in use: any number of threads
+ * may fill different ranges at once. */
 #ifndef CLI_SYNTH_SYNTH_PART_H
 #define CLI_SYNTH_SYNTH_PART_H
 
@@ -10,31 +10,31 @@
 typedef enum fill_kind {
     FILL_BLOCKS,                         /* random blocks */
     FILL_RANGE,                          /* F32, uniform in lo..hi */
-    FILL_TABLE,                          /* F32, given */
-    FILL_ROUTER                          /* F32, lo..hi but for the first n_front columns */
+    FILL_TABLE,                          /* F32, copied from table */
+    FILL_ROUTER                          /* F32, lo..hi except the first n_front columns */
 } fill_kind;
 
 typedef struct synth_part {
-    uint64_t at, bytes;                  /* in the file */
+    uint64_t offset, bytes;              /* in the file */
     uint64_t key, cols;
     fill_kind kind;
-    size_t unit;                         /* bytes made at once: a block, or one F32 */
+    size_t unit;                         /* bytes: a block, or one F32 */
     const synth_blocks *maker;
-    uint64_t n_front;                    /* columns that begin each row and are made in another way;
-                                          * of blocks: whole ones */
-    const synth_blocks *front_maker;     /* FILL_BLOCKS: of these columns */
-    uint64_t front_key;                  /* not 0: they are a stream of their own, and the same in
-                                          * every row */
-    const float *table;                  /* FILL_TABLE: all of it; FILL_ROUTER: [rows] */
-    const float *front;                  /* FILL_ROUTER: [n_front]; weights there are table[row] *
-                                          * front[c] */
+    uint64_t n_front;                    /* first columns of each row with other contents; whole
+                                          * blocks */
+    const synth_blocks *front_maker;     /* FILL_BLOCKS: of the front columns */
+    uint64_t front_key;                  /* not 0: the front columns are equal in all rows, from
+                                          * this random stream */
+    const float *table;                  /* FILL_TABLE: all values; FILL_ROUTER: [rows] */
+    const float *front;                  /* FILL_ROUTER: [n_front]; weight (row, c) of the front
+                                          * is table[row] * front[c] */
     float lo, hi;
 } synth_part;
 
-/* n bytes of t from byte from on. */
+/* Writes bytes from .. from + n - 1 of t. */
 void synth_part_fill(const synth_part *t, uint8_t *out, uint64_t from, uint64_t n);
 
-/* What n weights of a matrix of blocks, from column col of a row on, decode to: whole blocks. */
+/* Decodes n weights of a quantised matrix from (row, col) on; whole blocks. */
 void synth_part_decode(float *out, const synth_part *t, int row, int col, int n);
 
 #endif

@@ -54,7 +54,7 @@ static const synth_vocab qwen3moe_vocab = {
     .eom = -1, .unknown = -1, .chat_template = SYNTH_CHATML,
 };
 
-/* norm_q, norm_k: how long the norms of queries and keys are; 0: there are none. */
+/* norm_q, norm_k: lengths of the norms of queries and keys; 0: none. */
 static void add_layer(synth_plan *p, int l, int norm_q, int norm_k)
 {
     const synth_shape *s = p->o.shape;

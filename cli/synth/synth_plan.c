@@ -1,12 +1,11 @@
-/* synth_plan.c - what a synthetic model file holds: keys, tensors, and how each is filled.
+/* synth_plan.c - the contents of a synthetic model file: keys, tensors and their recipes.
  *
- * Which tensors and keys there are is up to the family's file; here are the list of them, the
- * logits b that make experts popular, and the bytes of the file.
+ * The family's file chooses tensors and keys. This file lists them, computes the logits b that make
+ * experts popular, and fills bytes. Each layer has its own random permutation of experts to
+ * popularity ranks.
  *
- * Which expert has which rank is a new permutation in each layer.
- *
- * A tensor's content depends on seed and name alone: the first layers of a file are the same
- * whether the file has 4 layers or 48. */
+ * A tensor's bytes depend on seed and name alone: the first layers are the same in files of 4 and
+ * of 48 layers. */
 #include "cli/synth/synth_plan.h"
 
 #include <math.h>
@@ -40,9 +39,9 @@ static int make_logits(synth_plan *p)
         const uint64_t key = ranks + (uint64_t)l;
         float *row = p->logits + (size_t)l * (size_t)n;
         for (int e = 0; e < n; e++) {                /* inside-out shuffle */
-            const int at = (int)((random_word(key, (uint64_t)e) >> 32) * (uint64_t)(e + 1) >> 32);
-            if (at != e) row[e] = row[at];
-            row[at] = (float)b[e];
+            const int k = (int)((random_word(key, (uint64_t)e) >> 32) * (uint64_t)(e + 1) >> 32);
+            if (k != e) row[e] = row[k];
+            row[k] = (float)b[e];
         }
     }
     mem_free(b);
@@ -51,8 +50,8 @@ static int make_logits(synth_plan *p)
 
 /* ---- all tensors ------------------------------------------------------------------------- */
 
-/* A tied head must not be larger than others: its rows are then multiplied by sqrt(n_embd), by the
- * model. With common channels every row begins alike under skew, from a stream of its own. */
+/* A tied head has small weights, because the model multiplies embedding rows by sqrt(n_embd). With
+ * skew and common channels all rows begin with the same values. */
 static void add_embedding(synth_plan *p)
 {
     const synth_shape *s = p->o.shape;
@@ -79,7 +78,7 @@ static int list_tensors(synth_plan *p)
     if (p->rc == 0) add_embedding(p);
     for (int l = 0; l < p->o.n_layer + s->n_mtp && p->rc == 0; l++) f->add_layer(p, l);
     if (p->rc < 0) return p->rc;
-    if (f->tied)                         /* else nothing is as likely as the token just read */
+    if (f->tied)                         /* a norm near 1 would repeat the last token forever */
         synth_add_range(p, -1, "output_norm.weight", -1.7, 1.7, 1, s->n_embd, 1);
     else synth_add_norm(p, -1, "output_norm.weight", s->n_embd);
     if (!f->tied)
@@ -107,7 +106,7 @@ static int build(synth_plan *p, err_ctx *err)
     if (rc < 0) return rc;
     if ((rc = gguf_write_head(p->w, &p->head, &p->head_bytes, err)) < 0) return rc;
     for (int i = 0; i < p->n_part; i++) {
-        p->parts[i].at = gguf_write_data_at(p->w, i);
+        p->parts[i].offset = gguf_write_data_at(p->w, i);
         p->parts[i].bytes = gguf_write_data_bytes(p->w, i);
     }
     p->bytes = gguf_write_file_bytes(p->w);
@@ -156,37 +155,38 @@ int synth_plan_n_tensor(const synth_plan *p)
 
 /* ---- filling ----------------------------------------------------------------------------- */
 
-/* Index of the first part that ends after at. */
-static int find_part(const synth_plan *p, uint64_t at)
+/* Index of the first part that ends after offset. */
+static int find_part(const synth_plan *p, uint64_t offset)
 {
     int lo = 0, hi = p->n_part;
     while (lo < hi) {
         const int mid = lo + (hi - lo) / 2;
-        if (p->parts[mid].at + p->parts[mid].bytes > at) hi = mid;
+        if (p->parts[mid].offset + p->parts[mid].bytes > offset) hi = mid;
         else lo = mid + 1;
     }
     return lo;
 }
 
-void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t at, size_t n)
+void synth_plan_fill(const synth_plan *p, uint8_t *out, uint64_t offset, size_t n)
 {
-    const uint64_t end = at + n;
-    uint64_t pos = at;
+    const uint64_t end = offset + n;
+    uint64_t pos = offset;
 
     if (pos < p->head_bytes) {
         const uint64_t take = p->head_bytes - pos < n ? p->head_bytes - pos : n;
         memcpy(out, p->head + pos, (size_t)take);
         pos += take;
     }
-    for (int i = find_part(p, pos); i < p->n_part && pos < end && p->parts[i].at < end; i++) {
+    for (int i = find_part(p, pos); i < p->n_part && pos < end && p->parts[i].offset < end; i++) {
         const synth_part *t = &p->parts[i];
-        if (t->at > pos) {                           /* padding before the tensor */
-            memset(out + (pos - at), 0, (size_t)(t->at - pos));
-            pos = t->at;
+        if (t->offset > pos) {                       /* padding before the tensor */
+            memset(out + (pos - offset), 0, (size_t)(t->offset - pos));
+            pos = t->offset;
         }
-        const uint64_t left = t->at + t->bytes - pos, take = left < end - pos ? left : end - pos;
-        synth_part_fill(t, out + (pos - at), pos - t->at, take);
+        const uint64_t left = t->offset + t->bytes - pos;
+        const uint64_t take = left < end - pos ? left : end - pos;
+        synth_part_fill(t, out + (pos - offset), pos - t->offset, take);
         pos += take;
     }
-    if (pos < end) memset(out + (pos - at), 0, (size_t)(end - pos));
+    if (pos < end) memset(out + (pos - offset), 0, (size_t)(end - pos));
 }

@@ -7,7 +7,7 @@ void synth_shares(double *share, int n_expert, int n_used, double skew)
 {
     const double most = 0.95;
     double rest = 0, factor = 0;
-    int full = 0;                        /* ranks that want more than most get just that */
+    int full = 0;                        /* ranks whose share is capped at most */
 
     for (int r = 0; r < n_expert; r++) rest += share[r] = pow(r + 1, -skew);
     for (; full < n_expert; full++) {

@@ -1,6 +1,6 @@
 /* synth_qwen3next.c - synthetic files of Qwen3-Next, and of Qwen3.5 and 3.6 with experts: DeltaNet,
- * every fourth layer gated attention, and a shared expert beside the others. The later ones have
- * other matrices in DeltaNet. */
+ * gated attention in every fourth layer, and a shared expert. Qwen3.5 and 3.6 have other matrices
+ * in DeltaNet. */
 #include "cli/synth/synth_add.h"
 
 static const synth_shape next_shapes[] = {
@@ -107,7 +107,7 @@ static void next_keys(synth_plan *p)
     list_shared_keys(p);
 }
 
-/* Of the pairs that turn, a third each for the three axes of a picture's positions. */
+/* One third of the rotated pairs for each of the three axes of a picture's positions. */
 static void qwen35_keys(synth_plan *p)
 {
     const int half = p->o.shape->rope_dim / 2, third = (half + 2) / 3;

@@ -1,14 +1,13 @@
-/* synth_vocab.c - a made-up vocabulary of a real model's size.
+/* synth_vocab.c - an artificial vocabulary of a real model's size.
  *
- * Byte-level BPE: the 256 byte tokens and the special tokens are those of the real vocabularies, at
- * their ids; what lies between is invented: first every pair of bytes, then triples of letters, the
- * space and some signs, so that ordinary text takes two to three bytes a token. It works like a
- * real one: ids never decrease along the merge list, and every token, given as text in one piece,
- * is encoded as itself.
+ * Byte-level BPE: byte tokens and special tokens have the ids of the real vocabularies. The tokens
+ * in between are all pairs of bytes, then triples of letters, the space and some signs, so that
+ * ordinary text takes two to three bytes per token. As in real vocabularies ids never decrease
+ * along the merge list, and the text of each token is encoded as that token.
  *
  * The other two kinds have characters instead of bytes, with U+2581 for the space, and the same
- * triples; what is no such character becomes a token for each of its bytes. Of SentencePiece's,
- * whichever two neighbours of a triple are joined first, the third can follow. */
+ * triples; another character becomes a token for each of its bytes. For SentencePiece a triple can
+ * be joined from either pair of neighbours first. */
 #include "cli/synth/synth_vocab.h"
 
 #include <assert.h>
@@ -37,8 +36,8 @@ static const char letters[] =
     " etaoinshrdlucmfwypvbgkqjxzETAOINSHRDLUCMFWYPVBGKQJXZ.,-'_()/:;=";
 static_assert(sizeof letters == SYNTH_LETTERS + 1, "letters");
 
-/* The first n triples, as places in letters. They grow from the front of the list, so a small
- * vocabulary still covers common letters. */
+/* The first n triples, as indices of letters. They start with common letters, so that a small
+ * vocabulary covers these. */
 static void list_triples(uint8_t (*out)[3], int n)
 {
     int done = 0;
@@ -109,8 +108,8 @@ static str_view merged_text(char *dst, const merged *m, int cut, const alphabet 
     return (str_view){ dst, n };
 }
 
-/* Where BPE, which joins the pair with the lowest id first and the left one of two equal pairs,
- * arrives at m: pairs have ids in the order of their parts. */
+/* The last join by which BPE makes m. BPE joins the pair with the lowest id first, and the left one
+ * of two equal pairs; pairs have ids in the order of their bytes. */
 static int merged_cut(const merged *m)
 {
     const int left = m->part[0] << 8 | m->part[1], right = m->part[1] << 8 | m->part[2];
@@ -224,7 +223,7 @@ static void list_singles(char *out)
         if (!memchr(letters, c, SYNTH_LETTERS)) out[n++] = c;
 }
 
-/* Places in single[] that piece i is made of; how many. */
+/* Writes the indices in single[] of merged token i; returns their number. */
 static int piece_parts(int part[3], const pieces *p, int i)
 {
     const int n_pair = SYNTH_SINGLES * SYNTH_SINGLES;
@@ -249,7 +248,7 @@ static str_view piece_text(char *dst, const pieces *p, const int *part, int n_pa
     return (str_view){ dst, n };
 }
 
-/* The same rule as merged_cut: pairs have their ranks in the order of their parts. */
+/* The same rule as merged_cut: pairs have their ranks in the order of their characters. */
 static void write_piece_merges(gguf_writer *w, const pieces *p)
 {
     char text[32];

@@ -1,13 +1,13 @@
-/* synth_vocab.h - a made-up vocabulary of a real model's size.
+/* synth_vocab.h - an artificial vocabulary of a real model's size.
  *
- * Special tokens are those of the real vocabularies, the others are invented. A family's file says
- * which kind its vocabulary is of and which special tokens it has. */
+ * Special tokens are those of the real vocabularies, all others are artificial. The family's file
+ * chooses kind and special tokens. */
 #ifndef CLI_SYNTH_SYNTH_VOCAB_H
 #define CLI_SYNTH_SYNTH_VOCAB_H
 
 #include "loader/gguf_write.h"
 
-/* How text becomes tokens. Ids:
+/* The tokenization. Ids, in ascending order:
  *   bytes            256 bytes, merged tokens, special tokens from first_special on, padding
  *   scores, ranks    special tokens, 256 bytes, merged tokens, single characters */
 typedef enum synth_vocab_kind {
@@ -33,17 +33,16 @@ typedef struct synth_vocab {
 } synth_vocab;
 
 enum {
-    SYNTH_SINGLES = 95,                  /* characters that text is made of: of ASCII those that
-                                          * can be seen, and the space */
-    SYNTH_LETTERS = 64,                  /* of those, what triples are made of */
+    SYNTH_SINGLES = 95,                  /* printable ASCII characters, with the space */
+    SYNTH_LETTERS = 64,                  /* the characters of triples */
     SYNTH_TRIPLES = SYNTH_LETTERS * SYNTH_LETTERS * SYNTH_LETTERS,
     SYNTH_MERGED_MAX = 256 * 256 + SYNTH_TRIPLES         /* of bytes; of characters: */,
     SYNTH_PIECES_MAX = SYNTH_SINGLES * SYNTH_SINGLES + SYNTH_TRIPLES
 };
 
-/* Adds all tokenizer.* keys to w. first_special: of a vocabulary of bytes, 256 or more; the merged
- * tokens before it are at most SYNTH_MERGED_MAX, and n_vocab must leave room for what follows. 0
- * for the other kinds, which have at most SYNTH_PIECES_MAX merged tokens. */
+/* Adds all tokenizer.* keys to w. first_special, for SYNTH_BYTES: id of the first special token,
+ * 256 or more, after at most SYNTH_MERGED_MAX merged tokens; n_vocab must include the special
+ * tokens. 0 for the other kinds, which have at most SYNTH_PIECES_MAX merged tokens. */
 int synth_vocab_write(gguf_writer *w, const synth_vocab *v, int n_vocab, int first_special,
                       err_ctx *err);
 
