@@ -4,7 +4,7 @@
 #include "loader/base.h"
 
 static const command ops_table[] = {
-    { "decode", "Measures how fast prompts are taken in and tokens come out", cmd_bench_decode },
+    { "decode", "Measures the speed of prompts and of generation", cmd_bench_decode },
     { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
@@ -16,7 +16,7 @@ static const command ops_table[] = {
 
 int main(int argc, char **argv)
 {
-    return commands_main("moe-bench", "Measures the engine against what the machine can do.",
+    return commands_main("moe-bench", "Measures the engine against the limits of the machine.",
                          "\nExamples:\n"
                          "  moe-bench decode -m model.gguf -p 512 -n 128\n"
                          "  moe-bench tiers -m model.gguf --vram 4G,8G,all --ram 16G,all\n"

@@ -110,10 +110,10 @@ case $parts in *qwen3next*)
     else
         skip "a smaller card: $(head -n 1 "$tmp/err")"
     fi
-    refuse 2 "a smaller card is a GPU" $bench decode -m $qwen -p 4 -n 1 -r 1 --sms 4
-    refuse 2 "a smaller card is a GPU" $bench decode -m $qwen -p 4 -n 1 -r 1 --device cpu --sms 4
-    refuse 2 "without --bandwidth-share" $small 4 --bandwidth-share 50 --profile
-    refuse 2 "goes with --sms" $bench decode -m $qwen --bandwidth-share 50 ;;
+    refuse 2 "needs --device cuda" $bench decode -m $qwen -p 4 -n 1 -r 1 --sms 4
+    refuse 2 "needs --device cuda" $bench decode -m $qwen -p 4 -n 1 -r 1 --device cpu --sms 4
+    refuse 2 "cannot be used with --bandwidth-share" $small 4 --bandwidth-share 50 --profile
+    refuse 2 "needs --sms" $bench decode -m $qwen --bandwidth-share 50 ;;
 esac
 
 # with MODEL: what is asked of it; how much VRAM takes all of it, and how much leaves something to

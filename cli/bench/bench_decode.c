@@ -1,9 +1,9 @@
-/* bench_decode.c - moe-bench decode: how fast a prompt is taken in and how fast tokens come out.
+/* bench_decode.c - moe-bench decode: speed of prompts and of generation.
  *
  * Every run does the same work: the same random prompt into an empty session, then greedy tokens.
- * So all runs must end with the same logits, to the bit, and the program says so if they do not.
- * Loading is not measured; a short warm-up comes first. The decode rate is also given as bytes of
- * weights per second, the figure to hold against the memory's. */
+ * All runs must end with bit-identical logits; otherwise the verb fails. A short warm-up precedes
+ * the runs; loading is not measured. The decode rate is also given as bytes of weights per second,
+ * to compare with the memory's bandwidth. */
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -35,21 +35,21 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, offsetof(decode_options, run.model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: the demo model" },
     { "prompt", 'p', ARG_TEXT, offsetof(decode_options, prompts), "N[,N]", NULL, 0, 0,
-      "Tokens of the prompt; of several lengths each is measured. Default: 512" },
+      "Length of the prompt in tokens; each of several lengths is measured. Default: 512" },
     { "tokens", 'n', ARG_INT, offsetof(decode_options, tokens), "N", NULL, 0, INT32_MAX,
-      "Tokens to generate after it. Default: 128" },
+      "Tokens to generate after the prompt. Default: 128" },
     { "skip", 0, ARG_INT, offsetof(decode_options, skip), "N", NULL, 0, INT32_MAX,
-      "Tokens between them that are generated, too, but not measured. Default: 0" },
+      "Tokens to generate before these without measuring. Default: 0" },
     { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, MEDIAN_MAX_RUNS,
-      "How often to measure; the median counts. Default: 5" },
+      "Number of measurements; the result is their median. Default: 5" },
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
-      "With --device cuda: where the time of a token and of the prompt goes" },
+      "With --device cuda: the time of a token and of the prompt by class of kernels" },
     { "sms", 0, ARG_INT, offsetof(decode_options, sms), "N", NULL, 1, INT32_MAX,
-      "With --device cuda: a smaller card, of N multiprocessors or a few more. Default: all" },
+      "With --device cuda: use N multiprocessors, rounded up. Default: all" },
     { "bandwidth-share", 0, ARG_FLOAT, offsetof(decode_options, bandwidth), "PERCENT", NULL, 1, 100,
-      "With --sms: the share of the card's bandwidth that decoding gets at most. Default: 100" },
+      "With --sms: limit of decoding, in percent of the card's bandwidth. Default: 100" },
     { "json", 0, ARG_FLAG, offsetof(decode_options, json), NULL, NULL, 0, 0,
       "One JSON object on stdout" },
 };
@@ -69,14 +69,14 @@ static const arg_spec spec = {
 
 typedef struct bench {
     const decode_options *opt;
-    int prompts[MAX_PROMPTS], n_prompts; /* the lengths, each larger than the one before */
-    int n_prompt;                        /* the present one */
+    int prompts[MAX_PROMPTS], n_prompts; /* lengths in ascending order */
+    int n_prompt;                        /* the current one */
     bench_model b;
     session *s;
     int32_t *prompt;
     float *logits;                       /* [n_vocab] */
     int n_vocab;
-    gpu_throttled card;                  /* a smaller one; all 0: it is whole */
+    gpu_throttled card;                  /* of --sms; all 0: not limited */
     progress bar;
     uint64_t n_done;                     /* tokens before the present session_eval, all runs */
     double prompt_rate[MEDIAN_MAX_RUNS], decode_rate[MEDIAN_MAX_RUNS];   /* tok/s */
@@ -107,9 +107,9 @@ static int take_tokens(bench *m, int32_t *id, int n, err_ctx *err)
     return rc;
 }
 
-/* One run over n_prompt and n_token tokens, and n_skip between them. Without a prompt the first
- * token is the one that would have begun it. On a smaller card only those tokens get less of the
- * bandwidth. */
+/* One run over n_prompt and n_token tokens, and n_skip between them. Without a prompt generation
+ * starts with the prompt's first token. With --bandwidth-share only the n_token tokens are
+ * throttled. */
 static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_prompt, int n_skip,
                     int n_token, err_ctx *err)
 {
@@ -164,7 +164,7 @@ static int measure(bench *m, err_ctx *err)
     return rc;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static void print_phase(const char *name, int tokens, const spread *s)
 {
@@ -200,7 +200,7 @@ static void print_heading(const bench *m)
            (int)m->opt->runs);
 }
 
-/* The rows of a length; after the last one what the rates come to. */
+/* The rows of a length; after the last length also weights, limit and hash. */
 static void print_table(const bench *m, const model_bytes *bytes, const spread *prompt,
                         const spread *decode)
 {
@@ -368,12 +368,12 @@ int cmd_bench_decode(int argc, char **argv)
         return 2;
     }
     if (opt.bandwidth < 100 && (opt.sms == 0 || opt.profile)) {
-        console_error(opt.profile ? "--profile: without --bandwidth-share"
-                                  : "--bandwidth-share goes with --sms");
+        console_error(opt.profile ? "--profile cannot be used with --bandwidth-share"
+                                  : "--bandwidth-share needs --sms");
         return 2;
     }
     if (opt.sms > 0 && strcmp(opt.run.engine.device, "cuda") != 0) {
-        console_error("--sms: a smaller card is a GPU: --device cuda");
+        console_error("--sms needs --device cuda");
         return 2;
     }
     if (opt.sms > 0) gpu_limit_sms((int)opt.sms);

@@ -33,9 +33,9 @@ static const arg_option options[] = {
     { "type", 0, ARG_TEXT, FIELD(types), "T[,T]", NULL, 0, 0,
       "Weight types. Default: Q8_0,Q4_K,MXFP4,NVFP4,BF16" },
     { "tokens", 0, ARG_TEXT, FIELD(tokens), "N[,N]", NULL, 0, 0,
-      "Default: 16,64,256,512,1024,2048,4096,8192" },
+      "Tokens per product. Default: 16,64,256,512,1024,2048,4096,8192" },
     { "seconds", 0, ARG_FLOAT, FIELD(seconds), "S", NULL, 0.001, 60,
-      "For each figure. Default: 0.02" },
+      "Time for each figure. Default: 0.02" },
     { "json", 0, ARG_FLAG, FIELD(json), NULL, NULL, 0, 0, "One JSON object per row on stdout" },
 };
 
@@ -176,17 +176,17 @@ static int print_row(const gemm_bench *b, const gemm_row *r)
 static int run_row(gemm_bench *b, const struct matrix_shape *m, quant_type type, int tokens)
 {
     gemm_row row = { .matrix = m, .type = type, .tokens = tokens };
-    char what[64];
+    char label[64];
     err_ctx err;
     if (m->cols % quant_traits_of(type)->block_elems) return 0;
-    snprintf(what, sizeof what, "%s %s, %s, %d tokens", m->model, m->name, quant_name(type),
+    snprintf(label, sizeof label, "%s %s, %s, %d tokens", m->model, m->name, quant_name(type),
              tokens);
-    console_status("%s", what);
+    console_status("%s", label);
     const int rc = measure_row(&row, b, &err);
     if (rc == 0) return print_row(b, &row);
     console_status_clear();
     if (rc != ERR_NOMEM) return bench_model_fail("gemm", rc, &err);
-    console_note("%s: left out: %s", what, err.msg);
+    console_note("%s: left out: %s", label, err.msg);
     return 0;
 }
 

@@ -1,11 +1,10 @@
-/* bench_kernels.c - moe-bench kernels: how fast the products of each weight type are.
+/* bench_kernels.c - moe-bench kernels: speed of the products of each weight type.
  *
- * From memory: a stack of matrices much larger than the caches, cut into pieces for the thread team
- * as ops_matmul does it. Every measurement goes on in the stack where the last one stopped. For one
- * token the rate is held against the speed at which the same threads can read memory at all.
- * From L2: a few rows, over and over, on one core. This is what the instructions alone allow; a
- * kernel for which it is not well above one core's share of the limit waits for itself, not for
- * memory. */
+ * From memory: a stack of matrices much larger than the caches, split among the thread team as in
+ * ops_matmul. Each measurement continues in the stack where the last one stopped. For one token the
+ * rate is compared with the fastest read of memory by the same threads.
+ * From L2: a few rows, repeatedly, on one core. This is the limit by instructions: a kernel whose
+ * rate is not well above one core's share of the memory limit is bound by instructions. */
 #include "cli/commands.h"
 
 #include <limits.h>
@@ -33,13 +32,13 @@ typedef struct kernels_options {
 #define FIELD(f) offsetof(kernels_options, f)
 static const arg_option options[] = {
     { "type", 0, ARG_TEXT, FIELD(types), "T[,T]", NULL, 0, 0,
-      "Weight types, or all. Default: the sixteen that models are made of" },
+      "Weight types, or all. Default: the sixteen usual ones" },
     { "isa", 0, ARG_TEXT, FIELD(isas), "NAME[,NAME]", NULL, 0, 0,
       "Instruction sets, or all. Default: the fastest here" },
     { "shape", 0, ARG_TEXT, FIELD(shape), "ROWSxCOLS", NULL, 0, 0,
       "Default: 2880x2880 (gpt-oss) for MXFP4 and Q8_0, else 512x2048 (Qwen3-Next)" },
     { "tokens", 0, ARG_TEXT, FIELD(tokens), "N[,N]", NULL, 0, 0,
-      "How many tokens at a time. Default: 1,64" },
+      "Tokens per product. Default: 1,64" },
 };
 
 static const arg_group groups[] = {
@@ -126,14 +125,14 @@ static void add_set(kernels_plan *p, const kernel_set *set)
 
 static int plan_sets(kernels_plan *p, const char *list)
 {
-    const kernel_set *here[KERNELS_MAX_SETS], *set;
-    const int n = kernels_here(here);
+    const kernel_set *sets[KERNELS_MAX_SETS], *set;
+    const int n = kernels_here(sets);
     char word[32];
     err_ctx err;
-    if (!list) add_set(p, here[0]);
+    if (!list) add_set(p, sets[0]);
     while (bench_next_word(word, &list)) {
         if (!strcmp(word, "all")) {
-            for (int i = 0; i < n; i++) add_set(p, here[i]);
+            for (int i = 0; i < n; i++) add_set(p, sets[i]);
         } else if (*word && (set = kernels_named(word, &err))) {
             add_set(p, set);
         } else {
@@ -213,7 +212,7 @@ typedef struct kernel_row {
     double memory[RUNS], l2[RUNS];       /* GB/s */
 } kernel_row;
 
-/* Some rows of the stack, as a loop of the team sees them. */
+/* Rows of the stack for one loop of the team. */
 typedef struct span {
     kernel_bench *b;
     const kernel_row *row;
@@ -239,7 +238,7 @@ static void multiply(const span *s, int begin, int end, int thread, token_pack *
         }
 }
 
-/* In a function of its own: a few tokens do without that much stack. */
+/* A separate function, so that few tokens need less stack. */
 __attribute__((noinline))
 static void multiply_packed(const span *s, int begin, int end, int thread)
 {
@@ -255,8 +254,8 @@ static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread)
     else multiply(s, (int)begin, (int)end, thread, NULL);
 }
 
-/* What is repeated until the time is over: n rows at a time, all of them once round the first
- * n_all of the stack, on the team or, without one, on this thread. */
+/* The measured step: n rows, cyclically within the first n_all rows of the stack, on the team or,
+ * without one, on this thread. */
 typedef struct walk {
     span at;
     pool *team;
@@ -276,7 +275,7 @@ static void walk_step(walk *w)
     w->at.first += w->n;
 }
 
-/* Steps of about a quarter of ns. Also warms up what needs it. */
+/* Chooses n so that a step takes about a quarter of ns. Also warms up caches and threads. */
 static void walk_find_step(walk *w, uint64_t ns)
 {
     for (;;) {
@@ -341,7 +340,7 @@ static void fill_blocks(void *ctx, int64_t begin, int64_t end, int thread)
                       (uint64_t)begin, (size_t)(end - begin), 1);
 }
 
-/* Random weights of a plausible size: what they are must not matter, and denormal numbers would. */
+/* Random weights of a usual magnitude, because denormal numbers would be slower. */
 static void fill_stack(kernel_bench *b, const matrix *w)
 {
     synth_blocks maker;
@@ -370,7 +369,7 @@ static int prepare(kernel_bench *b, err_ctx *err)
     x_floats = (uint64_t)tokens * (uint64_t)cols;
     rc = bench_memory_fits(b->stack_bytes + acts_need + x_floats * sizeof(float), "weights");
     if (rc != 0) return rc;
-    b->l2_bytes = (size_t)(l2 ? l2 : (uint64_t)1 << 20) / 4;     /* activations want room too */
+    b->l2_bytes = (size_t)(l2 ? l2 : (uint64_t)1 << 20) / 4;     /* the rest is for activations */
     b->x = mem_array(x_floats, sizeof *b->x);
     b->acts_storage = mem_zalloc(acts_need);
     b->y = mem_array(y_floats, sizeof *b->y);
@@ -394,7 +393,7 @@ static void release(kernel_bench *b)
     pool_free(b->team);
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static const char *kernel_name(const kernel_row *row)
 {
@@ -404,8 +403,7 @@ static const char *kernel_name(const kernel_row *row)
     return kernel_is_reference(row->set, row->w.type) ? "reference" : "dot";
 }
 
-/* GFLOP/s that go with that many GB/s: a multiplication and an addition for each weight and
- * token. */
+/* Converts GB/s to GFLOP/s: a multiplication and an addition for each weight and token. */
 static double flops(const kernel_row *row, double gb_s)
 {
     return gb_s / (double)row->w.row_bytes * 2 * row->w.cols * row->n_token;
@@ -480,7 +478,7 @@ static int run_row(kernel_bench *b, kernel_row *row)
     return rc < 0 ? bench_model_fail("kernels", rc, &err) : show_row(b, row);
 }
 
-/* One token with the weights in the set's own order, if it has one and there is memory for it. */
+/* One token with repacked weights, if the set has such a layout and memory suffices. */
 static int run_repacked(kernel_bench *b, kernel_row *row)
 {
     const ops o = ops_of(b, row);

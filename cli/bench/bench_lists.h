@@ -12,14 +12,14 @@ typedef struct bench_counts {
     int n, of[BENCH_MAX_COUNTS];
 } bench_counts;
 
-/* Copies the next word of a list with commas, cut after 31 bytes, and advances *list; NULL: the
- * end, and the result is false. */
+/* Copies the next word of a comma-separated list, cut after 31 bytes, and advances *list. False at
+ * the end of the list, where *list is NULL. */
 bool bench_next_word(char word[32], const char **list);
 
 /* --tokens: whole numbers from least to most. */
 int bench_read_tokens(bench_counts *out, const char *list, int least, int most);
 
-/* A whole number from 1 to most at the beginning of text; *end is behind it. */
+/* A whole number from 1 to most at the beginning of text; *end points behind it. */
 bool bench_parse_count(int *out, const char *text, char **end, int most);
 
 #endif

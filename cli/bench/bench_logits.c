@@ -1,8 +1,8 @@
 /* bench_logits.c - moe-bench logits: token ids in, logits out, for comparison with other programs.
  *
- * Rows are written as they are computed: no more of a sequence is in memory than a piece of a few
- * chunks, however long it is and however large the vocabulary. Pieces end where chunks end, so they
- * do not change what is computed together. Each sequence begins with an empty session. */
+ * Rows are written after each range of a few chunks, so memory does not depend on the length of a
+ * sequence. Ranges end at chunks, so they do not change the batches and thus not the logits. Each
+ * sequence begins with an empty session. */
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@
 #include "cli/output_file.h"
 
 /* Logits in memory at a time; a chunk of the default size with 200,000 tokens fits. */
-enum { PIECE_BYTES = 256 << 20 };
+enum { RANGE_BYTES = 256 << 20 };
 
 typedef struct logits_options {
     bench_model_args run;
@@ -33,13 +33,13 @@ static const arg_option options[] = {
     { "ids", 'i', ARG_NEEDED_TEXT, offsetof(logits_options, ids), "FILE", NULL, 0, 0,
       "Token ids, one sequence per line, separated by blanks or commas; - for stdin" },
     { "output", 'o', ARG_TEXT, offsetof(logits_options, output), "FILE", NULL, 0, 0,
-      "Where the rows go: little-endian float32; - for stdout" },
+      "Output file of rows of little-endian float32; - for stdout" },
     { "last", 0, ARG_INT, offsetof(logits_options, last), "N", NULL, 1, INT32_MAX,
       "Only the last N positions of each sequence. Default: all" },
     { "decode", 0, ARG_FLAG, offsetof(logits_options, decode), NULL, NULL, 0, 0,
       "Feed one token at a time" },
     { "nll", 0, ARG_FLAG, offsetof(logits_options, nll), NULL, NULL, 0, 0,
-      "Print how well the tokens are predicted; -o may be left out then" },
+      "Print the mean negative log-likelihood; -o is optional then" },
     { "kv", 0, ARG_TEXT, offsetof(logits_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f32" },
     { "json", 0, ARG_FLAG, offsetof(logits_options, json), NULL, NULL, 0, 0,
@@ -65,8 +65,8 @@ static const arg_spec spec = {
 typedef struct sequence {
     int32_t *ids;                        /* into sequences.ids */
     int n, line;
-    int rows;                            /* how many of its logits are wanted: the last ones */
-    double nll_sum;                      /* over n - 1 tokens, if all rows are wanted */
+    int rows;                            /* number of requested logits, at the end */
+    double nll_sum;                      /* over n - 1 tokens, if all rows are requested */
 } sequence;
 
 typedef struct sequences {
@@ -84,14 +84,13 @@ static void sequences_free(sequences *s)
     mem_free(s->seq);
 }
 
-/* Blanks and commas part the ids; brackets may stand around them, as moe-run tokenize writes
- * them. */
+/* Blanks and commas separate ids. Brackets are accepted, because moe-run tokenize prints them. */
 static bool parts_ids(char c)
 {
     return c != '\0' && strchr(" \t\r,[]", c) != NULL;
 }
 
-/* Reads the ids of one line, which ends at end. Returns how many, or < 0. */
+/* Reads the ids of one line, which ends at end. Returns their number, or < 0. */
 static int read_line(int32_t *ids, const char *p, const char *end, err_ctx *err)
 {
     int n = 0;
@@ -118,7 +117,7 @@ static int read_line(int32_t *ids, const char *p, const char *end, err_ctx *err)
     return n;
 }
 
-/* Cuts the text into sequences. Every id takes at least a digit and something after it. */
+/* Splits the text into sequences. Each id has at least a digit and a separator. */
 static int sequences_read(sequences *s, str_view text, err_ctx *err)
 {
     const char *p = text.ptr, *const end = text.ptr + text.len;
@@ -142,10 +141,10 @@ static int sequences_read(sequences *s, str_view text, err_ctx *err)
         p = stop + 1;
     }
     s->bad_line = 0;
-    return s->n ? 0 : err_set(err, ERR_FORMAT, "no token ids in it");
+    return s->n ? 0 : err_set(err, ERR_FORMAT, "no token ids");
 }
 
-/* What only the model can say about the ids; and which rows are wanted. */
+/* Checks the ids against vocabulary and context, and sets the requested rows. */
 static int sequences_check(sequences *s, int n_vocab, int ctx, int64_t last, err_ctx *err)
 {
     for (int i = 0; i < s->n; i++) {
@@ -167,7 +166,7 @@ static int sequences_check(sequences *s, int n_vocab, int ctx, int64_t last, err
     return 0;
 }
 
-/* "FILE:LINE: text", as editors understand it. */
+/* Prints "FILE:LINE: text", which editors can open. */
 static int sequences_fail(const sequences *s, const err_ctx *err)
 {
     const char *name = strcmp(s->path, "-") == 0 ? "standard input" : s->path;
@@ -183,14 +182,14 @@ static int sequences_fail(const sequences *s, const err_ctx *err)
 typedef struct logits_run {
     const logits_options *opt;
     session *s;
-    output_file out;                     /* file NULL: rows are not kept */
-    float *rows;                         /* of one piece that are wanted, [.., n_vocab] */
-    int piece;                           /* tokens per session_eval */
+    output_file out;                     /* file NULL: rows are not stored */
+    float *rows;                         /* requested rows of one range, [.., n_vocab] */
+    int range;                           /* tokens per session_eval */
     int n_vocab;
     progress bar;
-    uint64_t n_done;                     /* tokens before the present session_eval */
+    uint64_t n_done;                     /* tokens before the current session_eval */
     uint64_t ns;                         /* inside session_eval */
-    bool at_output;                      /* the failure is about the output */
+    bool at_output;                      /* the failure concerns the output */
 } logits_run;
 
 static bool watch(void *ctx, double done_tokens, double n_tokens)
@@ -201,11 +200,10 @@ static bool watch(void *ctx, double done_tokens, double n_tokens)
     return !interrupted();
 }
 
-/* Feeds tokens begin .. begin+n-1 of a sequence and takes care of those rows among them that are
- * wanted. */
+/* Evaluates tokens begin .. begin+n-1 of a sequence and writes their requested rows. */
 static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *err)
 {
-    const int first = q->n - q->rows, end = begin + n;       /* rows wanted: first .. q->n-1 */
+    const int first = q->n - q->rows, end = begin + n;       /* requested rows: first .. q->n-1 */
     const int n_row = end <= first ? 0 : end - first < n ? end - first : n;
     const uint64_t start = clock_ns();
     int rc;
@@ -231,8 +229,8 @@ static int run_sequences(logits_run *run, sequences *s, err_ctx *err)
     for (int i = 0; i < s->n; i++) {
         sequence *q = &s->seq[i];
         session_rewind(run->s, 0);
-        for (int t = 0; t < q->n; t += run->piece) {
-            const int n = q->n - t < run->piece ? q->n - t : run->piece;
+        for (int t = 0; t < q->n; t += run->range) {
+            const int n = q->n - t < run->range ? q->n - t : run->range;
             const int rc = run_piece(run, q, t, n, err);
             if (rc < 0) return rc;
         }
@@ -240,18 +238,17 @@ static int run_sequences(logits_run *run, sequences *s, err_ctx *err)
     return 0;
 }
 
-/* Chooses how many tokens go into a session_eval, and allocates the rows that can come of it: the
- * longest sequence at once if its rows fit in PIECE_BYTES; else as many whole chunks as fit; else
- * part of a chunk. */
+/* Sets the tokens per session_eval and allocates their rows: the longest sequence if its rows fit
+ * in RANGE_BYTES, else as many whole chunks as fit, else part of a chunk. */
 static int alloc_rows(logits_run *run, const sequences *s, int chunk, err_ctx *err)
 {
     const size_t row_bytes = (size_t)run->n_vocab * sizeof *run->rows;
-    const int fit = PIECE_BYTES / row_bytes > 0 ? (int)(PIECE_BYTES / row_bytes) : 1;
+    const int fit = RANGE_BYTES / row_bytes > 0 ? (int)(RANGE_BYTES / row_bytes) : 1;
     int n_row = s->most_rows;
 
-    run->piece = run->opt->decode ? 1 : s->longest;
-    if (n_row > fit && !run->opt->decode) run->piece = fit >= chunk ? fit - fit % chunk : fit;
-    if (n_row > run->piece) n_row = run->piece;
+    run->range = run->opt->decode ? 1 : s->longest;
+    if (n_row > fit && !run->opt->decode) run->range = fit >= chunk ? fit - fit % chunk : fit;
+    if (n_row > run->range) n_row = run->range;
     if ((run->rows = mem_array((size_t)n_row, row_bytes))) return 0;
     return err_set(err, ERR_NOMEM, "no memory for %d rows of %d logits", n_row, run->n_vocab);
 }
@@ -274,7 +271,7 @@ static int run_all(logits_run *run, sequences *s, const bench_model *b, err_ctx 
     return rc;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static double mean_nll(const sequences *s)
 {

@@ -1,4 +1,4 @@
-/* bench_memory.c - flags of the verbs that measure this machine. */
+/* bench_memory.c - options of the verbs that measure this machine. */
 #include "cli/bench/bench_memory.h"
 
 #include "cli/console.h"
@@ -37,15 +37,16 @@ int bench_memory_bytes(size_t *out, const bench_memory_args *a, const topology *
     return 0;
 }
 
-int bench_memory_fits(uint64_t bytes, const char *what)
+int bench_memory_fits(uint64_t bytes, const char *user)
 {
-    uint64_t room;
+    uint64_t available;
     const char *whose;
     char need[32], left[32];
     err_ctx err;
-    if (available_memory(&room, &whose, &err) < 0) return console_fail("memory", &err);
-    if (bytes <= room) return 0;
-    console_error("%s: needs %s, but %s are available (%s)", what,
-                  text_bytes(need, sizeof need, bytes), text_bytes(left, sizeof left, room), whose);
+    if (available_memory(&available, &whose, &err) < 0) return console_fail("memory", &err);
+    if (bytes <= available) return 0;
+    console_error("%s: needs %s, but %s are available (%s)", user,
+                  text_bytes(need, sizeof need, bytes), text_bytes(left, sizeof left, available),
+                  whose);
     return 1;
 }

@@ -1,4 +1,4 @@
-/* bench_memory.h - what the verbs that measure this machine share: flags, and how much memory. */
+/* bench_memory.h - options and memory checks of the verbs that measure this machine. */
 #ifndef CLI_BENCH_BENCH_MEMORY_H
 #define CLI_BENCH_BENCH_MEMORY_H
 
@@ -9,7 +9,7 @@
 typedef struct bench_memory_args {
     int64_t threads;                     /* 0: one per physical core */
     double seconds;                      /* for each figure; set before args_parse */
-    uint64_t buffer;                     /* bytes; 0: enough */
+    uint64_t buffer;                     /* bytes; 0: chosen by bench_memory_bytes */
     bool json;
 } bench_memory_args;
 
@@ -17,15 +17,15 @@ typedef struct bench_memory_args {
 enum { BENCH_MEMORY_N_OPTION = 4 };
 extern const arg_option bench_memory_options[BENCH_MEMORY_N_OPTION];
 
-/* All of these return 0 or the exit code, and then have said why on stderr, in one line. */
+/* Functions return 0, or the exit code after one line on stderr. */
 
-/* --threads of them. */
+/* A team of --threads threads. */
 int bench_memory_team(pool **out, const bench_memory_args *a);
 
-/* --buffer, or enough to tell memory from cache. */
+/* --buffer, or 8 times the last cache, at least 512 MiB, so that reads miss the caches. */
 int bench_memory_bytes(size_t *out, const bench_memory_args *a, const topology *t);
 
-/* Whether that many bytes are free; the message says what needs them. */
-int bench_memory_fits(uint64_t bytes, const char *what);
+/* Checks that so many bytes are available; the message names their user. */
+int bench_memory_fits(uint64_t bytes, const char *user);
 
 #endif

@@ -1,7 +1,6 @@
-/* bench_model.c - opening a model for measurement.
+/* bench_model.c - opens a model for measurement.
  *
- * Flags are checked before the file is touched, so that a typing error costs no loading time. What
- * is run and measured is the verb's business. */
+ * Options are checked before the file is opened, so that a typing error costs no loading time. */
 #include "cli/bench/bench_model.h"
 
 #include <limits.h>
@@ -15,8 +14,8 @@ const arg_option bench_model_options[BENCH_MODEL_N_OPTION] = {
     { "threads", 't', ARG_THREADS, FIELD(engine.threads), "N", "MOE_THREADS", 0, 0,
       "Threads of the CPU. Default: one per physical core" },
     { "device", 0, ARG_TEXT, FIELD(engine.device), "NAME", "MOE_DEVICE", 0, 0,
-      "cpu, cuda, or auto: the GPU if there is one. Default: auto where speeds are measured, cpu "
-      "for logits and traces" },
+      "cpu, cuda, or auto: the GPU if there is one. Default: auto, or cpu for "
+      "logits" },
     { "ctx", 'c', ARG_INT, FIELD(engine.ctx), "N", NULL, 1, INT_MAX,
       "Context in tokens, at most the model's. Default: as many as it takes" },
     { "chunk", 0, ARG_INT, FIELD(engine.chunk), "N", NULL, 1, SESSION_MAX_CHUNK,
@@ -63,10 +62,10 @@ int bench_model_session(session **out, bench_model *b, int ctx)
     return rc < 0 ? bench_model_fail(b->l.path, rc, &err) : 0;
 }
 
-int bench_model_fail(const char *what, int rc, const err_ctx *err)
+int bench_model_fail(const char *name, int rc, const err_ctx *err)
 {
-    if (rc != ERR_STOPPED || !interrupted()) return console_fail(what, err);
-    console_error("%s: interrupted", what);
+    if (rc != ERR_STOPPED || !interrupted()) return console_fail(name, err);
+    console_error("%s: interrupted", name);
     return interrupt_exit_code();
 }
 

@@ -1,8 +1,8 @@
-/* bench_model.h - what the verbs that run a model for measurement share: flags, opening it, a
- * session as large as the work needs, Ctrl-C.
+/* bench_model.h - shared by the verbs that measure a model: options, opening it, a session of the
+ * needed size, Ctrl-C.
  *
- * Each function says on stderr what went wrong; where it returns int, that is the exit code: 0 go
- * on, 1 failed, 2 bad usage. */
+ * A failing function prints one line on stderr. An int result is the exit code: 0 success, 1
+ * failed, 2 bad usage. */
 #ifndef CLI_BENCH_BENCH_MODEL_H
 #define CLI_BENCH_BENCH_MODEL_H
 
@@ -13,12 +13,12 @@
 
 typedef struct bench_model_args {
     const char *model;                   /* NULL: the demo model inside the program */
-    engine_args engine;                  /* kv is the verb's to set before args_parse */
-    tier_args tiers;                     /* tier_args_init is, too */
-    bool with_text;                      /* tokenizer, too */
+    engine_args engine;                  /* the verb sets kv before args_parse */
+    tier_args tiers;                     /* the verb calls tier_args_init before args_parse */
+    bool with_text;                      /* also opens the tokenizer */
 } bench_model_args;
 
-/* All but -m and --kv, whose defaults differ between the verbs. For a verb's groups:
+/* All options except -m and --kv, whose defaults differ between the verbs. For a verb's groups:
  * { "Running:", bench_model_options, BENCH_MODEL_N_OPTION, offsetof(..., run) }. */
 enum { BENCH_MODEL_N_OPTION = 7 };
 extern const arg_option bench_model_options[BENCH_MODEL_N_OPTION];
@@ -29,19 +29,18 @@ typedef struct bench_model {
     int ctx_limit;                       /* --ctx, or the model's */
 } bench_model;
 
-/* Checks the flags and opens the model. From here on Ctrl-C is for cli/interrupt.h. */
+/* Checks the options, opens the model and installs cli/interrupt.h. */
 int bench_model_open(bench_model *b, const bench_model_args *a);
 void bench_model_close(bench_model *b);  /* accepts a zeroed one */
 
-/* A session for ctx tokens, or for --ctx of them. */
+/* A session for ctx tokens, or for --ctx tokens if that was given. */
 int bench_model_session(session **out, bench_model *b, int ctx);
 
-/* What to do about a failure rc < 0: says so and returns 1, or interrupt_exit_code() if a signal
- * stopped it. */
-int bench_model_fail(const char *what, int rc, const err_ctx *err);
+/* Prints the failure rc < 0 and returns 1, or interrupt_exit_code() after a signal. */
+int bench_model_fail(const char *name, int rc, const err_ctx *err);
 
-/* n ids, random and always the same, clear of the upper end of the vocabulary, where control tokens
- * and unused places lie in the known files. */
+/* n random ids, the same in each run. The upper end of the vocabulary is left out, because known
+ * files have control tokens and unused ids there. */
 void bench_model_prompt(int32_t *ids, int n, int n_vocab);
 
 #endif

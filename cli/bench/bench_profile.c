@@ -1,10 +1,10 @@
-/* bench_profile.c - moe-bench decode --profile: where the time goes on the GPU, for the token after
+/* bench_profile.c - moe-bench decode --profile: GPU time by class of kernels, for the token after
  * the prompt and for the prompt's first chunk.
  *
- * Every kernel notes when its first block started, when its input was complete and when its last
- * block ended. A kernel's time counts from its complete input; what lies between the end of one and
- * the complete input of the next is a gap. Both together are the time. Noting costs a little: the
- * sum is about a percent above the time without it. */
+ * Every kernel records when its first block started, when its input was complete and when its last
+ * block ended. A kernel's time starts with its complete input; a gap is the time from the end of
+ * one kernel to the complete input of the next. The sum of both is about 1% above the time without
+ * recording. */
 #include "cli/bench/bench_profile.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* bench_tiers.c - moe-bench tiers: what a model does with more and with less memory.
+/* bench_tiers.c - moe-bench tiers: the speed of a model with several budgets of VRAM and RAM.
  *
- * A row for each budget of VRAM and RAM: planned, placed, run, closed. Every row does the same work
- * (the same random prompt into an empty session, then greedy tokens). Token by token all budgets
- * compute the same bits, so after a prompt of up to eight tokens all rows say the same; the CPU and
- * tensor cores round longer prompts differently, and after those rows may differ. Where they do,
- * the output says so. Runs with and without post-fetch alternate: a machine is not equally fast at
- * all times. A budget that cannot be kept says why in its row. Loading is not measured. */
+ * For each budget the verb plans, places, runs and closes the model. Every row does the same work
+ * (the same random prompt into an empty session, then greedy tokens). Decoding is bit-identical
+ * with all budgets, so after a prompt of up to eight tokens all rows have the same tokens. CPU and
+ * tensor cores round longer prompts differently; the output names rows whose tokens differ. Runs
+ * with and without post-fetch alternate, because a machine's speed drifts. An impossible budget has
+ * the reason in its row. Loading is not measured. */
 #include "cli/commands.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 enum {
     MOST_SIZES = 16,                     /* of a list */
     WARM_PROMPT = 32, WARM_DECODE = 4,
-    WARM_CACHE = 40,                     /* where experts come from the drive: many are in RAM */
+    WARM_CACHE = 40,                     /* with experts on the drive: fills the cache in RAM */
     WARM_TRIAL = 256                     /* where they are fetched: the tuner has had time for its
                                           * trials */
 };
@@ -40,15 +40,15 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, FIELD(run.model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: the demo model" },
     { "vram", 0, ARG_TEXT, FIELD(vram), "LIST", NULL, 0, 0,
-      "Budgets such as none,4G,8G,all. none: no experts. Default: none, 1/4, 1/2, all of them" },
+      "VRAM budgets, e.g. none,4G,8G,all. none: no experts. Default: none, 1/4, 1/2, all experts" },
     { "ram", 0, ARG_TEXT, FIELD(ram), "LIST", NULL, 0, 0,
-      "Budgets such as 16G,all. Default: all; without a GPU 1/2, 1/4 of FILE, too" },
+      "RAM budgets, e.g. 16G,all. Default: all; without a GPU also 1/2 and 1/4 of FILE" },
     { "prompt", 'p', ARG_INT, FIELD(prompt), "N", NULL, 1, INT32_MAX,
       "Tokens of the prompt. Default: 512" },
     { "tokens", 'n', ARG_INT, FIELD(tokens), "N", NULL, 1, INT32_MAX,
-      "Tokens to generate after it. Default: 64" },
+      "Tokens to generate after the prompt. Default: 64" },
     { "runs", 'r', ARG_INT, FIELD(runs), "N", NULL, 1, TIERS_MOST_RUNS,
-      "How often to measure; the median counts. Default: 3" },
+      "Number of measurements; the result is their median. Default: 3" },
     { "ctx", 'c', ARG_INT, FIELD(run.engine.ctx), "N", NULL, 1, INT32_MAX,
       "Context in tokens, at most the model's. Default: as many as it takes" },
     { "kv", 0, ARG_TEXT, FIELD(run.engine.kv), "TYPE", NULL, 0, 0,
@@ -68,42 +68,42 @@ static const arg_option options[] = {
 static const arg_spec spec = {
     .usage = "moe-bench tiers [[-m] FILE] [--vram LIST] [--ram LIST] [-p N] [-n N] [-r N] "
              "[options]",
-    .about = "Measures a model with several budgets of VRAM and RAM: what goes where, how fast "
-             "prompts\nand tokens are, and how much of the links' own speed they use.",
+    .about = "Measures a model with several budgets of VRAM and RAM: the tiers of experts, the "
+             "speed of\nprompts and tokens, and its share of the limit that the links set.",
     .options = options, .n_option = ARRAY_LEN(options),
-    .epilogue = "expected  what the plan says, at an even choice of experts\n"
-                "MB        of routed experts read for a token: in VRAM, by the CPU, over the bus, "
+    .epilogue = "expected  the plan's speed, which assumes a uniform choice of experts\n"
+                "MB        of routed experts read per token: in VRAM, by the CPU, over the bus, "
                 "from the drive\n"
-                "overlap   time of post-fetch while the CPU computed\n"
-                "late      of the matrices fetched, those that the CPU computed because they came "
-                "too late\n"
-                "of limit  the speed as a share of what the links alone would allow\n"
-                "tokens    a number made of the answer: the same in all rows",
+                "overlap   the share of post-fetch's time while the CPU computed\n"
+                "late      the share of fetched matrices that arrived too late, so that the CPU "
+                "computed them\n"
+                "of limit  the speed as a share of the limit that the links set\n"
+                "tokens    a hash of the answer: the same in all rows",
 };
 
 typedef struct tiers {
     const tiers_options *opt;
     load_options load;
     session_options so;
-    placement *here;                     /* machine and model, with no bounds */
+    placement *unbounded;                /* machine and model, without budgets */
     tiers_table table;
     int n_vocab;
     int32_t *prompt, *ids;
     float *logits;
     progress bar;
     char label[48];                      /* of the bar */
-    uint64_t n_done;                     /* tokens before the present session_eval */
+    uint64_t n_done;                     /* tokens before the current session_eval */
 } tiers;
 
 /* ---- lists of budgets ------------------------------------------------------------------------ */
 
 typedef struct sizes {
-    uint64_t at[MOST_SIZES];
+    uint64_t bytes[MOST_SIZES];
     int n;
 } sizes;
 
 /* 0, or 2 after one line. */
-static int read_sizes(sizes *to, const char *flag, const char *list, bool vram)
+static int read_sizes(sizes *out, const char *flag, const char *list, bool vram)
 {
     char word[32], shown[64];
     while (list) {
@@ -111,7 +111,7 @@ static int read_sizes(sizes *to, const char *flag, const char *list, bool vram)
         uint64_t bytes = TIERS_NO_EXPERTS;
         snprintf(word, sizeof word, "%.*s", (int)(n < 31 ? n : 31), list);
         list = list[n] ? list + n + 1 : NULL;
-        if (to->n == MOST_SIZES) {
+        if (out->n == MOST_SIZES) {
             console_error("%s: more than %d sizes", flag, MOST_SIZES);
             return 2;
         }
@@ -121,26 +121,26 @@ static int read_sizes(sizes *to, const char *flag, const char *list, bool vram)
                           ESC(shown, str_from(word)), vram ? " nor none" : "");
             return 2;
         }
-        to->at[to->n++] = bytes;
+        out->bytes[out->n++] = bytes;
     }
     return 0;
 }
 
-/* Whether a plan within w keeps this many bytes of experts in VRAM, and can stream the others. */
+/* Whether a plan within w has so many bytes of experts in VRAM, and can stream the others. */
 static bool plan_holds(const tiers *t, const plan_wish *w, uint64_t experts)
 {
-    const planning *in = &t->here->in;
+    const planning *in = &t->unbounded->in;
     plan p;
     if (plan_make(&p, &in->machine, &in->model, &in->session, w, NULL) < 0) return false;
     if (!t->table.gpu[0]) return true;
     return p.gpu && p.vram_experts >= experts &&
-           (p.stage_ranges > 0 || p.vram_experts == plan_all_experts(&t->here->in.model));
+           (p.stage_ranges > 0 || p.vram_experts == plan_all_experts(&t->unbounded->in.model));
 }
 
-/* The least VRAM (with a GPU) or RAM for that; TIERS_ALL if there is none. */
+/* The least VRAM (with a GPU) or RAM for that, or TIERS_ALL. */
 static uint64_t least_budget(const tiers *t, uint64_t experts)
 {
-    const plan_machine *m = &t->here->in.machine;
+    const plan_machine *m = &t->unbounded->in.machine;
     uint64_t low = 0, high = t->table.gpu[0] ? m->vram_free : m->ram_available;
     plan_wish w = { .vram = TIERS_ALL, .ram = TIERS_ALL, .hot_most = TIERS_ALL,
                     .cpu_only = !t->table.gpu[0], .no_postfetch = t->load.where.wish.no_postfetch };
@@ -154,25 +154,25 @@ static uint64_t least_budget(const tiers *t, uint64_t experts)
     return high;
 }
 
-/* Where no list was given. */
+/* The default budgets. */
 static void usual_sizes(sizes *vram, sizes *ram, const tiers *t)
 {
-    const plan_model *what = &t->here->in.model;
+    const plan_model *m = &t->unbounded->in.model;
     const bool on_gpu = t->table.gpu[0] != '\0';
     if (vram->n == 0) {
-        const uint64_t quarter = plan_all_experts(what) / 4;
+        const uint64_t quarter = plan_all_experts(m) / 4;
         uint64_t last = TIERS_ALL;
-        if (on_gpu) vram->at[vram->n++] = TIERS_NO_EXPERTS;
+        if (on_gpu) vram->bytes[vram->n++] = TIERS_NO_EXPERTS;
         for (uint64_t n = 1; on_gpu && n <= 2; n++) {
             const uint64_t bytes = least_budget(t, n * quarter);
-            if (bytes != TIERS_ALL && bytes != last) vram->at[vram->n++] = last = bytes;
+            if (bytes != TIERS_ALL && bytes != last) vram->bytes[vram->n++] = last = bytes;
         }
-        vram->at[vram->n++] = TIERS_ALL;
+        vram->bytes[vram->n++] = TIERS_ALL;
     }
     if (ram->n > 0) return;
-    ram->at[ram->n++] = TIERS_ALL;
+    ram->bytes[ram->n++] = TIERS_ALL;
     for (uint64_t part = 2; !on_gpu && part <= 4; part *= 2)
-        ram->at[ram->n++] = what->file_bytes / part;
+        ram->bytes[ram->n++] = m->file_bytes / part;
 }
 
 static int make_rows(tiers *t, sizes *vram, sizes *ram, err_ctx *err)
@@ -187,30 +187,30 @@ static int make_rows(tiers *t, sizes *vram, sizes *ram, err_ctx *err)
     t->table.rows = rows;
     for (int v = 0; v < vram->n; v++)
         for (int r = 0; r < ram->n; r++)
-            rows[t->table.n_row++] = (tiers_row){ .vram = vram->at[v], .ram = ram->at[r] };
+            rows[t->table.n_row++] = (tiers_row){ .vram = vram->bytes[v], .ram = ram->bytes[r] };
     return 0;
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
-/* Speeds are kept for each machine: measured once, here, they hold for all rows. Only a plan that
- * depends on them has them measured, so the plan made here is for the least memory. */
+/* Measures the machine's speeds, which are stored and serve all rows. Only a plan that depends on
+ * them measures them, so this one is for the least memory. */
 static int know_speeds(const tiers *t, const model_handle *l, err_ctx *err)
 {
     placement_options o = t->load.where;
     placement *small;
     int rc;
-    if (t->here->measured) return 0;
+    if (t->unbounded->measured) return 0;
     small = mem_zalloc(sizeof *small);
     if (!small) return err_set(err, ERR_NOMEM, "out of memory: %zu bytes", sizeof *small);
     if (t->table.gpu[0]) o.wish.vram = least_budget(t, 0);
     else o.wish.ram = least_budget(t, 0);
     rc = placement_make(small, l->m, l->e, &o, &t->so, err);
     mem_free(small);
-    return rc == ERR_STOPPED ? rc : 0;   /* the rows will say what cannot be */
+    return rc == ERR_STOPPED ? rc : 0;   /* the row reports other failures */
 }
 
-/* Finds out what there is. From here on every row uses the GPU, or none does. */
+/* Detects machine and model. Afterwards all rows use the GPU, or no row does. */
 static int look_around(tiers *t, const model_handle *l, err_ctx *err)
 {
     const int64_t need = t->opt->prompt + t->opt->tokens;
@@ -223,12 +223,13 @@ static int look_around(tiers *t, const model_handle *l, err_ctx *err)
     t->table.arch = model_arch_name(l->m->hp.arch);
     t->table.n_thread = engine_threads(l->e);
     t->n_vocab = l->m->hp.n_vocab;
-    t->table.here = t->here = mem_zalloc(sizeof *t->here);
-    if (!t->here) return err_set(err, ERR_NOMEM, "out of memory: %zu bytes", sizeof *t->here);
-    if ((rc = placement_make(t->here, l->m, NULL, &t->load.where, &t->so, err)) < 0) return rc;
-    if (t->here->note[0]) console_note("%s", t->here->note);
-    if (t->here->p.gpu) t->table.gpu = t->here->info.name;
-    t->load.where.device = t->here->p.gpu ? DEVICE_CUDA : DEVICE_CPU;
+    t->table.unbounded = t->unbounded = mem_zalloc(sizeof *t->unbounded);
+    if (!t->unbounded)
+        return err_set(err, ERR_NOMEM, "out of memory: %zu bytes", sizeof *t->unbounded);
+    if ((rc = placement_make(t->unbounded, l->m, NULL, &t->load.where, &t->so, err)) < 0) return rc;
+    if (t->unbounded->note[0]) console_note("%s", t->unbounded->note);
+    if (t->unbounded->p.gpu) t->table.gpu = t->unbounded->info.name;
+    t->load.where.device = t->unbounded->p.gpu ? DEVICE_CUDA : DEVICE_CPU;
     return know_speeds(t, l, err);
 }
 
@@ -326,10 +327,10 @@ static int run_once(tiers_outcome *o, tiers *t, session *s, int r, err_ctx *err)
     return 0;
 }
 
-/* Tokens before the clock runs. */
+/* Number of tokens for warming up. */
 static int warm_tokens(const tiers *t, const plan *p, int n)
 {
-    if (plan_uses_drive(p, t->here->in.model.n_layer)) return min_int(n, WARM_CACHE);
+    if (plan_uses_drive(p, t->unbounded->in.model.n_layer)) return min_int(n, WARM_CACHE);
     return p->gpu && p->vram_pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
 }
 
@@ -399,7 +400,7 @@ static int run_placed(tiers_row *r, tiers *t, const load_options *load, err_ctx 
     return rc;
 }
 
-/* 0 also if it could not be done, which the outcome says; < 0 if it was interrupted. */
+/* 0 also after a failure, which the outcome explains; < 0 if interrupted. */
 static int run_budget(tiers_row *r, tiers *t, err_ctx *err)
 {
     load_options load = t->load;
@@ -409,7 +410,7 @@ static int run_budget(tiers_row *r, tiers *t, err_ctx *err)
     const int rc = run_placed(r, t, &load, err);
     if (rc == ERR_STOPPED && interrupted()) return rc;
     r->on.done = rc == 0;
-    if (rc < 0) snprintf(r->on.why, sizeof r->on.why, "%s", err->msg);
+    if (rc < 0) snprintf(r->on.error, sizeof r->on.error, "%s", err->msg);
     return 0;
 }
 
@@ -427,7 +428,7 @@ static int run_rows(tiers *t, err_ctx *err)
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-/* What was measured so far; the exit code. */
+/* Prints the rows measured so far; returns the exit code. */
 static int report(const tiers *t)
 {
     if (!t->opt->json) {
@@ -490,6 +491,6 @@ int cmd_bench_tiers(int argc, char **argv)
     mem_free(t.ids);
     mem_free(t.logits);
     mem_free(t.table.rows);
-    mem_free(t.here);
+    mem_free(t.unbounded);
     return rc;
 }

@@ -13,17 +13,17 @@
 #include "cli/view/median_spread.h"
 #include "cli/view/plan_view.h"
 
-/* ---- what it comes to ------------------------------------------------------------------------ */
+/* ---- figures --------------------------------------------------------------------------------- */
 
-/* NAN where there is nothing to say. */
+/* NAN: the row does not have this figure. */
 typedef struct figures {
     double prompt, decode, expected, of_limit;
     double gain;                         /* post-fetch's */
-    double vram, cpu, bus, drive;        /* bytes of experts a token */
-    double overlap, overlap_most;        /* of fetching, while the cores computed: at least, at
-                                          * most */
+    double vram, cpu, bus, drive;        /* bytes of experts per token */
+    double overlap, overlap_most;        /* share of fetching while the cores computed: lower and
+                                          * upper bound */
     double late, missed, predicted, guessed_right;
-    double pad;                          /* post-fetch's share of the VRAM that may be taken */
+    double pad;                          /* post-fetch's share of the VRAM budget */
     double in_vram, in_ram, on_drive;    /* shares of the experts */
     int hot_layers;
 } figures;
@@ -32,17 +32,17 @@ static double share(double a, double b) { return b > 0 ? a / b : NAN; }
 
 static double median(const double *rates, int n) { return spread_of(rates, n).median; }
 
-/* A token's experts in layers without questions: all by the GPU, or all by the CPU. */
+/* A token's experts in layers that one processor computes alone. */
 typedef struct silent_bytes { double vram, cpu; } silent_bytes;
 
 static silent_bytes silent_bytes_of(const tiers_table *t, const plan *p)
 {
-    const plan_model *what = &t->here->in.model;
+    const plan_model *m = &t->unbounded->in.model;
     silent_bytes sum = { 0, 0 };
-    for (int l = 0; l < what->n_layer; l++) {
-        const double bytes = (double)what->n_used * (double)what->expert_bytes[l];
-        if (l >= plan_gpu_layers(p, what->n_layer)) sum.cpu += bytes;
-        else if (p->hot[l] == what->n_expert) sum.vram += bytes;
+    for (int l = 0; l < m->n_layer; l++) {
+        const double bytes = (double)m->n_used * (double)m->expert_bytes[l];
+        if (l >= plan_gpu_layers(p, m->n_layer)) sum.cpu += bytes;
+        else if (p->hot[l] == m->n_expert) sum.vram += bytes;
     }
     return sum;
 }
@@ -52,10 +52,10 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     const tiers_outcome *o = &r->on;
     const plan *p = &o->p;
     const int runs = t->n_run;
-    const double experts = (double)plan_all_experts(&t->here->in.model);
+    const double experts = (double)plan_all_experts(&t->unbounded->in.model);
     const double n = (double)t->n_token * runs;
     const silent_bytes silent = silent_bytes_of(t, p);
-    const uint64_t vram_free = t->here->in.machine.vram_free;
+    const uint64_t vram_free = t->unbounded->in.machine.vram_free;
     const bool bounded = r->vram != TIERS_NO_EXPERTS && r->vram < vram_free;
     const double vram = (double)(bounded ? r->vram : vram_free);
     figures f = {
@@ -76,9 +76,9 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
     f.of_limit = o->measured ? share(f.decode, p->limit_tok_s) : NAN;
     f.in_ram = fmax(0, 1 - f.in_vram - f.on_drive);
     if (r->off.done) f.gain = share(f.decode, median(r->off.decode, runs));
-    for (int l = 0; p->gpu && l < t->here->in.model.n_layer; l++)
-        f.hot_layers += p->hot[l] == t->here->in.model.n_expert &&
-                        t->here->in.model.expert_bytes[l] > 0;
+    for (int l = 0; p->gpu && l < t->unbounded->in.model.n_layer; l++)
+        f.hot_layers += p->hot[l] == t->unbounded->in.model.n_expert &&
+                        t->unbounded->in.model.expert_bytes[l] > 0;
     return f;
 }
 
@@ -136,13 +136,13 @@ static void print_places(const tiers_table *t)
         const plan *p = &r->on.p;
         printf("%3d %9s %9s", i + 1, budget(a, r->vram, t->gpu[0]), budget(b, r->ram, true));
         if (!r->on.done) {
-            printf("  %s\n", r->on.why[0] ? r->on.why : "interrupted");
+            printf("  %s\n", r->on.error[0] ? r->on.error : "interrupted");
             continue;
         }
         const figures f = figures_of(t, r);
         if (p->cache) snprintf(layers, sizeof layers, "cached");
         else snprintf(layers, sizeof layers, "%d of %d", f.hot_layers,
-                      plan_n_bank(&t->here->in.model));
+                      plan_n_bank(&t->unbounded->in.model));
         printf("  %9s %9s %5s %6s %6s %10s %7d %10s\n",
                p->gpu ? text_bytes(c, sizeof c, plan_vram(p)) : "-",
                text_bytes(d, sizeof d, plan_ram(p)), number(x, 100 * f.in_vram, 0, "%"),
@@ -187,7 +187,7 @@ void tiers_print(const tiers_table *t)
     if (!tiers_first_done(t)) return;
     print_speeds(t);
     if (other_rows(others, sizeof others, t)[0])
-        printf("tokens are not those of row %d in: %s\n", (int)(tiers_first_done(t) - t->rows) + 1,
+        printf("tokens differ from row %d in: %s\n", (int)(tiers_first_done(t) - t->rows) + 1,
                others);
 }
 
@@ -255,11 +255,11 @@ static json_t *times_json(const tiers_table *t, const tiers_outcome *o)
 static json_t *row_json(const tiers_table *t, const tiers_row *r)
 {
     const tiers_outcome *o = &r->on;
-    const plan_view view = { &o->p, &t->here->in.model, o->measured, 0,
-                             t->here->gemm_name };
+    const plan_view view = { &o->p, &t->unbounded->in.model, o->measured, 0,
+                             t->unbounded->gemm_name };
     json_t *root = json_pack("{s:o, s:o, s:o}", "vram_budget", size_json(r->vram),
                              "ram_budget", size_json(r->ram), "error",
-                             text_json(o->done ? "" : o->why[0] ? o->why : "interrupted"));
+                             text_json(o->done ? "" : o->error[0] ? o->error : "interrupted"));
     if (!root || !o->done) return root;
     const figures f = figures_of(t, r);
     json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:b}",

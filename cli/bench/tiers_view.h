@@ -1,4 +1,4 @@
-/* tiers_view.h - the rows of moe-bench tiers, for people and for scripts. */
+/* tiers_view.h - prints the rows of moe-bench tiers as tables or as JSON. */
 #ifndef CLI_BENCH_TIERS_VIEW_H
 #define CLI_BENCH_TIERS_VIEW_H
 
@@ -11,29 +11,29 @@ enum { TIERS_MOST_RUNS = 64 };
 #define TIERS_ALL UINT64_MAX
 #define TIERS_NO_EXPERTS 0
 
-/* What came of a budget. */
+/* The result of a budget. */
 typedef struct tiers_outcome {
     bool done;
-    char why[768];                       /* why it was not done; "": interrupted */
+    char error[768];                     /* if not done: the reason; "": interrupted */
     plan p;
     bool measured;                       /* the plan's speeds */
     double prompt[TIERS_MOST_RUNS], decode[TIERS_MOST_RUNS];     /* tok/s */
     expert_server_stats host;            /* of the tokens of all runs */
     store_stats store;
     uint64_t hash;                       /* of the tokens */
-    bool same;                           /* ... in every run */
+    bool same;                           /* all runs had this hash */
 } tiers_outcome;
 
 typedef struct tiers_row {
     uint64_t vram, ram;                  /* budgets */
-    tiers_outcome on;                    /* with post-fetch as asked for */
-    tiers_outcome off;                   /* without; done only if both were asked for */
+    tiers_outcome on;                    /* with post-fetch as requested */
+    tiers_outcome off;                   /* without; done only if both were requested */
 } tiers_row;
 
 typedef struct tiers_table {
     const char *path, *arch;
     const char *gpu;                     /* name; "": none */
-    const placement *here;               /* machine and model */
+    const placement *unbounded;          /* machine and model */
     const session_options *so;
     int n_thread;
     int n_prompt, n_token, n_run;
