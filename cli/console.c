@@ -166,9 +166,8 @@ bool console_may_show_below(void)
            fstat(2, &err) == 0 && out.st_rdev == err.st_rdev;
 }
 
-/* Moving down and up again makes room for a line below without a change of column, also at the end
- * of the screen; saved and restored, the cursor is where it was, however wide the terminal took the
- * text. */
+/* Moving down and up scrolls the screen if the cursor is in its last line, and keeps the column.
+ * Saving and restoring the cursor works whatever width the terminal gives the text. */
 void console_below(const char *fmt, ...)
 {
     static char shown[128];

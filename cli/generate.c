@@ -146,7 +146,7 @@ static int on_text(void *ctx, const chat_event *ev)
     if (!v->o->json) {
         const uint64_t from = clock_ns();
         const int rc = answer_view_event(&v->shown, ev);
-        plan_watch_away(&v->speed, clock_ns() - from);
+        plan_watch_output_wait(&v->speed, clock_ns() - from);
         return rc;
     }
     if (ev->kind == CHAT_REASONING || ev->kind == CHAT_ANSWER) textbuf_put(to, ev->text);
@@ -158,7 +158,7 @@ static bool on_token(void *ctx)
     view *v = ctx;
     progress_end(&v->bar);
     v->n_token++;
-    plan_watch_away(&v->speed, answer_view_stop(&v->shown));
+    plan_watch_output_wait(&v->speed, answer_view_stop(&v->shown));
     plan_watch_token(&v->speed);
     answer_view_token(&v->shown);
     if (v->o->json && !v->o->quiet) {

@@ -175,7 +175,7 @@ static const char *mtp_text(char dst[48], int n_mtp)
     return dst;
 }
 
-/* What attention does beside attending; empty: nothing. */
+/* Norms and gates of attention, or an empty text. */
 static const char *attention_text(char *dst, size_t cap, const model *m)
 {
     const char *what = m->family->attn_norm_values ? "queries, keys and values"

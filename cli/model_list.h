@@ -1,7 +1,7 @@
-/* model_list.h - models.txt: which model files are known, and where they are.
+/* model_list.h - models.txt: the known model files and their addresses.
  *
- * The list is data, not code: it lies beside the program or where `make install` put it. Every line
- * is checked; a bad one is an error with its number, never skipped. */
+ * The list is in the program's folder or where `make install` put it. Every line is checked; a bad
+ * one is an error with its number, never skipped. */
 #ifndef CLI_MODEL_LIST_H
 #define CLI_MODEL_LIST_H
 
@@ -37,8 +37,8 @@ bool list_entry_file(char *dst, size_t cap, const list_entry *e, int p);
 
 enum { PLACE_CAP = PATH_MAX + 256 };
 
-/* The path of a file that comes with the program: beside the list as in the source tree, or right
- * beside it, as it is installed. False if it is in neither place. */
+/* The path of a file that comes with the program: relative to the list's folder as in the source
+ * tree, or in that folder as installed. False if neither exists. */
 bool model_list_find_here(char dst[PLACE_CAP], const model_list *l, const list_entry *e);
 
 extern const char *const model_list_hub;         /* where repositories are, without a slash */

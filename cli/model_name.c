@@ -1,7 +1,7 @@
 /* model_name.c - names to entries of the list, entries to paths.
  *
- * Looking for a name never fails loudly: a list that is not there or is broken knows no names, and
- * whoever opens the name as a file says that there is none. */
+ * A missing or invalid list counts as empty: the name is then opened as a file, and that error is
+ * the one to report. */
 #include "cli/model_name.h"
 
 #include <stdio.h>

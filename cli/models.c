@@ -21,9 +21,9 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run models [options]",
-    .about = "Lists public model files that this engine reads: where they are, how large, their\n"
-             "hashes. The list is models.txt beside the program, or in ../share/moe, where make\n"
-             "install puts it with the demo models.",
+    .about = "Lists public model files that this engine reads: address, size and hash. The list\n"
+             "is models.txt in the program's folder, or in ../share/moe, where make install puts\n"
+             "it with the demo models.",
     .options = options, .n_option = ARRAY_LEN(options),
 };
 

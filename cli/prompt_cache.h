@@ -1,12 +1,12 @@
-/* prompt_cache.h - what run and chat keep of long prompts on the drive, for the next program that
- * begins with the same tokens; and the folder, which is moe-serve's, too.
+/* prompt_cache.h - run and chat store the state of long prompts on the drive, for the next process
+ * whose prompt begins with the same tokens. moe-serve uses the same folder.
  *
- * What is kept is in engine/session/prefix_cache.h's files; RAM has no copy of it. While a prompt
- * is taken in, snapshots are taken, which the plan counts; after the answer they are written, one
- * after the other. Nothing here fails: what cannot be kept is computed again, and a line says why.
+ * The files are those of engine/session/prefix_cache.h; RAM has no copy. While a prompt is
+ * evaluated, snapshots are taken, which the plan counts; after the answer they are written. No
+ * function fails: if a state cannot be stored, a line says why, and the next process recomputes it.
  *
- * Prompts of fewer than PROMPT_CACHE_LEAST tokens are left alone. Others are cut at marks, whether
- * anything is kept or not, so that an answer does not show where its prompt came from. */
+ * Prompts of fewer than PROMPT_CACHE_LEAST tokens are not stored. Others are always cut at marks,
+ * so that the answer does not depend on whether a stored state was used. */
 #ifndef CLI_PROMPT_CACHE_H
 #define CLI_PROMPT_CACHE_H
 
@@ -24,47 +24,47 @@ enum {
 };
 
 typedef struct prompt_cache {
-    uint64_t drive_bytes;                /* 0: nothing is kept */
-    uint64_t most_bytes;                 /* of one state; 0: there is no room for any */
+    uint64_t drive_bytes;                /* 0: nothing is stored */
+    uint64_t most_bytes;                 /* of one state; 0: no RAM to write one */
     int n_snapshot;                      /* of the session */
-    prefix_cache *kept;                  /* NULL: not open yet, or not to be had */
+    prefix_cache *kept;                  /* NULL: not open yet, or opening failed */
     bool tried;                          /* to open it */
     int marks[1];                        /* of the prompt: after the system message */
 } prompt_cache;
 
-/* The folder, made if need be; "": there is none. */
+/* The folder, created if missing; "": none. */
 void prompt_cache_folder(char *path, size_t cap);
 
-/* model_handle_place for a session that keeps prompts of up to n_prompt tokens: sets so->n_snapshot
- * and p, and leaves room in RAM for the writing of a state. Where the plan has no room for that, it
- * is made without, and nothing is kept. p is zero but for drive_bytes. */
+/* model_handle_place for a session that stores prompts of up to n_prompt tokens: sets
+ * so->n_snapshot and p, and reserves RAM to write a state. If RAM does not suffice, the plan is
+ * made without this and nothing is stored. p is zero except drive_bytes. */
 int prompt_cache_place(prompt_cache *p, model_handle *l, session_options *so, int n_prompt,
                        int n_snapshot, err_ctx *err);
 
-/* What a prompt consists of, in tokens; 0: not known. */
+/* Lengths in tokens; 0: not known. */
 typedef struct prompt_parts {
-    int n_prompt, n_system, n_stable;    /* all; system message; all that the next prompt of the
-                                          * conversation begins with, too */
+    int n_prompt, n_system;              /* all; the system message */
+    int n_stable;                        /* shared with the conversation's next prompt */
 } prompt_parts;
 
 /* Before answer_run on s: fills cache, marks, mark_every and n_stable of o, which borrows p. */
 void prompt_cache_begin(prompt_cache *p, answer_options *o, session *s, const session_options *so,
                         const prompt_parts *parts);
 
-/* When nobody waits any more: writes what is worth it; the end of the prompt if that saves `least`
- * tokens. */
+/* After the answer: writes the snapshots, and the state at the prompt's end if that saves
+ * `least` tokens. */
 void prompt_cache_end(prompt_cache *p, session *s, int least);
 
 void prompt_cache_close(prompt_cache *p);
 
-/* How many tokens the first n messages of a request make, without a cue, if the prompt begins with
- * them and goes on after them; else 0. */
+/* The number of tokens of the first n messages of a request, without a cue, if they are a proper
+ * prefix of the prompt; else 0. */
 int prompt_cache_tokens(const id_list *prompt, const chat *format, encoder *enc,
                         const chat_request *all, int n);
 
-/* How much of a request's prompt the next turn will begin with for certain, too: all messages and
- * the beginning of the cue, but never all of it: logits of its last token are wanted. 0: not
- * known. */
+/* The number of tokens with which the next turn's prompt will certainly begin: all messages and the
+ * beginning of the cue. Less than the prompt, whose last token is always evaluated for its logits.
+ * 0: not known. */
 int prompt_cache_stable(const id_list *prompt, const chat *format, encoder *enc,
                         const chat_request *all);
 

@@ -78,7 +78,7 @@ static void test_parts(FILE *f)
             if (lead && !*rows[i].want) snprintf(want, sizeof want, "==\n");
             CHECK_MSG(n == (ssize_t)strlen(want) && !strcmp(got, want), "%s, lead %d: '%s'",
                       rows[i].why, lead, got);
-            CHECK_MSG(v.begun == (*want != '\0') && v.why == 0, "%s", rows[i].why);
+            CHECK_MSG(v.begun == (*want != '\0') && v.write_errno == 0, "%s", rows[i].why);
         }
     }
 }
@@ -95,11 +95,11 @@ static void test_failure(void)
     }
     const int old = divert(fd);
     feed(&v, events, 1);
-    const int why = v.why;
+    const int why = v.write_errno;
     const chat_event ev = { .kind = CHAT_REASONING, .text = str_from("hm") };
     give_back(old);                      /* anything written now would show */
     const int rc = answer_view_event(&v, &ev), rc_end = answer_view_end(&v, true);
-    CHECK(why == ENOSPC && v.why == ENOSPC && rc < 0 && rc_end < 0);
+    CHECK(why == ENOSPC && v.write_errno == ENOSPC && rc < 0 && rc_end < 0);
     close(fd);
 }
 

@@ -100,10 +100,10 @@ rm "$tmp/raw.gguf"
 few="$short --temp 0 --ctx 512"
 few="$few --ram $(($(least $run $few -p Hello) + 2))M"
 talk out "$a$b/stats\n" $few --perf-out "$tmp/perf.json"
-said "wanted in RAM; " "/stats of experts from the drive"
+said "reads in RAM; " "/stats of experts from the drive"
 holds "$(grep -c '"mode":"update"' "$tmp/perf.json")" -eq 1 "--perf-out of a chat"
 talk out "$a/stats\n" $few --perf off
-if grep -q "wanted in RAM" "$tmp/err"; then bad "--perf off: /stats shows counts"; else ok; fi
+if grep -q "reads in RAM" "$tmp/err"; then bad "--perf off: /stats shows counts"; else ok; fi
 talk out '/stats\n/system\n/system X y.\n/system\n/system -\n/system\n' -m $qwen
 said "context   0 of 4,096 tokens" "/stats before anything was said"
 said "system prompt: X y." "/system shows it"

@@ -146,12 +146,12 @@ static void test_lines(void)
     static const perf_counts nothing = { .tokens = 3, .cold = 24 };
     char line[PERF_LINE_CAP];
     CHECK_MSG(!strcmp(perf_view_vram_line(line, sizeof line, &counts),
-                      "93% of 800 choices in VRAM, 61% of layers without a question; 1,234 moved "
-                      "in, 198 out"), "%s", line);
+                      "93% of 800 choices in VRAM, 61% of layers without the CPU; 1,234 "
+                      "uploaded, 198 evicted"), "%s", line);
     CHECK_MSG(!strcmp(perf_view_vram_line(line, sizeof line, &fixed),
-                      "38% of 8 choices in VRAM, 25% of layers without a question"), "%s", line);
+                      "38% of 8 choices in VRAM, 25% of layers without the CPU"), "%s", line);
     CHECK_MSG(!strcmp(perf_view_ram_line(line, sizeof line, &counts),
-                      "90% of 1,000 wanted in RAM; 2.0 GB read from the drive, 0.8 s waited"),
+                      "90% of 1,000 reads in RAM; 2.0 GB read from the drive, 0.8 s waited"),
               "%s", line);
     CHECK(perf_view_vram_line(line, sizeof line, &nothing)[0] == '\0');
     CHECK(perf_view_ram_line(line, sizeof line, &nothing)[0] == '\0');

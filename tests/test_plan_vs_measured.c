@@ -57,7 +57,7 @@ static const struct {
       "60% of the fetched matrices came too late: the bus carried 20.0 GB/s instead of 45.0",
       "a bus that others use" },
     { &split, 30, 9, 17, 20, 1500, 400, 500, 100, true, 0, 0, 0, 0,
-      "the CPU computed 1500 MB of experts per token, 900 at an even choice", "some are late" },
+      "the CPU computed 1500 MB of experts per token, 900 were expected", "some are late" },
     { &split, 28, 9, 16, 0, 1600, 0, 0, 0, false, 0, 0, 0, 0,
       "post-fetch is off after its trial", "a trial" },
     { &split, 33, 22, 10, 9, 900, 400, 500, 0, true, 0, 0, 0, 0,
@@ -77,7 +77,7 @@ static const struct {
       "slower than expected: 10.0 instead of 20.0 tok/s, because the drive gave 2.50 GB/s instead of 5.00",
       "a slow drive" },
     { &drive, 100, 0, 0, 0, 0, 0, 0, 0, false, 80, 360, 100, 900,
-      "90% of the experts came from the drive, 50% at an even choice",
+      "90% of the experts were read from the drive, 50% were expected",
       "an unlucky choice" },
     { &drive, 100, 0, 0, 0, 0, 0, 0, 0, false, 80, 480, 500, 500,
       "each token waited 80.0 ms for the drive instead of 30.0", "the rate is not why" },
@@ -93,7 +93,7 @@ static const struct {
 static void check_row(size_t i)
 {
     char got[PLAN_VS_MEASURED_CAP];
-    const plan_seen seen = {
+    const plan_counts seen = {
         .tokens = N, .seconds = N * rows[i].ms * MS,
         .host = { .questions = rows[i].ask_ms > 0 ? 48 * N : 0,
                   .down_fetched = (uint64_t)rows[i].down, .late = (uint64_t)rows[i].late,
@@ -115,13 +115,13 @@ static void check_row(size_t i)
 static void check_edges(void)
 {
     char got[PLAN_VS_MEASURED_CAP] = "x";
-    plan_seen seen = { .tokens = N, .seconds = 10 };
+    plan_counts seen = { .tokens = N, .seconds = 10 };
     plan none = split;
     none.decode_tok_s = 0;
     CHECK(plan_vs_measured_line(got, sizeof got, &none, &seen)[0] == '\0');
     seen.tokens = 0;
     CHECK(plan_vs_measured_line(got, sizeof got, &split, &seen)[0] == '\0');
-    seen = (plan_seen){ .tokens = N };
+    seen = (plan_counts){ .tokens = N };
     CHECK(plan_vs_measured_line(got, sizeof got, &split, &seen)[0] == '\0');
     seen.seconds = 100;
     plan_vs_measured_line(got, 20, &split, &seen);
@@ -131,12 +131,12 @@ static void check_edges(void)
 /* Counts from before the measured tokens are subtracted. */
 static void check_less(void)
 {
-    const plan_seen before = {
+    const plan_counts before = {
         .host = { .questions = 1, .down_fetched = 2, .late = 3, .cpu_bytes = 4, .pull_bytes = 5,
                   .ask_s = 6, .cpu_s = 7, .pull_s = 8 },
         .store = { .hits = 9, .misses = 10, .read_bytes = 11, .wait_s = 12 },
     };
-    plan_seen seen = {
+    plan_counts seen = {
         .tokens = N, .seconds = 3,
         .host = { .questions = 101, .down_fetched = 202, .late = 303, .cpu_bytes = 404,
                   .pull_bytes = 505, .ask_s = 606, .cpu_s = 707, .pull_s = 808, .fetching = true },
@@ -144,7 +144,7 @@ static void check_less(void)
     };
     const expert_server_stats *h = &seen.host;
     const store_stats *st = &seen.store;
-    plan_seen_less(&seen, &before);
+    plan_counts_subtract(&seen, &before);
     CHECK(h->questions == 100 && h->down_fetched == 200 && h->late == 300 && h->cpu_bytes == 400 &&
           h->pull_bytes == 500 && h->ask_s == 600 && h->cpu_s == 700 && h->pull_s == 800);
     CHECK(st->hits == 900 && st->misses == 1000 && st->read_bytes == 1100 && st->wait_s == 1200);

@@ -40,7 +40,7 @@ static int on_text(void *ctx, const chat_event *ev)
     if (ev->kind == CHAT_REASONING) textbuf_put(&u->reasoning, ev->text);
     if (ev->kind == CHAT_ANSWER) textbuf_put(&u->answer, ev->text);
     rc = answer_view_event(&u->shown, ev);
-    plan_watch_away(&u->t->speed, clock_ns() - from);
+    plan_watch_output_wait(&u->t->speed, clock_ns() - from);
     if (rc < 0) return -1;
     return u->answer.failed || u->reasoning.failed ? -1 : 0;
 }
@@ -53,7 +53,7 @@ static void end_output(turn *u, bool answered)
     if (u->ctrl_c) fputs("^C\n", stderr);
     else if (u->shown.begun && u->shown.on_screen) answer_view_str(&u->shown, "\n");
     t->n_shown += u->shown.begun;
-    if (u->shown.why != EINTR) t->lost = u->shown.why;
+    if (u->shown.write_errno != EINTR) t->lost = u->shown.write_errno;
 }
 
 /* ---- stopping ------------------------------------------------------------------------------ */
@@ -63,7 +63,7 @@ static void end_output(turn *u, bool answered)
 static bool on_go_on(void *ctx)
 {
     turn *u = ctx;
-    plan_watch_away(&u->t->speed, answer_view_stop(&u->shown));
+    plan_watch_output_wait(&u->t->speed, answer_view_stop(&u->shown));
     if (interrupted()) {
         u->stop = true;
         u->ctrl_c = u->t->interactive && interrupt_exit_code() == 130;

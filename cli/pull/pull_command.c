@@ -36,12 +36,11 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-run pull NAME [options]",
-    .about = "Downloads a model of the list (moe-run models); then moe-run, moe-serve and moe-bench\n"
-             "find it by -m NAME. NAME is a name of the list, with or without the kind of\n"
+    .about = "Downloads a model of the list (moe-run models). Then -m NAME finds it in moe-run,\n"
+             "moe-serve and moe-bench. NAME is a name of the list, with or without the kind of\n"
              "quantization: gpt-oss-20b, gpt-oss-20b:Q4_K_M, unsloth/gpt-oss-20b. If several\n"
-             "match, the first is downloaded. An unfinished download resumes where it stopped.\n"
-             "Existing files are not overwritten. The size and, if known, the SHA-256 are checked.\n"
-             "Prints the path.",
+             "match, the first is downloaded. An unfinished download is resumed. Existing files\n"
+             "are not overwritten. Size and, if known, SHA-256 are checked. Prints the path.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 1, .max_operands = 1, .operands = "NAME",
     .epilogue =

@@ -40,10 +40,10 @@ static const arg_option options[] = {
 
 static const arg_spec spec = {
     .usage = "moe-quant IN.gguf OUT.gguf --experts TYPE [options]",
-    .about = "Writes a model file with its weights in other type_values. IN may have any type that\n"
-             "moe-run loads, and be split; OUT is one file, written as OUT.part and then renamed.\n"
-             "An existing OUT is not overwritten. Metadata, tokenizer, norms, biases and the\n"
-             "router are copied.",
+    .about = "Writes a model file with its weights in other types. IN may have any type that\n"
+             "moe-run loads, and be split. OUT is one file, written as OUT.part and renamed at\n"
+             "the end; it must not exist. Metadata, tokenizer, norms, biases and the router are\n"
+             "copied.",
     .options = options, .n_option = ARRAY_LEN(options),
     .min_operands = 2, .max_operands = 2, .operands = "IN.gguf or OUT.gguf",
     .epilogue =
@@ -136,7 +136,7 @@ static int nothing_to_do(const job *j)
 {
     int n[KEPT_REASONS] = { 0 };
     for (int u = 0; u < USE_COUNT; u++)
-        for (int reason = 0; reason < KEPT_REASONS; reason++) n[reason] += j->plan.kept[u][reason].n;
+        for (int k = 0; k < KEPT_REASONS; k++) n[k] += j->plan.kept[u][k].n;
     console_error("%s: nothing to do: of the requested matrices, %d have the type already, and "
                   "%d have rows that do not fill its blocks", j->from, n[KEPT_SAME],
                   n[KEPT_COLUMNS] + n[KEPT_EMBEDDING]);

@@ -54,8 +54,8 @@ static void print_table(const quant_report *r)
            r->written ? "      error" : "", r->written && r->weighted ? "   weighted" : "");
     for (int u = 0; u < USE_COUNT; u++) print_class(r, u);
     if (r->check)
-        printf("KL %.3g nats per token, the same likeliest token in %d of %d; over the last %d of %d "
-               "tokens\n", r->check->kl, r->check->same, r->check->r.n_row, r->check->r.n_row,
+        printf("KL %.3g nats per token, the same likeliest token in %d of %d; over the last %d of "
+               "%d tokens\n", r->check->kl, r->check->same, r->check->r.n_row, r->check->r.n_row,
                r->check->r.n);
 }
 

@@ -276,7 +276,7 @@ static int make_hello(live_events *v, const model_handle *h, const session *s, c
     json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:b, s:o}", "model",
                              name, "architecture", model_arch_name(h->m->hp.arch), "n_ctx",
                              session_ctx(s), "n_layer", v->n_layer, "n_bank",
-                             plan_n_bank(view.what), "n_expert", v->n_expert, "n_used",
+                             plan_n_bank(view.model), "n_expert", v->n_expert, "n_used",
                              h->m->hp.n_expert_used, "device", device[0] ? device : "CPU",
                              "threads", engine_threads(h->e), "cache", engine_caches(h->e),
                              "plan", plan_view_json(&view));

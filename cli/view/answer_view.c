@@ -1,8 +1,8 @@
-/* answer_view.c - parts of an answer, the marks between them, and the bytes on standard output.
+/* answer_view.c - prints reasoning and answer, the <think> lines, and the speed below the text.
  *
- * Invariants: what stands below the text is gone before the text gets there. Every <think> stands
- * at the start of a line and has its </think>, in whatever order reasoning and answer come, once
- * answer_view_end was called. The caller knows whose answer it is and what becomes of the text. */
+ * Invariants: the line below is erased before text overwrites it. Every <think> begins a line and
+ * gets its </think> at the latest in answer_view_end, in any order of reasoning and answer. The
+ * caller owns and stores the text. */
 #include "cli/view/answer_view.h"
 
 #include <errno.h>
@@ -24,19 +24,18 @@ answer_view answer_view_of(bool show_reasoning)
 
 /* ---- speed ------------------------------------------------------------------------------- */
 
-enum { RATE_FIRST_NS = 500000000, RATE_NS = 250000000 };         /* when it is looked at */
-enum { EDGE = 8 };                       /* columns: no line below while the cursor is this near the
-                                          * edge */
+enum { RATE_FIRST_NS = 500000000, RATE_NS = 250000000 };         /* first update, interval */
+enum { EDGE = 8 };                       /* no line below with fewer columns right of the cursor */
 
 static bool is_mid_line(const answer_view *v)
 {
     return v->last && v->last != '\n';
 }
 
-/* The speed below the text, if there is one to tell. */
+/* Shows the speed below the text once it is known. */
 static void show_rate(const answer_view *v)
 {
-    if (!v->below || v->quiet || v->why || !v->begun || v->rate <= 0) return;
+    if (!v->below || v->quiet || v->write_errno || !v->begun || v->rate <= 0) return;
     if (v->lines.col + EDGE > console_columns(STDOUT_FILENO)) return;
     console_below("  %.1f tok/s, %d tokens", v->rate, v->n_rated);
 }
@@ -55,7 +54,7 @@ void answer_view_token(answer_view *v)
 uint64_t answer_view_stop(answer_view *v)
 {
     const uint64_t from = clock_ns();
-    const bool dim = v->marked && v->dim;
+    const bool dim = v->in_think && v->dim;
     if (!interrupt_stop_asked()) return 0;
     console_status_clear();
     if (dim) (void)output_write(STDOUT_FILENO, "\033[0m", 4);
@@ -71,9 +70,9 @@ uint64_t answer_view_stop(answer_view *v)
 
 static int write_bytes(answer_view *v, const char *s, size_t n)
 {
-    if (v->why) return ERR_IO;
+    if (v->write_errno) return ERR_IO;
     if (n == 0 || output_write(STDOUT_FILENO, s, n) == 0) return 0;
-    v->why = errno ? errno : EIO;
+    v->write_errno = errno ? errno : EIO;
     return ERR_IO;
 }
 
@@ -92,7 +91,7 @@ static int put_piece(void *ctx, str_view s)
     return put(ctx, s);
 }
 
-/* The model's text; on a screen, without what a terminal would obey. */
+/* Prints the model's text; on a terminal, without control characters. */
 static int put_text(answer_view *v, str_view s)
 {
     if (!v->on_screen) return put(v, s);
@@ -119,8 +118,8 @@ static int end_line(answer_view *v)
     return is_mid_line(v) ? answer_view_str(v, "\n") : 0;
 }
 
-/* Shows how far reasoning that is not shown has come. */
-static void tell_hidden(const answer_view *v)
+/* Shows the number of hidden reasoning tokens. */
+static void show_hidden(const answer_view *v)
 {
     char rate[40] = "";
     if (v->rate > 0) snprintf(rate, sizeof rate, ", %.1f tok/s", v->rate);
@@ -130,10 +129,10 @@ static void tell_hidden(const answer_view *v)
         console_below("  thinking... %d tokens%s", v->n_hidden, rate);
 }
 
-static int set_marked(answer_view *v, bool on)
+static int set_in_think(answer_view *v, bool on)
 {
-    if (v->marked == on) return 0;
-    v->marked = on;
+    if (v->in_think == on) return 0;
+    v->in_think = on;
     if (end_line(v) < 0) return ERR_IO;
     if (on) return answer_view_str(v, v->dim ? "\033[2m<think>\n" : "<think>\n");
     return answer_view_str(v, v->dim ? "</think>\033[0m\n" : "</think>\n");
@@ -141,18 +140,18 @@ static int set_marked(answer_view *v, bool on)
 
 int answer_view_event(answer_view *v, const chat_event *ev)
 {
-    const bool was_marked = v->marked;
+    const bool was_thinking = v->in_think;
 
     if ((ev->kind != CHAT_ANSWER && ev->kind != CHAT_REASONING) || ev->text.len == 0) return 0;
     v->thinking = ev->kind == CHAT_REASONING;
     if (v->thinking && !v->show_reasoning) {
         v->n_hidden++;
         if (line_wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
-        if (!v->quiet) tell_hidden(v);
-        return v->why ? ERR_IO : 0;
+        if (!v->quiet) show_hidden(v);
+        return v->write_errno ? ERR_IO : 0;
     }
-    if (set_marked(v, v->thinking) < 0) return ERR_IO;
-    if (was_marked && !v->thinking && answer_view_str(v, "\n") < 0) return ERR_IO;
+    if (set_in_think(v, v->thinking) < 0) return ERR_IO;
+    if (was_thinking && !v->thinking && answer_view_str(v, "\n") < 0) return ERR_IO;
     return put_text(v, ev->text);
 }
 
@@ -161,12 +160,12 @@ int answer_view_end(answer_view *v, bool even_empty)
     if (line_wrap_flush(&v->lines, put_piece, v) < 0) return ERR_IO;
     console_status_clear();
     if (even_empty && !v->begun) return answer_view_str(v, "\n");
-    if (set_marked(v, false) < 0) return ERR_IO;
+    if (set_in_think(v, false) < 0) return ERR_IO;
     return end_line(v);
 }
 
 int answer_view_exit_code(const answer_view *v)
 {
-    if (v->why == EINTR && interrupted()) return interrupt_exit_code();
-    return v->why ? console_lost_output(v->why) : 0;
+    if (v->write_errno == EINTR && interrupted()) return interrupt_exit_code();
+    return v->write_errno ? console_lost_output(v->write_errno) : 0;
 }

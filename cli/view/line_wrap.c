@@ -1,8 +1,8 @@
 /* line_wrap.c - puts one word at a time at the end of a line or on the next one.
  *
- * Invariant: what was let through ends at column col, and col < columns, unless a character is
- * wider than the terminal. Where words end: at blanks, and beside characters of two columns, which
- * are of scripts without blanks. */
+ * Invariant: the printed text ends at column col, and col < columns, unless a character is wider
+ * than the terminal. Words end at blanks and at characters of two columns, whose scripts have no
+ * blanks. */
 #include "cli/view/line_wrap.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { TAB = 8, JOINER = 0x200D };
 
-static int room(const line_wrap *w)
+static int usable_columns(const line_wrap *w)
 {
     return w->columns - 1 > w->indent + 1 ? w->columns - 1 : w->indent + 1;
 }
@@ -33,8 +33,8 @@ int line_wrap_flush(line_wrap *w, line_wrap_fn *fn, void *ctx)
     size_t from = 0;
     int rc = 0;
     const size_t n = w->n;
-    if (w->columns > 0 && w->col + (int)w->n_blank + w->width > room(w)) {
-        from = w->n_blank;               /* blanks at a break are not seen */
+    if (w->columns > 0 && w->col + (int)w->n_blank + w->width > usable_columns(w)) {
+        from = w->n_blank;               /* drops the blanks at a break */
         if (w->width > 0 && w->col > w->indent) rc = begin_line(w, fn, ctx);
     }
     w->col += (int)(w->n_blank - from) + w->width;
@@ -43,7 +43,7 @@ int line_wrap_flush(line_wrap *w, line_wrap_fn *fn, void *ctx)
     return rc < 0 || n == from ? rc : fn(ctx, (str_view){ w->held + from, n - from });
 }
 
-/* A piece that neither needs nor allows a break. */
+/* Text that is printed without a break. */
 static int pass(line_wrap *w, str_view piece, int width, line_wrap_fn *fn, void *ctx)
 {
     const int rc = line_wrap_flush(w, fn, ctx);
@@ -62,7 +62,7 @@ static int put_blank(line_wrap *w, line_wrap_fn *fn, void *ctx)
 static int put_char(line_wrap *w, str_view c, int width, line_wrap_fn *fn, void *ctx)
 {
     int rc = 0;
-    if (w->n + c.len > sizeof w->held || w->width + width > room(w) - w->indent)
+    if (w->n + c.len > sizeof w->held || w->width + width > usable_columns(w) - w->indent)
         rc = line_wrap_flush(w, fn, ctx);
     else if (width > 1 && w->width > 0 && !w->joined)
         rc = line_wrap_flush(w, fn, ctx);
@@ -94,7 +94,7 @@ int line_wrap_put(line_wrap *w, str_view text, line_wrap_fn *fn, void *ctx)
             w->col = 0;
         } else if (*c.ptr == '\t') {
             rc = pass(w, c, 0, fn, ctx);
-            w->col = min_int((w->col / TAB + 1) * TAB, room(w));
+            w->col = min_int((w->col / TAB + 1) * TAB, usable_columns(w));
         } else if (*c.ptr == ' ') {
             rc = put_blank(w, fn, ctx);
         } else {

@@ -1,4 +1,4 @@
-/* median_spread.h - what repeated measurements come to: median and spread. */
+/* median_spread.h - median and spread of repeated measurements. */
 #ifndef CLI_VIEW_MEDIAN_SPREAD_H
 #define CLI_VIEW_MEDIAN_SPREAD_H
 
@@ -13,7 +13,7 @@ typedef struct spread {
     double median, min, max;
 } spread;
 
-/* Of n values, 1 .. MEDIAN_MAX_RUNS; they are left in their order. */
+/* Of n values, 1 .. MEDIAN_MAX_RUNS, whose order is not changed. */
 spread spread_of(const double *values, int n);
 
 /* (max - min) in percent of the median. */

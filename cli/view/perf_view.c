@@ -1,6 +1,6 @@
 /* perf_view.c - counts as one JSON object and as lines of /stats.
  *
- * A share of nothing is null, never 0. Nothing in the object tells of a machine or its folders. */
+ * A share with denominator 0 is null. The object does not identify the machine or its folders. */
 #include "cli/view/perf_view.h"
 
 #include <stdio.h>
@@ -160,10 +160,10 @@ const char *perf_view_vram_line(char *dst, size_t cap, const perf_counts *c)
     dst[0] = '\0';
     if (c->calls == 0) return dst;
     if (c->uploads + c->swaps + c->evictions > 0)
-        snprintf(moved, sizeof moved, "; %s moved in, %s out",
+        snprintf(moved, sizeof moved, "; %s uploaded, %s evicted",
                  text_count(in, sizeof in, c->uploads + c->swaps),
                  text_count(out, sizeof out, c->evictions));
-    snprintf(dst, cap, "%.0f%% of %s choices in VRAM, %.0f%% of layers without a question%s",
+    snprintf(dst, cap, "%.0f%% of %s choices in VRAM, %.0f%% of layers without the CPU%s",
              percent(c->hot, c->hot + c->cold),
              text_count(slots, sizeof slots, c->hot + c->cold), percent(c->quiet, c->calls), moved);
     return dst;
@@ -175,7 +175,7 @@ const char *perf_view_ram_line(char *dst, size_t cap, const perf_counts *c)
     char n[32], bytes[32];
     dst[0] = '\0';
     if (wanted == 0) return dst;
-    snprintf(dst, cap, "%.0f%% of %s wanted in RAM; %s read from the drive, %.1f s waited",
+    snprintf(dst, cap, "%.0f%% of %s reads in RAM; %s read from the drive, %.1f s waited",
              percent(c->ram_hits, wanted), text_count(n, sizeof n, wanted),
              text_bytes(bytes, sizeof bytes, c->drive_bytes), c->ram_wait_s);
     return dst;

@@ -1,8 +1,8 @@
-/* perf_view.h - what a session counted, for people and for scripts; and the flags about it.
+/* perf_view.h - a session's counters as text and as JSON, and the options for them.
  *
  * Put a perf_args into the verb's options, call perf_args_read after args_parse, and add to the
- * verb's groups: { "Statistics:", perf_options, PERF_N_OPTION, offsetof(..., perf) }. What the
- * keys of the JSON mean is in docs/troubleshooting.md. */
+ * verb's groups: { "Statistics:", perf_options, PERF_N_OPTION, offsetof(..., perf) }.
+ * docs/troubleshooting.md explains the keys of the JSON. */
 #ifndef CLI_VIEW_PERF_VIEW_H
 #define CLI_VIEW_PERF_VIEW_H
 
@@ -27,12 +27,12 @@ json_t *perf_view_json(const perf_counts *c, perf_level level, const perf_layer 
                        int n_layer);
 json_t *perf_view_session(const session *s, perf_level level);
 
-/* Replaces a file by that, in one step. 0, or 1, the exit code, after one line on stderr. */
+/* Replaces a file by the JSON, atomically. 0, or 1, the exit code, after one line on stderr. */
 int perf_view_save(const char *path, const session *s, perf_level level);
 
-/* "93% of 12,345 choices in VRAM, 61% of layers without a question; 210 moved in, 198 out"; and
- * "82% of 1,234 wanted in RAM; 1.2 GB read from the drive, 0.8 s waited". "" where nothing of the
- * kind happens. PERF_LINE_CAP is enough. Return dst. */
+/* "93% of 12,345 choices in VRAM, 61% of layers without the CPU; 210 uploaded, 198 evicted"; and
+ * "82% of 1,234 reads in RAM; 1.2 GB read from the drive, 0.8 s waited". "" without a VRAM cache,
+ * or without experts on the drive. PERF_LINE_CAP is enough. Return dst. */
 enum { PERF_LINE_CAP = 200 };
 const char *perf_view_vram_line(char *dst, size_t cap, const perf_counts *c);
 const char *perf_view_ram_line(char *dst, size_t cap, const perf_counts *c);

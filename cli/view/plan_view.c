@@ -1,6 +1,6 @@
 /* plan_view.c - prints a plan: as tables, as one line, as JSON.
  *
- * Shows what the plan says and computes nothing of its own but sums. */
+ * Computes only sums of the plan's fields. */
 #include "cli/view/plan_view.h"
 
 #include <limits.h>
@@ -11,15 +11,15 @@
 
 #define INT(v) ((json_int_t)(v))
 
-/* Of those that have experts: layers with all in VRAM, and experts of the one with some there. */
+/* layers: with all experts in VRAM; more: VRAM experts of the layer that has only some. */
 typedef struct hot_count { int layers, more; } hot_count;
 
 static hot_count count_hot(const plan_view *v)
 {
     hot_count n = { 0, 0 };
-    for (int l = 0; l < v->what->n_layer; l++) {
-        if (v->what->expert_bytes[l] == 0) continue;
-        if (v->p->hot[l] == v->what->n_expert) n.layers++;
+    for (int l = 0; l < v->model->n_layer; l++) {
+        if (v->model->expert_bytes[l] == 0) continue;
+        if (v->p->hot[l] == v->model->n_expert) n.layers++;
         else n.more += v->p->hot[l];
     }
     return n;
@@ -36,13 +36,13 @@ static const char *text_date(char *dst, size_t cap, int64_t date, bool whole)
     return dst;
 }
 
-/* Where the speeds come from. */
+/* The origin of the speeds. */
 static const char *text_source(char *dst, size_t cap, const plan_view *v)
 {
     char date[32];
     if (!v->measured)
-        snprintf(dst, cap, "assumed speeds: none are measured here for such weights; --measure "
-                 "measures them");
+        snprintf(dst, cap, "assumed speeds: not measured on this machine for these weights; "
+                 "--measure measures them");
     else
         snprintf(dst, cap, "measured%s%s", v->date ? " " : "",
                  v->date ? text_date(date, sizeof date, v->date, false) : "");
@@ -73,12 +73,12 @@ static void print_vram(const plan_view *v)
 {
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
-    const int n_bank = plan_n_bank(v->what);
+    const int n_bank = plan_n_bank(v->model);
     char chunk[32];
     total_row("VRAM", plan_vram(p));
     if (p->head_in_ram)
         byte_row("dense weights", p->vram_dense, "of the first %d of %d layers",
-                 plan_gpu_layers(p, v->what->n_layer), v->what->n_layer);
+                 plan_gpu_layers(p, v->model->n_layer), v->model->n_layer);
     else
         byte_row("dense weights", p->vram_dense, "%s",
                  p->embed_in_ram ? "all but the experts and the token embeddings" :
@@ -92,11 +92,11 @@ static void print_vram(const plan_view *v)
     if (p->vram_pad > 0)
         byte_row("post-fetch", p->vram_pad, "down matrices that are fetched over the bus");
     if (p->cache)
-        byte_row("experts", p->vram_experts, "%d of each layer's %d: those that are wanted most",
-                 p->hot[plan_first_bank(v->what)], v->what->n_expert);
+        byte_row("experts", p->vram_experts, "%d of each layer's %d, the most used",
+                 p->hot[plan_first_bank(v->model)], v->model->n_expert);
     else if (hot.more > 0)
         byte_row("experts", p->vram_experts, "%d of %d layers, and %d of %d in the next one",
-                 hot.layers, n_bank, hot.more, v->what->n_expert);
+                 hot.layers, n_bank, hot.more, v->model->n_expert);
     else byte_row("experts", p->vram_experts, "%d of %d layers", hot.layers, n_bank);
 }
 
@@ -107,8 +107,8 @@ static void print_ram(const plan_view *v)
     byte_row("program", p->ram_program, "code, tokenizer");
     if (p->ram_experts > 0)
         byte_row("experts", p->ram_experts, "%s%s",
-                 plan_uses_drive(v->p, v->what->n_layer) ? "the most used of late" :
-                 p->moved ? "those that are not in VRAM: moved to it and back" :
+                 plan_uses_drive(v->p, v->model->n_layer) ? "the most used" :
+                 p->moved ? "outside VRAM, exchanged with it at run time" :
                  p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" :
                  "all",
                  p->gpu ? ", page-locked" : "");
@@ -118,9 +118,9 @@ static void print_ram(const plan_view *v)
                  p->head_in_ram ? "dense weights, context, buffers of the layers on the CPU" :
                  "buffers, snapshots");
     if (p->ram_copy > 0)
-        byte_row("repacked head", p->ram_copy, "a copy that is read faster, if there is room");
+        byte_row("repacked head", p->ram_copy, "a copy in a faster layout, if RAM suffices");
     total_row("drive", p->disk_experts);
-    if (p->disk_experts > 0) byte_row("experts", p->disk_experts, "read when they are needed");
+    if (p->disk_experts > 0) byte_row("experts", p->disk_experts, "read on demand");
 }
 
 static void time_row(const char *what, double seconds)
@@ -138,7 +138,7 @@ static void print_speed(const plan_view *v)
     printf("  %-18s %6.0f tok/s in chunks of %s", "prompts", p->prefill_tok_s,
            text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
     if (p->split_from < p->stream_from && p->split_from <= p->chunk)
-        printf("; experts are shared out between bus and cores from %d tokens on", p->split_from);
+        printf("; experts are split between bus and cores from %d tokens on", p->split_from);
     if (p->stage_ranges > 0 && p->stream_from <= p->chunk)
         printf("%s streamed from %d tokens on",
                p->split_from < p->stream_from ? "," : "; experts are", p->stream_from);
@@ -170,11 +170,11 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     if (p->gpu && p->head_in_ram)
         snprintf(where, sizeof where, "VRAM %s with the first %d of %d layers, ",
                  text_bytes(vram, sizeof vram, plan_vram(p)),
-                 plan_gpu_layers(p, v->what->n_layer), v->what->n_layer);
+                 plan_gpu_layers(p, v->model->n_layer), v->model->n_layer);
     else if (p->gpu)
         snprintf(where, sizeof where, "VRAM %s with %d%s of %d layers' experts, ",
                  text_bytes(vram, sizeof vram, plan_vram(p)), hot.layers, hot.more ? "+" : "",
-                 plan_n_bank(v->what));
+                 plan_n_bank(v->model));
     snprintf(dst, cap, "%sRAM %s, drive %s; %.1f tok/s expected%s, bound by %s", where,
              text_bytes(ram, sizeof ram, plan_ram(p)),
              text_bytes(disk, sizeof disk, p->disk_experts), p->decode_tok_s,
@@ -195,7 +195,7 @@ static json_t *vram_json(const plan_view *v)
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
                      "experts", INT(p->vram_experts), "cache", (int)p->cache,
                      "moved", (int)p->moved, "stage_parts", p->stage_ranges,
-                     "dense_layers", plan_gpu_layers(p, v->what->n_layer),
+                     "dense_layers", plan_gpu_layers(p, v->model->n_layer),
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
                      "embedding_in_ram", (int)p->embed_in_ram,
                      "head_in_ram", (int)(p->head_in_ram || !p->gpu));
@@ -233,7 +233,7 @@ static json_t *source_json(const plan_view *v)
     return json_pack("{s:s}", "date", text_date(date, sizeof date, v->date, true));
 }
 
-/* A value that could not be made is NULL, and json_pack makes NULL of whatever it was meant for. */
+/* json_pack returns NULL if a value is NULL, so one check at the end finds all failures. */
 json_t *plan_view_json(const plan_view *v)
 {
     const plan *p = v->p;

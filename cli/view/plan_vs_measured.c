@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const double SLOWER = 0.75;       /* of the expected speed: less is not noise */
-static const double UNEVEN = 1.25;       /* times the misses of an even choice */
+static const double UNEVEN = 1.25;       /* times the misses of a uniform choice of experts */
 static const double EXPLAINS = 0.25;     /* of the missing time: a cause accounts for as much */
 static const double MANY_LATE = 0.25;    /* of the fetched matrices */
 
@@ -46,9 +46,9 @@ static void consider_device(cause *best, double s, double planned_s)
 }
 
 /* The CPU computed more of the experts' bytes than planned. */
-static void consider_share(cause *best, double excess_s, const plan *p, const plan_seen *seen)
+static void consider_share(cause *best, double excess_s, const plan *p, const plan_counts *counts)
 {
-    const expert_server_stats *c = &seen->host;
+    const expert_server_stats *c = &counts->host;
     const double late = ratio((double)c->late, (double)c->down_fetched);
     if (late > MANY_LATE)
         consider(best, excess_s,
@@ -59,45 +59,45 @@ static void consider_share(cause *best, double excess_s, const plan *p, const pl
     else if (p->t_pull > 0 && !c->fetching)
         consider(best, excess_s, "post-fetch is off after its trial");
     else
-        consider(best, excess_s, "the CPU computed %.0f MB of experts per token, %.0f at an "
-                 "even choice", (double)c->cpu_bytes / seen->tokens * 1e-6,
+        consider(best, excess_s, "the CPU computed %.0f MB of experts per token, %.0f were "
+                 "expected", (double)c->cpu_bytes / counts->tokens * 1e-6,
                  p->t_cpu * (p->t_pull > 0 ? p->rate.cpu_busy : p->rate.cpu) * 1e-6);
 }
 
 /* With a GPU: the time of its questions separates device and CPU. */
-static void consider_both(cause *best, const plan *p, const plan_seen *seen)
+static void consider_both(cause *best, const plan *p, const plan_counts *counts)
 {
-    const expert_server_stats *c = &seen->host;
-    const double n = seen->tokens;
+    const expert_server_stats *c = &counts->host;
+    const double n = counts->tokens;
     const double planned_rate = c->pull_bytes > 0 ? p->rate.cpu_busy : p->rate.cpu;
-    const double waited_s = fmin(seen->store.wait_s, c->cpu_s);
+    const double waited_s = fmin(counts->store.wait_s, c->cpu_s);
     const double cpu_s = (c->cpu_s - waited_s) / n, bytes = (double)c->cpu_bytes / n;
     const double usual_s = ratio(bytes, planned_rate);   /* for the measured bytes */
     consider_device(best, c->ask_s / n, p->t_dense + p->t_hot + p->t_hop);
-    consider_share(best, usual_s - p->t_cpu, p, seen);
+    consider_share(best, usual_s - p->t_cpu, p, counts);
     consider_cpu(best, cpu_s - usual_s, ratio(bytes, cpu_s), planned_rate);
 }
 
-/* The CPU alone: all time but that of waiting. */
-static void consider_alone(cause *best, const plan *p, const plan_seen *seen)
+/* The CPU alone: all time except waiting for the drive. */
+static void consider_alone(cause *best, const plan *p, const plan_counts *counts)
 {
     const double planned_s = p->t_dense + p->t_cpu;
-    const double s = (seen->seconds - seen->store.wait_s) / seen->tokens;
+    const double s = (counts->seconds - counts->store.wait_s) / counts->tokens;
     consider_cpu(best, s - planned_s, ratio(planned_s * p->rate.cpu, s), p->rate.cpu);
 }
 
 /* The CPU's work hides a part of the drive's time; the rest is waiting. */
-static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
+static void consider_drive(cause *best, const plan *p, const plan_counts *counts)
 {
-    const store_stats *st = &seen->store;
-    const double wait_s = st->wait_s / seen->tokens, planned_s = fmax(0, p->t_disk - p->t_cpu);
+    const store_stats *st = &counts->store;
+    const double wait_s = st->wait_s / counts->tokens, planned_s = fmax(0, p->t_disk - p->t_cpu);
     const double missed = ratio((double)st->misses, (double)(st->hits + st->misses));
     const double even = ratio((double)p->disk_experts, (double)(p->disk_experts + p->ram_experts));
     const double rate = ratio((double)st->read_bytes, st->wait_s);       /* at most */
     if (missed > UNEVEN * even)
         consider(best, wait_s - planned_s,
-                 "%.0f%% of the experts came from the drive, %.0f%% at an "
-                 "even choice",
+                 "%.0f%% of the experts were read from the drive, %.0f%% were "
+                 "expected",
                  missed * 100, even * 100);
     else if (rate < p->rate.disk)
         consider(best, wait_s - planned_s, "the drive gave %.2f GB/s instead of %.2f", rate * 1e-9,
@@ -108,17 +108,17 @@ static void consider_drive(cause *best, const plan *p, const plan_seen *seen)
                  planned_s * 1e3);
 }
 
-const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_seen *seen)
+const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_counts *counts)
 {
     cause best = { 0 };
     dst[0] = '\0';
-    if (seen->tokens < 1 || !(seen->seconds > 0) || !(p->decode_tok_s > 0)) return dst;
-    const double rate = seen->tokens / seen->seconds, want = p->decode_tok_s;
+    if (counts->tokens < 1 || !(counts->seconds > 0) || !(p->decode_tok_s > 0)) return dst;
+    const double rate = counts->tokens / counts->seconds, want = p->decode_tok_s;
     if (rate >= SLOWER * want) return dst;
-    if (!p->gpu) consider_alone(&best, p, seen);
-    else if (seen->host.questions > 0) consider_both(&best, p, seen);
-    else consider_device(&best, seen->seconds / seen->tokens, p->t_dense + p->t_hot);
-    if (p->disk_experts > 0) consider_drive(&best, p, seen);
+    if (!p->gpu) consider_alone(&best, p, counts);
+    else if (counts->host.questions > 0) consider_both(&best, p, counts);
+    else consider_device(&best, counts->seconds / counts->tokens, p->t_dense + p->t_hot);
+    if (p->disk_experts > 0) consider_drive(&best, p, counts);
     if (best.excess_s < EXPLAINS * (1 / rate - 1 / want))
         snprintf(best.text, sizeof best.text, "of a long context or other programs: no "
                  "measured part is much slower than planned");
@@ -134,10 +134,10 @@ bool plan_vs_measured_has_tiers(const plan *p)
 
 /* ---- watching an answer ---------------------------------------------------------------------- */
 
-void plan_seen_less(plan_seen *seen, const plan_seen *before)
+void plan_counts_subtract(plan_counts *counts, const plan_counts *before)
 {
-    expert_server_stats *h = &seen->host;
-    store_stats *st = &seen->store;
+    expert_server_stats *h = &counts->host;
+    store_stats *st = &counts->store;
     h->questions -= before->host.questions;
     h->down_fetched -= before->host.down_fetched;
     h->late -= before->host.late;
@@ -157,9 +157,9 @@ void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s)
     *w = (plan_watch){ .p = measured && plan_vs_measured_has_tiers(p) ? p : NULL, .s = s };
 }
 
-void plan_watch_away(plan_watch *w, uint64_t ns)
+void plan_watch_output_wait(plan_watch *w, uint64_t ns)
 {
-    w->away_ns += ns;
+    w->output_wait_ns += ns;
 }
 
 void plan_watch_token(plan_watch *w)
@@ -167,13 +167,13 @@ void plan_watch_token(plan_watch *w)
     if (!w->p || ++w->n_token > PLAN_WATCH_TOKENS) return;
     if (w->n_token == PLAN_WATCH_FROM) {
         session_counts(w->s, &w->before.host, &w->before.store);
-        w->away_ns = 0;
+        w->output_wait_ns = 0;
         w->from_ns = clock_ns();
     }
     if (w->n_token < PLAN_WATCH_TOKENS) return;
-    plan_seen seen = { .tokens = PLAN_WATCH_TOKENS - PLAN_WATCH_FROM };
-    seen.seconds = (double)(clock_ns() - w->from_ns - w->away_ns) * 1e-9;
-    session_counts(w->s, &seen.host, &seen.store);
-    plan_seen_less(&seen, &w->before);
-    plan_vs_measured_line(w->line, sizeof w->line, w->p, &seen);
+    plan_counts counts = { .tokens = PLAN_WATCH_TOKENS - PLAN_WATCH_FROM };
+    counts.seconds = (double)(clock_ns() - w->from_ns - w->output_wait_ns) * 1e-9;
+    session_counts(w->s, &counts.host, &counts.store);
+    plan_counts_subtract(&counts, &w->before);
+    plan_vs_measured_line(w->line, sizeof w->line, w->p, &counts);
 }

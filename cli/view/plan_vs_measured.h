@@ -11,21 +11,21 @@
 #include "tiers/plan.h"
 
 /* Counts of tokens that were drawn one at a time. */
-typedef struct plan_seen {
+typedef struct plan_counts {
     int tokens;
     double seconds;                      /* for all tokens */
-    expert_server_stats host;            /* zeros if all experts are in one place */
+    expert_server_stats host;            /* zeros if one tier has all experts */
     store_stats store;                   /* zeros if nothing is read from the drive */
-} plan_seen;
+} plan_counts;
 
 /* "slower than expected: 38.1 instead of 52.0 tok/s, because the CPU read weights at 61.0 GB/s
  * instead of 90.0 (...)" below three quarters of the expected speed, else "". PLAN_VS_MEASURED_CAP
  * bytes are enough. Returns dst. */
 enum { PLAN_VS_MEASURED_CAP = 400 };
-const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_seen *seen);
+const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const plan_counts *counts);
 
-/* Subtracts the counts that a line uses. */
-void plan_seen_less(plan_seen *seen, const plan_seen *before);
+/* Subtracts the counts that plan_vs_measured_line uses. */
+void plan_counts_subtract(plan_counts *counts, const plan_counts *before);
 
 /* Whether a plan uses VRAM or the drive, not RAM alone. */
 bool plan_vs_measured_has_tiers(const plan *p);
@@ -39,9 +39,9 @@ enum { PLAN_WATCH_FROM = 8, PLAN_WATCH_TOKENS = 64 };
 typedef struct plan_watch {
     const plan *p;                       /* NULL: nothing is compared */
     session *s;
-    int n_token;                         /* drawn, and the one about to be */
-    uint64_t from_ns, away_ns;
-    plan_seen before;                    /* counts when the clock started */
+    int n_token;                         /* calls of plan_watch_token */
+    uint64_t from_ns, output_wait_ns;           /* start of the clock; time that output waited */
+    plan_counts before;                    /* counts when the clock started */
     char line[PLAN_VS_MEASURED_CAP];     /* "" until a line is made */
 } plan_watch;
 
@@ -49,7 +49,7 @@ typedef struct plan_watch {
  * plan without tiers. */
 void plan_watch_begin(plan_watch *w, const plan *p, bool measured, session *s);
 void plan_watch_token(plan_watch *w);    /* before each token */
-void plan_watch_away(plan_watch *w, uint64_t ns);        /* time in which output waited for its
-                                                          * reader */
+/* Excludes time in which output waited for its reader. */
+void plan_watch_output_wait(plan_watch *w, uint64_t ns);
 
 #endif
