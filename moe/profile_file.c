@@ -22,6 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/file_io.h"
+
 #define FORMAT "moe-expert-profile"
 enum { VERSION = 1 };
 
@@ -300,14 +302,9 @@ static int read_open(char **text, size_t *len, int fd, err_ctx *err)
                        PROFILE_MAX_BYTES);
     *text = mem_array((size_t)st.st_size + 1, 1);
     if (!*text) return err_set(err, ERR_NOMEM, "no memory for %lld bytes", (long long)st.st_size);
-    while (*len < (size_t)st.st_size) {
-        const ssize_t got = read(fd, *text + *len, (size_t)st.st_size - *len);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return err_sys(err, "cannot read");
-        if (got == 0) break;             /* it was cut meanwhile: not JSON then */
-        *len += (size_t)got;
-    }
-    return 0;
+    const ssize_t got = file_read(fd, *text, (size_t)st.st_size, err);
+    if (got >= 0) *len = (size_t)got;    /* less if it was cut meanwhile: not JSON then */
+    return got < 0 ? (int)got : 0;
 }
 
 int profile_file_load(usage_profile **out, const char *path, const profile_key *expected,
@@ -392,27 +389,10 @@ static int put_text(const char *text, size_t len, void *out)
     return 0;
 }
 
-/* Jansson itself would make a system call for every number and every comma. */
-static int write_text(int fd, str_view text, err_ctx *err)
+static int write_text(void *ctx, int fd, err_ctx *err)
 {
-    while (text.len > 0) {
-        const ssize_t n = write(fd, text.ptr, text.len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return err_sys(err, "cannot write");
-        text.ptr += n;
-        text.len -= (size_t)n;
-    }
-    return 0;
-}
-
-static int write_and_rename(const char *path, const char *temp, int fd, str_view text, err_ctx *err)
-{
-    int rc = write_text(fd, text, err);
-    if (rc == 0 && fsync(fd) < 0) rc = err_sys(err, "cannot write");
-    if (close(fd) < 0 && rc == 0) rc = err_sys(err, "cannot write");
-    if (rc == 0 && rename(temp, path) < 0) rc = err_sys(err, "cannot write");
-    if (rc < 0) unlink(temp);
-    return rc;
+    const str_view text = textbuf_view(ctx);
+    return file_write(fd, text.ptr, text.len, err);
 }
 
 /* root NULL: ERR_NOMEM. */
@@ -423,23 +403,13 @@ static int replace(const char *path, const json_t *root, err_ctx *err)
     const bool exists = stat(path, &st) == 0;
     if (exists && !S_ISREG(st.st_mode)) return err_set(err, ERR_IO, "is no regular file");
     if (exists && realpath(path, target)) path = target;       /* a link stays one */
-    const size_t len = strlen(path);
-    char *temp = mem_array(len + 8, 1);
-    textbuf text = { 0 };
-    int rc = 0;
+    textbuf text = { 0 };        /* Jansson itself would write every number and every comma */
+    int rc;
     const bool dumped = root && json_dump_callback(root, put_text, &text, JSON_COMPACT) == 0;
     textbuf_str(&text, "\n");
-    if (!temp || !dumped || text.failed) {
-        rc = err_set(err, ERR_NOMEM, "no memory to write it");
-    } else {
-        snprintf(temp, len + 8, "%s.XXXXXX", path);
-        const int fd = mkostemp(temp, O_CLOEXEC);
-        if (fd >= 0 && exists) (void)!fchmod(fd, st.st_mode & 0777);
-        rc = fd < 0 ? err_sys(err, "cannot write")
-                    : write_and_rename(path, temp, fd, textbuf_view(&text), err);
-    }
+    if (!dumped || text.failed) rc = err_set(err, ERR_NOMEM, "no memory to write it");
+    else rc = file_replace(path, exists ? (int)(st.st_mode & 0777) : 0, write_text, &text, err);
     textbuf_free(&text);
-    mem_free(temp);
     return rc;
 }
 

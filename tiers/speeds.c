@@ -12,13 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "loader/file_io.h"
 
 enum {
     MOST_ENTRIES = 64,                   /* then the oldest go: many machines may share a home */
@@ -206,12 +206,8 @@ static char *read_text(size_t *len, const char *path)
     if (fd < 0) return NULL;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= MOST_BYTES)
         text = mem_array((size_t)st.st_size, 1);
-    while (text && *len < (size_t)st.st_size) {
-        const ssize_t got = read(fd, text + *len, (size_t)st.st_size - *len);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        *len += (size_t)got;
-    }
+    const ssize_t got = text ? file_read(fd, text, (size_t)st.st_size, NULL) : 0;
+    if (got > 0) *len = (size_t)got;
     close(fd);
     return text;
 }
@@ -243,28 +239,11 @@ int speeds_load(speeds *out, int64_t *date, const char *path, const speeds_key *
     return found;
 }
 
-static int replace_file(const char *path, const json_t *root, err_ctx *err)
+static int write_json(void *root, int fd, err_ctx *err)
 {
-    const size_t len = strlen(path);
-    char *temp = mem_array(len + 8, 1);
-    int rc = 0;
-    if (!temp) return err_set(err, ERR_NOMEM, "%s: no memory for its name", path);
-    snprintf(temp, len + 8, "%s.XXXXXX", path);
-    const int fd = mkostemp(temp, O_CLOEXEC);
-    if (fd < 0) {
-        rc = err_sys(err, "%s: cannot write", path);
-        mem_free(temp);
-        return rc;
-    }
     errno = 0;
-    if (json_dumpfd(root, fd, JSON_INDENT(1)) < 0)
-        rc = errno ? err_sys(err, "%s: cannot write", path)
-                   : err_set(err, ERR_NOMEM, "%s: no memory to write it", path);
-    if (close(fd) < 0 && rc == 0) rc = err_sys(err, "%s: cannot write", path);
-    if (rc == 0 && rename(temp, path) < 0) rc = err_sys(err, "%s: cannot write", path);
-    if (rc < 0) unlink(temp);
-    mem_free(temp);
-    return rc;
+    if (json_dumpfd(root, fd, JSON_INDENT(1)) == 0) return 0;
+    return errno ? err_sys(err, "cannot write") : err_set(err, ERR_NOMEM, "no memory to write it");
 }
 
 static int save(const speeds *s, int64_t date, const char *path, const speeds_key *key,
@@ -289,15 +268,12 @@ static int save(const speeds *s, int64_t date, const char *path, const speeds_ke
     }
     json_decref(entry);
     json_t *root = ok ? json_pack("{s:i, s:O}", "version", VERSION, "speeds", list) : NULL;
-    if (root) {
-        rc = replace_file(path, root, err);
-    } else {
-        rc = err_set(err, ERR_NOMEM, "%s: no memory for its %zu entries", path, n + 1);
-    }
+    if (root) rc = file_replace(path, 0, write_json, root, err);
+    else rc = err_set(err, ERR_NOMEM, "no memory for its %zu entries", n + 1);
     json_decref(root);
     json_decref(list);
     json_decref(old);
-    return rc;
+    return rc < 0 ? err_prefix(err, rc, "%s", path) : 0;
 }
 
 int speeds_save(const speeds *s, int64_t date, const char *path, const speeds_key *key,

@@ -12,13 +12,13 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
+#include "loader/file_io.h"
 
 #define MAGIC "MOEPREFX"
 
@@ -59,8 +59,6 @@ const char *prefix_file_name(char dst[PREFIX_NAME], const prefix_file *f)
 
 enum { KEY = 17, STEM = 33 };            /* characters of a name: "<key>-", "<key>-<stamp>" */
 
-uint64_t prefix_file_stamp(const char *name) { return strtoull(name + KEY, NULL, 16); }
-
 prefix_kind prefix_file_kind(const char *name, uint64_t key)
 {
     char own[PREFIX_NAME];
@@ -73,19 +71,6 @@ prefix_kind prefix_file_kind(const char *name, uint64_t key)
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
-
-static int write_all(int fd, const void *bytes, size_t n, err_ctx *err)
-{
-    const uint8_t *p = bytes;
-    while (n > 0) {
-        const ssize_t done = write(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return err_sys(err, "cannot write");
-        p += done;
-        n -= (size_t)done;
-    }
-    return 0;
-}
 
 static int read_at(int fd, void *bytes, size_t n, off_t at, err_ctx *err)
 {
@@ -169,7 +154,7 @@ static int read_body(uint64_t *sum, uint8_t *body, size_t n, int fd, off_t at, p
 /* The path in allocated memory, with room for 8 more characters; NULL without memory. */
 static char *path_of(const char *folder, const char *name, err_ctx *err)
 {
-    const size_t n = strlen(folder) + strlen(name) + 10;
+    const size_t n = strlen(folder) + strlen(name) + 2;
     char *path = mem_alloc(n);
     if (path) snprintf(path, n, "%s/%s", folder, name);
     else err_set(err, ERR_NOMEM, "no memory for its name");
@@ -198,17 +183,19 @@ static uint64_t stamp_of(const uint8_t h[HEAD_BYTES], const int32_t *ids, int n)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static int write_parts(int fd, const prefix_file *f, const int32_t *ids, const uint8_t *body,
-                       err_ctx *err)
+typedef struct parts { const prefix_file *f; const int32_t *ids; const uint8_t *body; } parts;
+
+static int write_parts(void *ctx, int fd, err_ctx *err)
 {
+    const parts *p = ctx;
+    const prefix_file *f = p->f;
     uint8_t h[HEAD_BYTES];
     int rc;
     make_head(h, f);
-    if ((rc = write_all(fd, h, sizeof h, err)) < 0 ||
-        (rc = write_all(fd, ids, (size_t)f->to * sizeof *ids, err)) < 0 ||
-        (rc = write_all(fd, body, (size_t)(f->rows_bytes + f->mark_bytes), err)) < 0)
+    if ((rc = file_write(fd, h, sizeof h, err)) < 0 ||
+        (rc = file_write(fd, p->ids, (size_t)f->to * sizeof *p->ids, err)) < 0)
         return rc;
-    return fsync(fd) < 0 ? err_sys(err, "cannot write") : 0;
+    return file_write(fd, p->body, (size_t)(f->rows_bytes + f->mark_bytes), err);
 }
 
 int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, const uint8_t *body,
@@ -216,30 +203,15 @@ int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, co
 {
     uint8_t h[HEAD_BYTES];
     char name[PREFIX_NAME];
-    int rc;
     f->body_sum = body_checksum(body, (size_t)(f->rows_bytes + f->mark_bytes));
     f->stamp = 0;
     make_head(h, f);
     f->stamp = stamp_of(h, ids, f->to);
     prefix_file_name(name, f);
-    char *path = path_of(folder, name, err), *temp = path_of(folder, name, err);
-    if (!path || !temp) {
-        mem_free(path);
-        mem_free(temp);
-        return ERR_NOMEM;
-    }
-    strcat(temp, ".XXXXXX");
-    const int fd = mkostemp(temp, O_CLOEXEC);
-    if (fd < 0) {
-        rc = err_sys(err, "cannot write");
-    } else {
-        rc = write_parts(fd, f, ids, body, err);
-        if (close(fd) < 0 && rc == 0) rc = err_sys(err, "cannot write");
-        if (rc == 0 && rename(temp, path) < 0) rc = err_sys(err, "cannot write");
-        if (rc < 0) unlink(temp);
-    }
+    char *path = path_of(folder, name, err);
+    if (!path) return ERR_NOMEM;
+    const int rc = file_replace(path, 0, write_parts, &(parts){ f, ids, body }, err);
     mem_free(path);
-    mem_free(temp);
     return rc < 0 ? err_prefix(err, rc, "%s", name) : 0;
 }
 

@@ -28,7 +28,6 @@ const char *prefix_file_name(char dst[PREFIX_NAME], const prefix_file *f);
 /* What a name in the folder is to whoever has this key. */
 typedef enum prefix_kind { PREFIX_OTHER, PREFIX_OWN, PREFIX_TEMPORARY } prefix_kind;
 prefix_kind prefix_file_kind(const char *name, uint64_t key);
-uint64_t prefix_file_stamp(const char *name);    /* of one that is PREFIX_OWN */
 
 /* Writes ids [to] and body, rows and mark, to a temporary file that is renamed at the end, and sets
  * both sums of f. Only the owner can read it. On failure nothing is left behind. */

@@ -15,16 +15,14 @@
  * finds all that can be wrong with it; that is why the second time can only fail if the file
  * changes in between, or if the space fails. */
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
+#include "loader/file_io.h"
 
 enum {
     VERSION = 1,
@@ -174,24 +172,12 @@ typedef struct stream {
     uint64_t sum;
 } stream;
 
-static int write_all(stream *f, const uint8_t *p, size_t n)
-{
-    while (n > 0) {
-        const ssize_t done = write(f->fd, p, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return err_sys(f->err, "cannot write");
-        p += done;
-        n -= (size_t)done;
-    }
-    return 0;
-}
-
 static int flush(stream *f)
 {
     const size_t n = f->used;
     f->sum = state_checksum(f->sum, f->buf, n);
     f->used = 0;
-    return write_all(f, f->buf, n);
+    return file_write(f->fd, f->buf, n, f->err);
 }
 
 static int put_from(stream *f, mem_space *from, const void *bytes, size_t n)
@@ -221,20 +207,6 @@ static int put_piece(void *ctx, mem_space *where, void *bytes, size_t n)
     return put_from(ctx, where, bytes, n);
 }
 
-/* Fewer bytes than n only at the end of the file. */
-static ssize_t read_all(stream *f, uint8_t *p, size_t n)
-{
-    size_t have = 0;
-    while (have < n) {
-        const ssize_t got = read(f->fd, p + have, n - have);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return err_sys(f->err, "cannot read");
-        if (got == 0) break;
-        have += (size_t)got;
-    }
-    return (ssize_t)have;
-}
-
 static int truncated(stream *f)
 {
     return err_set(f->err, ERR_FORMAT, "truncated session file");
@@ -247,7 +219,7 @@ static int take_to(stream *f, mem_space *to, void *dst, uint64_t n)
     while (n > 0) {
         if (f->used == f->have) {
             const size_t want = f->left < BUFFER ? (size_t)f->left : BUFFER;
-            const ssize_t got = read_all(f, f->buf, want);
+            const ssize_t got = file_read(f->fd, f->buf, want, f->err);
             if (got < 0) return (int)got;
             if ((size_t)got < want || want == 0) return truncated(f);
             f->sum = state_checksum(f->sum, f->buf, want);
@@ -280,7 +252,7 @@ static int take_piece(void *ctx, mem_space *where, void *bytes, size_t n)
 static int take_checksum(stream *f)
 {
     uint8_t word[8];
-    const ssize_t got = read_all(f, word, 8);
+    const ssize_t got = file_read(f->fd, word, 8, f->err);
     if (got < 0) return (int)got;
     if (got < 8) return truncated(f);
     if (load_u64(word) != f->sum)
@@ -305,57 +277,46 @@ static int make_buffer(stream *f)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-static int write_state(stream *f, const state *s, const state_tag *tag, const int32_t *ids,
-                       str_view extra)
+typedef struct saving {
+    stream f;
+    const state *s;
+    const state_tag *tag;
+    const int32_t *ids;
+    str_view extra;
+} saving;
+
+static int write_state(void *ctx, int fd, err_ctx *err)
 {
+    saving *w = ctx;
+    const state *s = w->s;
+    stream *f = &w->f;
     uint8_t header[HEADER_BYTES], word[8];
     int rc;
-    if (!make_header(header, s, tag, extra.len))
-        return err_set(f->err, ERR_RANGE, "%zu extra bytes", extra.len);
+    f->fd = fd;
+    if (!make_header(header, s, w->tag, w->extra.len))
+        return err_set(err, ERR_RANGE, "%zu extra bytes", w->extra.len);
     if ((rc = put(f, header, sizeof header)) < 0) return rc;
     for (int l = 0; l < s->m->hp.n_layer; l++) {
         layer_entry(word, &s->m->hp, &s->m->layers[l]);
         if ((rc = put(f, word, 8)) < 0) return rc;
     }
-    if ((rc = put(f, ids, (size_t)s->pos * sizeof *ids)) < 0) return rc;
-    if ((rc = put(f, extra.ptr, extra.len)) < 0) return rc;
+    if ((rc = put(f, w->ids, (size_t)s->pos * sizeof *w->ids)) < 0) return rc;
+    if ((rc = put(f, w->extra.ptr, w->extra.len)) < 0) return rc;
     if ((rc = kv_each_piece(s->kv, KV_ALL, s->pos, put_piece, f)) < 0) return rc;
     if ((rc = state_each_block(s, put_piece, f)) < 0) return rc;
-    if ((rc = state_check(s, f->err)) < 0) return rc;
+    if ((rc = state_check(s, err)) < 0) return rc;
     if ((rc = flush(f)) < 0) return rc;
     store_u64(word, f->sum);
-    return write_all(f, word, 8);
-}
-
-/* Into the open temporary file, and from there to its place. */
-static int write_and_rename(stream *f, const char *temp, const state *s, const state_tag *tag,
-                            const int32_t *ids, str_view extra)
-{
-    int rc = write_state(f, s, tag, ids, extra);
-    if (rc == 0 && fsync(f->fd) < 0) rc = err_sys(f->err, "cannot write");
-    if (close(f->fd) < 0 && rc == 0) rc = err_sys(f->err, "cannot write");
-    if (rc == 0 && rename(temp, f->path) < 0) rc = err_sys(f->err, "cannot write");
-    if (rc < 0) unlink(temp);
-    return rc;
+    return file_write(fd, word, 8, err);
 }
 
 int state_save(const state *s, const char *path, const state_tag *tag, const int32_t *ids,
                str_view extra, err_ctx *err)
 {
-    stream f = { .path = path, .err = err };
-    const size_t len = strlen(path);
-    char *temp = mem_array(len + 8, 1);
-    int rc = make_buffer(&f);
-
-    if (rc == 0 && !temp) rc = err_set(err, ERR_NOMEM, "no memory for its name");
-    if (rc == 0 && temp) {               /* as gcc 13 does not see that rc says it */
-        snprintf(temp, len + 8, "%s.XXXXXX", path);
-        f.fd = mkostemp(temp, O_CLOEXEC);
-        rc = f.fd < 0 ? err_sys(err, "cannot write")
-                      : write_and_rename(&f, temp, s, tag, ids, extra);
-    }
-    mem_free(temp);
-    mem_free(f.buf);
+    saving w = { { .path = path, .err = err }, s, tag, ids, extra };
+    int rc = make_buffer(&w.f);
+    if (rc == 0) rc = file_replace(path, 0, write_state, &w, err);
+    mem_free(w.f.buf);
     return rc;
 }
 
@@ -364,7 +325,7 @@ int state_save(const state *s, const char *path, const state_tag *tag, const int
 /* As far as the header can be trusted: a whole header of this version. */
 static int read_header(uint8_t h[HEADER_BYTES], stream *f)
 {
-    const ssize_t got = read_all(f, h, HEADER_BYTES);
+    const ssize_t got = file_read(f->fd, h, HEADER_BYTES, f->err);
     if (got < 0) return (int)got;
     if (got < 8 || memcmp(h, STATE_FILE_MAGIC, 8) != 0)
         return err_set(f->err, ERR_FORMAT, "not a session file");
