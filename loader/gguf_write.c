@@ -73,11 +73,6 @@ void gguf_write_i32(gguf_writer *w, const char *key, int32_t v)
     gguf_write_kv(w, key, GGUF_I32, &v, sizeof v);
 }
 
-void gguf_write_u64(gguf_writer *w, const char *key, uint64_t v)
-{
-    gguf_write_kv(w, key, GGUF_U64, &v, sizeof v);
-}
-
 void gguf_write_f32(gguf_writer *w, const char *key, float v)
 {
     gguf_write_kv(w, key, GGUF_F32, &v, sizeof v);

@@ -17,7 +17,6 @@ void gguf_writer_free(gguf_writer *w);
 /* Order of calls is order in the file. Nothing is checked: tests write bad files with it. */
 void gguf_write_u32(gguf_writer *w, const char *key, uint32_t v);
 void gguf_write_i32(gguf_writer *w, const char *key, int32_t v);
-void gguf_write_u64(gguf_writer *w, const char *key, uint64_t v);
 void gguf_write_f32(gguf_writer *w, const char *key, float v);
 void gguf_write_bool(gguf_writer *w, const char *key, bool v);
 void gguf_write_str(gguf_writer *w, const char *key, str_view v);

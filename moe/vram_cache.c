@@ -47,7 +47,6 @@ struct vram_cache {
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 const frame_table *vram_cache_table(const vram_cache *v) { return v->table; }
-uint64_t vram_cache_bytes(const vram_cache *v) { return frame_table_all_bytes(v->table); }
 void vram_cache_reset_counts(vram_cache *v) { frame_table_reset_counts(v->table); }
 
 static size_t row_of(const vram_cache *v, int layer)

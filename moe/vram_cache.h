@@ -35,7 +35,6 @@ int vram_cache_create(vram_cache **out, gpu *g, const expert_banks *b, expert_st
 void vram_cache_free(vram_cache *v);     /* NULL is fine; waits for the copies */
 
 const frame_table *vram_cache_table(const vram_cache *v);
-uint64_t vram_cache_bytes(const vram_cache *v);
 void vram_cache_reset_counts(vram_cache *v);
 
 /* ---- what the device reads ---- */

@@ -267,7 +267,17 @@ static uint8_t *row_at(const reference *t, int l, int which, int head, int pos)
     return (which == 0 ? v.keys : v.values) + row * v.row_bytes;
 }
 
-/* One head's keys or values at positions pos .. pos+n-1, as kv_keys and kv_values give them. */
+void kv_row_decode(float *out, const kv_store *c, int layer, int head, int pos, bool is_value)
+{
+    static const quant_type stored[] = { QT_F32, QT_F16, QT_Q8_0 };
+    const kv_view v = kv_layer_view(c, layer);
+    const quant_traits *traits = quant_traits_of(stored[v.type]);
+    const size_t row = (size_t)head * (size_t)v.rows + (size_t)(pos % v.rows);
+    traits->decode(out, (is_value ? v.values : v.keys) + row * v.row_bytes,
+                   v.row_bytes / (size_t)traits->block_bytes);
+}
+
+/* One head's keys or values at positions pos .. pos+n-1 as F32. */
 static const float *rows_at(const reference *t, int l, int which, int head, int pos, int n,
                             float *tile)
 {
@@ -277,9 +287,11 @@ static const float *rows_at(const reference *t, int l, int which, int head, int 
     const int dim = head_dim_of(t, l);
     mem_space *where = state_layer_space(t->s, l);
     uint8_t row[64 * sizeof(float)];
-    if (is_near(t, l)) return which == 0 ? kv_keys(c, l, head, pos, n, tile)
-                                         : kv_values(c, l, head, pos, n, tile);
     for (int i = 0; i < n; i++) {
+        if (is_near(t, l)) {
+            kv_row_decode(tile + i * dim, c, l, head, pos + i, which == 1);
+            continue;
+        }
         where->read(where, row, row_at(t, l, which, head, pos + i),
                     kv_layer_view(c, l).row_bytes);
         traits->decode(tile + i * dim, row, (size_t)(dim / traits->block_elems));

@@ -29,6 +29,11 @@ mem_space *far_space(void);
 void far_fail_after(long n);
 int far_blocks(void);                    /* allocated and not freed */
 
+/* ---- rows of a store in RAM ---- */
+
+/* A head's key or value of one position as F32, decoded by loader/quant.h. */
+void kv_row_decode(float *out, const kv_store *c, int layer, int head, int pos, bool is_value);
+
 /* ---- the twin ---- */
 
 typedef struct reference_cell { int pos; uint64_t sum; } reference_cell;

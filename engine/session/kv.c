@@ -4,7 +4,7 @@
  * made the upper ones void, and nothing before first can be read. A ring moves first on as it
  * overwrites; going back does not bring the overwritten rows back, which is why first is kept and
  * not computed from the position. Whose position it is, and when it may go back, is for state.c.
- * Rows are encoded and decoded in RAM only; the rest knows addresses, not what they hold. */
+ * Rows are encoded in RAM only; the rest knows addresses, not what they hold. */
 #include "engine/session/kv.h"
 
 #include <assert.h>
@@ -30,7 +30,6 @@ typedef struct kv_layer {
 
 struct kv_store {
     kv_type type;
-    const quant_traits *traits;
     int n_layer, ctx;
     struct kv_block {                    /* of the layers in the space, and of those in RAM: */
         mem_space *where;
@@ -61,7 +60,7 @@ bool kv_type_from_name(kv_type *out, const char *name)
     return false;
 }
 
-/* ---- encoders; the decoders are those of loader/quant.h ------------------------------------- */
+/* ---- encoders -------------------------------------------------------------------------------- */
 
 static void encode_f16(uint8_t *restrict out, const float *restrict x, int n)
 {
@@ -221,7 +220,6 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
     kv_store *c = mem_zalloc(sizeof *c + (size_t)n_layer * sizeof c->layers[0]);
     if (!c) return err_set(err, ERR_NOMEM, "KV cache: no memory for %d layers", n_layer);
     c->type = o->type;
-    c->traits = quant_traits_of(types[o->type].quant);
     c->n_layer = n_layer;
     c->ctx = o->ctx;
     c->blocks[0].where = o->where ? o->where : mem_space_ram();
@@ -308,33 +306,6 @@ void kv_wrote(kv_store *c, int layer, int pos, int n)
     assert(layer < c->n_layer && y->k && pos >= 0 && n >= 0 && n <= c->ctx - pos);
     if (y->first > pos) y->first = pos;          /* a window of 1 may go back below it */
     if (y->first < pos + n - y->rows) y->first = pos + n - y->rows;
-}
-
-static const float *read_rows(const kv_store *c, const kv_layer *y, uint8_t *store, int head,
-                              int pos, int n, float *tile)
-{
-    const size_t dim = (size_t)y->head_dim, row_blocks = dim / (size_t)c->traits->block_elems;
-    assert(y->where->addressable && store && pos >= y->first && n >= 0 && n <= c->ctx - pos);
-    for (int done = 0; done < n;) {
-        int run = n - done;
-        const uint8_t *p = run_at(y, store, head, pos + done, &run);
-        if (c->type == KV_F32 && run == n) return (const float *)(const void *)p;
-        c->traits->decode(tile + (size_t)done * dim, p, (size_t)run * row_blocks);
-        done += run;
-    }
-    return tile;
-}
-
-const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile)
-{
-    const kv_layer *y = &c->layers[layer];
-    return read_rows(c, y, y->k, head, pos, n, tile);
-}
-
-const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile)
-{
-    const kv_layer *y = &c->layers[layer];
-    return read_rows(c, y, y->v, head, pos, n, tile);
 }
 
 kv_view kv_layer_view(const kv_store *c, int layer)

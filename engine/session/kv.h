@@ -8,8 +8,8 @@
  * is first written.
  *
  * The last layers may be in RAM while the others are in a space. Where the CPU can address a layer,
- * kv_write stores, and kv_keys and kv_values read. Else these must not be called: the code that
- * computes there finds the rows with kv_layer_view, stores them, and says so with kv_wrote. */
+ * kv_write stores. Else it must not be called: the code that computes there finds the rows with
+ * kv_layer_view, stores them, and says so with kv_wrote. All readers use kv_layer_view. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
 
@@ -62,11 +62,6 @@ kv_view kv_layer_view(const kv_store *c, int layer);
  * [n, n_head * head_dim]. */
 void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, const float *k,
                    const float *v);
-
-/* Keys (values) of one head at positions pos .. pos+n-1 as F32 [n, head_dim]: in place where they
- * lie so, else decoded into tile, which has room for them. They must still be there. */
-const float *kv_keys(const kv_store *c, int layer, int head, int pos, int n, float *tile);
-const float *kv_values(const kv_store *c, int layer, int head, int pos, int n, float *tile);
 
 kv_type kv_type_of(const kv_store *c);
 

@@ -51,7 +51,6 @@ int grammar_from_schema(grammar **out, const json_t *schema, bool strict, err_ct
 int grammar_any_object(grammar **out, err_ctx *err);
 
 void grammar_free(grammar *g);           /* NULL is fine */
-int grammar_size(const grammar *g);      /* nodes of the automaton */
 /* Do its texts hold tags of a chat format, for which a vocabulary may have tokens (USER)? */
 bool grammar_has_markup(const grammar *g);
 

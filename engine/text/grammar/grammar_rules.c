@@ -74,8 +74,6 @@ void rules_free(rules *r)
     mem_free(r);
 }
 
-bool rules_failed(const rules *r) { return r->failed != 0; }
-
 rules_expr rules_range(rules *r, int lo, int hi)
 {
     if (lo > hi) return RULES_NOTHING;
@@ -546,5 +544,4 @@ void grammar_free(grammar *g)
     mem_free(g);
 }
 
-int grammar_size(const grammar *g) { return g->n_node; }
 bool grammar_has_markup(const grammar *g) { return g->markup; }

@@ -16,7 +16,6 @@ enum { RULES_NOTHING = 0, RULES_EMPTY = 1, RULES_NO_LIMIT = -1, RULES_MAX_REPEAT
 
 rules *rules_create(void);               /* NULL without memory */
 void rules_free(rules *r);
-bool rules_failed(const rules *r);
 
 rules_expr rules_range(rules *r, int lo, int hi);        /* one byte */
 rules_expr rules_chars(rules *r, uint32_t lo, uint32_t hi);      /* one character, as UTF-8; without
