@@ -1,16 +1,13 @@
 /* test_model_refuse.c - small models with one thing wrong: the binder must name it. */
-#include "tests/test.h"
-
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/models/model.h"
+#include "tests/case_file.h"
 #include "tests/make_model.h"
-
-#define Q "qwen3next."
-#define G "gpt-oss."
 
 static char heard[256];
 
@@ -44,199 +41,100 @@ static void test_media(void)
     maker_close(&f);
 }
 
-/* Every integer key: missing, of another type, below and above its range. */
-static void test_keys(void)
+/* An integer key: missing, of another type, below and above its range. */
+static void spoil_key(model_arch arch, const char *name, int64_t lo, int64_t hi, bool required)
 {
-    enum { BOTH = -1 };
-    static const struct { int arch; const char *name; int64_t lo, hi; bool required; } rows[] = {
-        { BOTH, "block_count", 1, 1024, true },
-        { BOTH, "context_length", 1, INT_MAX, true },
-        { BOTH, "embedding_length", 1, 1 << 20, true },
-        { BOTH, "attention.head_count", 1, 4096, true },
-        { BOTH, "attention.head_count_kv", 1, 4096, false },
-        { BOTH, "attention.key_length", 1, 1 << 20, true },
-        { BOTH, "attention.value_length", 1, 1 << 20, true },
-        { BOTH, "expert_count", 1, 4096, true },
-        { BOTH, "expert_used_count", 1, 7, true },
-        { ARCH_QWEN3NEXT, "rope.dimension_count", 2, 1 << 20, true },
-        { ARCH_QWEN3NEXT, "feed_forward_length", 0, 1 << 20, false },
-        { ARCH_QWEN3NEXT, "expert_feed_forward_length", 1, 1 << 20, false },
-        { ARCH_QWEN3NEXT, "expert_shared_feed_forward_length", 1, 1 << 20, false },
-        { ARCH_QWEN3NEXT, "ssm.conv_kernel", 1, 64, true },
-        { ARCH_QWEN3NEXT, "ssm.state_size", 1, 1 << 20, true },
-        { ARCH_QWEN3NEXT, "ssm.group_count", 1, 1 << 20, true },
-        { ARCH_QWEN3NEXT, "ssm.time_step_rank", 1, 1 << 20, true },
-        { ARCH_QWEN3NEXT, "ssm.inner_size", 1, 1 << 20, true },
-        { ARCH_QWEN3NEXT, "full_attention_interval", 1, 1024, false },
-        { ARCH_QWEN3NEXT, "nextn_predict_layers", 0, 3, false },
-        { ARCH_GPTOSS, "rope.dimension_count", 2, 1 << 20, false },
-        { ARCH_GPTOSS, "expert_feed_forward_length", 1, 1 << 20, true },
-        { ARCH_GPTOSS, "attention.sliding_window", 1, INT_MAX, true },
-        { ARCH_GPTOSS, "attention.sliding_window_pattern", 1, 1024, false },
-        { ARCH_GPTOSS, "rope.scaling.original_context_length", 1, INT_MAX, true },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        for (int arch = ARCH_QWEN3NEXT; arch <= ARCH_GPTOSS; arch++) {
-            maker mk = maker_small((model_arch)arch);
-            char key[96], want[256];
-            maker_edit e = { .name = key };
-            if (rows[i].arch != BOTH && rows[i].arch != arch) continue;
-            snprintf(key, sizeof key, "%s.%s", model_arch_name((model_arch)arch), rows[i].name);
-            mk.edits = &e;
-            mk.n_edit = 1;
+    maker mk = maker_small(arch);
+    char key[96], want[256];
+    maker_edit e = { .name = key };
+    snprintf(key, sizeof key, "%s.%s", model_arch_name(arch), name);
+    mk.edits = &e;
+    mk.n_edit = 1;
 
-            snprintf(want, sizeof want, "key %s missing", key);
-            e.kind = EDIT_DROP;
-            if (rows[i].required) maker_expect(&mk, want, "missing");
-            else if (strcmp(rows[i].name, "attention.head_count_kv") != 0)
-                maker_expect(&mk, NULL, key);
+    snprintf(want, sizeof want, "key %s missing", key);
+    e.kind = EDIT_DROP;
+    if (required) maker_expect(&mk, want, "missing");
+    else if (strcmp(name, "attention.head_count_kv") != 0) maker_expect(&mk, NULL, key);
 
-            snprintf(want, sizeof want, "key %s is string, expected", key);
-            e.kind = EDIT_TEXT;
-            e.text = "many";
-            maker_expect(&mk, want, "string in place of a number");
+    snprintf(want, sizeof want, "key %s is string, expected", key);
+    e.kind = EDIT_TEXT;
+    e.text = "many";
+    maker_expect(&mk, want, "string in place of a number");
 
-            e.kind = EDIT_INT;
-            e.number = (double)(rows[i].lo - 1);
-            snprintf(want, sizeof want, "key %s = %" PRId64 " out of range %" PRId64 "..%" PRId64,
-                     key, rows[i].lo - 1, rows[i].lo, rows[i].hi);
-            maker_expect(&mk, want, "too small");
-            if (rows[i].hi == INT_MAX) continue;
-            e.number = (double)(rows[i].hi + 1);
-            snprintf(want, sizeof want, "key %s = %" PRId64 " out of range %" PRId64 "..%" PRId64,
-                     key, rows[i].hi + 1, rows[i].lo, rows[i].hi);
-            maker_expect(&mk, want, "too large");
-        }
+    e.kind = EDIT_INT;
+    for (int large = 0; large <= (hi < INT_MAX); large++) {
+        const int64_t number = large ? hi + 1 : lo - 1;
+        e.number = (double)number;
+        snprintf(want, sizeof want, "key %s = %" PRId64 " out of range %" PRId64 "..%" PRId64, key,
+                 number, lo, hi);
+        maker_expect(&mk, want, large ? "too large" : "too small");
     }
 }
 
-/* Everything else that a key can do wrong: one edit, or two, each row with its reason. */
+static void test_keys(void)
+{
+    static case_rows rows;
+    if (!case_rows_read(&rows, "model_keys.txt")) return;
+    for (int i = 0; i < rows.n; i++)
+        for (int arch = ARCH_QWEN3NEXT; arch <= ARCH_GPTOSS; arch++) {
+            char *const *cells = rows.cells[i];
+            if (!strcmp(cells[0], "both") || !strcmp(cells[0], model_arch_name((model_arch)arch)))
+                spoil_key((model_arch)arch, cells[1], atoll(cells[2]), atoll(cells[3]),
+                          cells[4][0] != '\0');
+        }
+    case_rows_free(&rows);
+}
+
+/* "int KEY 3", cut up in place. */
+static maker_edit parse_edit(char *text)
+{
+    static const char *const kinds[] = {
+        [EDIT_DROP] = "drop", [EDIT_INT] = "int", [EDIT_FLOAT] = "float", [EDIT_TEXT] = "text",
+        [EDIT_FALSE] = "false", [EDIT_INTS] = "ints", [EDIT_RAMP] = "ramp",
+        [EDIT_TENSOR] = "tensor",
+    };
+    maker_edit e = { .type = -1 };
+    char *kind = strsep(&text, " "), *value;
+    int n = 0;
+    e.name = strsep(&text, " ");
+    while (n <= EDIT_TENSOR && strcmp(kind, kinds[n]) != 0) n++;
+    CHECK_MSG(n <= EDIT_TENSOR && e.name, "no such edit: %s", kind);
+    e.kind = (edit_kind)n;
+    value = text ? text : kind + strlen(kind);
+    e.text = value;
+    e.number = strtod(value, NULL);
+    if (e.kind == EDIT_TENSOR) {
+        const char *type = strsep(&value, " ");
+        for (int t = 0; t < QT_COUNT && strcmp(type, "-") != 0; t++)
+            if (quant_name((uint32_t)t) && !strcmp(quant_name((uint32_t)t), type)) e.type = t;
+        for (n = 0; value && n < 4; n++) e.ne[n] = (uint64_t)atoi(strsep(&value, "x"));
+    }
+    return e;
+}
+
+/* Everything else that a key or a tensor can do wrong: one edit, or two. */
 static void test_contradictions(void)
 {
-    static const struct {
-        model_arch arch;
-        unsigned variants;
-        maker_edit e[2];
-        const char *want, *why;
-    } rows[] = {
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "mamba") },
-          "unsupported architecture 'mamba' (supported: qwen3next, gpt-oss, qwen3moe, olmoe, "
-          "llama, qwen35moe, glm4moe, gemma4)", "unknown" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "llama") },
-          "key llama.block_count missing", "keys of another family" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "x\ny") },
-          "unsupported architecture 'x\\x0Ay'", "text from the file is escaped" },
-        { ARCH_QWEN3NEXT, 0, { DROP("general.architecture") }, "key general.architecture missing",
-          "no architecture" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT("general.architecture", 3) },
-          "key general.architecture is i32, expected", "not a string" },
-        { ARCH_GPTOSS, 0, { SET_TEXT("general.architecture", "gptoss") }, "Ollama's dialect",
-          "the other dialect deserves a hint" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "qwen35") },
-          "the dense relative of qwen35moe", "so does the relative" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT("general.architecture", "clip") },
-          "(mmproj); this program reads text: give it the file of the model itself",
-          "and a model's second file, for pictures" },
-
-        { ARCH_QWEN3NEXT, 0, { DROP("tokenizer.ggml.tokens") }, "key tokenizer.ggml.tokens missing",
-          "no vocabulary" },
-        { ARCH_QWEN3NEXT, 0, { SET_INTS("tokenizer.ggml.tokens", 10) },
-          "key tokenizer.ggml.tokens is array of u32, expected array of string", "not strings" },
-        { ARCH_GPTOSS, 0, { SET_TENSOR("token_embd.weight", -1, 128, 11) },
-          "token_embd.weight has 11 rows, tokenizer.ggml.tokens has 10 entries", "a row too many" },
-        { ARCH_GPTOSS, 0, { SET_TENSOR("output.weight", -1, 128, 9) },
-          "tensor output.weight has shape [128, 9], expected [128, 10]", "one row too few" },
-
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "attention.head_count_kv", 4) },
-          "head_count = 10 is not a multiple of attention.head_count_kv = 4", "10 % 4" },
-        { ARCH_QWEN3NEXT, 0, { DROP(Q "attention.head_count_kv") },
-          "tensor blk.3.attn_k.weight has shape [128, 320], expected [128, 640]", "the default" },
-        { ARCH_QWEN3NEXT, 0, { SET_INTS(Q "attention.head_count_kv", 3) },
-          "head_count_kv has 3 entries, expected 4", "one entry per block" },
-        { ARCH_QWEN3NEXT, 0, { SET_INTS(Q "attention.head_count_kv", 4) },
-          "tensor blk.3.attn_k.weight has shape [128, 320], expected [128, 64]", "array heeded" },
-        { ARCH_GPTOSS, 0, { SET_RAMP(G "attention.head_count", 4) }, "key " G
-          "attention.head_count = 1 for layer 0, but 2 for layer 1", "layers differ" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "attention.value_length", 32) },
-          "attention.value_length = 32 differs from attention.key_length = 64", "unequal lengths" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "rope.dimension_count", 13) },
-          "rope.dimension_count = 13 must be even", "pairs" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "rope.dimension_count", 66) },
-          "must be even and at most attention.key_length = 64", "more than a head" },
-        { ARCH_QWEN3NEXT, 0, { SET_FLOAT(Q "rope.freq_base", 0) }, "key " Q
-          "rope.freq_base = 0 out of range", "base 0" },
-        { ARCH_QWEN3NEXT, 0, { SET_FLOAT(Q "rope.freq_base", __builtin_inf()) }, "key " Q
-          "rope.freq_base = inf out of range", "base not finite" },
-        { ARCH_QWEN3NEXT, 0, { SET_FLOAT(Q "attention.layer_norm_rms_epsilon", -1e-6) }, "key " Q
-          "attention.layer_norm_rms_epsilon = -1e-06 out of range", "epsilon below 0" },
-        { ARCH_GPTOSS, 0, { SET_FLOAT(G "attention.layer_norm_rms_epsilon", __builtin_nan("")) },
-          "layer_norm_rms_epsilon = nan out of range", "epsilon not a number" },
-        { ARCH_GPTOSS, 0, { DROP(G "attention.layer_norm_rms_epsilon") }, "key " G
-          "attention.layer_norm_rms_epsilon missing", "epsilon is required" },
-        { ARCH_QWEN3NEXT, 0, { SET_TEXT(Q "rope.scaling.type", "longrope") },
-          "rope.scaling.type is 'longrope', expected none, linear or yarn", "unknown scaling" },
-        { ARCH_GPTOSS, 0, { DROP(G "rope.scaling.type") }, "key " G "rope.scaling.type missing",
-          "the default would be wrong" },
-        { ARCH_GPTOSS, 0, { DROP(G "rope.scaling.factor") }, "key " G "rope.scaling.factor missing",
-          "YaRN needs it" },
-        { ARCH_GPTOSS, 0, { DROP(G "rope.freq_base") }, "key " G "rope.freq_base missing",
-          "the default would be wrong" },
-        { ARCH_GPTOSS, 0, { SET_FLOAT(G "rope.freq_base_swa", -1) }, "key " G
-          "rope.freq_base_swa = -1 out of range", "base of windowed layers" },
-        { ARCH_GPTOSS, 0,
-          { SET_INT(G "attention.key_length", 47), SET_INT(G "attention.value_length", 47) },
-          "rope.dimension_count = 47 must be even", "default: key_length" },
-        { ARCH_QWEN3NEXT, 0, { SET_FALSE(Q "attention.causal") }, "attention.causal is false",
-          "not a causal model" },
-
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "ssm.time_step_rank", 5) },
-          "ssm.time_step_rank = 5 is not a multiple of ssm.group_count = 2", "5 % 2" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "ssm.inner_size", 255) },
-          "ssm.inner_size = 255 is not ssm.time_step_rank * ssm.state_size = 4 * 64", "255" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "expert_group_count", 4) },
-          "expert_group_count = 4: routing by groups", "grouped routing" },
-        { ARCH_QWEN3NEXT, 0,
-          { DROP(Q "expert_feed_forward_length"), DROP(Q "feed_forward_length") }, "key " Q
-          "expert_feed_forward_length missing", "neither width nor fallback" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "full_attention_interval", 3) },
-          "layer 2 is full attention by the keys, but the file has blk.2.ssm_a", "wrong interval" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "full_attention_interval", 5) },
-          "layer 3 is recurrent by the keys, but the file has blk.3.attn_q.weight", "interval" },
-        { ARCH_QWEN3NEXT, 0, { SET_INTS(Q "attention.recurrent_layers", 5) },
-          "recurrent_layers has 5 entries, expected 4", "one entry per block" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "attention.recurrent_layers", 1) },
-          "recurrent_layers is i32, expected an array", "one number says nothing" },
-        { ARCH_QWEN3NEXT, 0, { SET_INT(Q "block_count", 3), SET_INT(Q "nextn_predict_layers", 3) },
-          "nextn_predict_layers = 3 out of range 0..2", "nothing left for the trunk" },
-        { ARCH_GPTOSS, 0, { SET_INT(G "nextn_predict_layers", 1) },
-          "gpt-oss.nextn_predict_layers = 1: not supported", "gpt-oss has none" },
-
-        { ARCH_QWEN3NEXT, MAKE_LEGACY_IN, { DROP("blk.1.ssm_in.weight") },
-          "missing tensor blk.1.attn_qkv.weight (or blk.1.ssm_in.weight)", "neither layout" },
-        { ARCH_QWEN3NEXT, MAKE_PLAIN_DT, { DROP("blk.1.ssm_dt") },
-          "missing tensor blk.1.ssm_dt.bias (or blk.1.ssm_dt)", "neither name" },
-        { ARCH_QWEN3NEXT, MAKE_FUSED_EXPERTS, { DROP("blk.1.ffn_gate_up_exps.weight") },
-          "missing tensor blk.1.ffn_gate_exps.weight", "neither form" },
-        { ARCH_GPTOSS, MAKE_FUSED_EXPERTS, { DROP("none") },
-          "tensor blk.0.ffn_gate_up_exps.weight: fused gate and up rows", "order unknown" },
-        { ARCH_GPTOSS, MAKE_FUSED_QKV, { DROP("blk.0.attn_qkv.bias") },
-          "missing tensor blk.0.attn_qkv.bias", "fused bias" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, { SET_TENSOR("blk.0.ffn_up_exps.scale", -1, 6) },
-          "tensor blk.0.ffn_up_exps.scale has shape [6], expected [7]", "one scale per expert" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, { SET_TENSOR("blk.3.attn_k.scale", -1, 2) },
-          "tensor blk.3.attn_k.scale has shape [2], expected [1]", "one scale per matrix" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, { SET_TENSOR("blk.3.attn_k.scale", QT_F16, 1) },
-          "tensor blk.3.attn_k.scale: type F16 not supported for this tensor", "scales are F32" },
-        { ARCH_QWEN3NEXT, MAKE_SCALES, { SET_TENSOR("blk.3.attn_k.weight.scale", QT_F32, 1) },
-          "tensors blk.3.attn_k.scale and blk.3.attn_k.weight.scale", "which one?" },
+    static const struct { const char *name; unsigned bit; } variants[] = {
+        { "", 0 }, { "legacy_in", MAKE_LEGACY_IN }, { "plain_dt", MAKE_PLAIN_DT },
+        { "fused_experts", MAKE_FUSED_EXPERTS }, { "fused_qkv", MAKE_FUSED_QKV },
+        { "scales", MAKE_SCALES },
     };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        maker mk = maker_small(rows[i].arch);
-        mk.variants = rows[i].variants;
-        mk.edits = rows[i].e;
-        mk.n_edit = rows[i].e[1].name ? 2 : 1;
-        maker_expect(&mk, rows[i].want, rows[i].why);
+    static case_rows rows;
+    if (!case_rows_read(&rows, "model_refuse.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i], *second = strstr(cells[2], "; ");
+        if (second) *second = '\0';
+        const maker_edit e[2] = { parse_edit(cells[2]),
+                                  second ? parse_edit(second + 2) : (maker_edit){ 0 } };
+        maker mk = maker_small(strcmp(cells[0], "gpt-oss") ? ARCH_QWEN3NEXT : ARCH_GPTOSS);
+        for (size_t v = 0; v < ARRAY_LEN(variants); v++)
+            if (!strcmp(cells[1], variants[v].name)) mk.variants = variants[v].bit;
+        mk.edits = e;
+        mk.n_edit = second ? 2 : 1;
+        maker_expect(&mk, cells[3], cells[4]);
     }
+    case_rows_free(&rows);
 }
 
 /* ---- every tensor ---------------------------------------------------------------------------- */
@@ -315,7 +213,7 @@ static void test_draft_only(void)
 {
     maker mk = maker_small(ARCH_QWEN3NEXT);
     const maker_edit e[] = {
-        SET_INT(Q "block_count", 49), SET_INT(Q "nextn_predict_layers", 1),
+        SET_INT("qwen3next.block_count", 49), SET_INT("qwen3next.nextn_predict_layers", 1),
     };
     mk.edits = e;
     mk.n_edit = 2;
