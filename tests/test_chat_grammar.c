@@ -7,6 +7,7 @@
 
 #include "engine/text/chat/chat_grammar.h"
 #include "engine/text/grammar/grammar_mask.h"
+#include "tests/case_file.h"
 #include "tests/make_chat.h"
 #include "tests/make_schema.h"
 
@@ -342,13 +343,6 @@ static bool accepts(int kind, const grammar *g, const char *key, const char *tex
     return ok;
 }
 
-#define XML_CALL(name, params) \
-    "<tool_call>\n<function=" name ">\n" params "</function>\n</tool_call>"
-#define PARAM(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
-
-#define G_CALL(name, args) "<tool_call>" name "\n" args "</tool_call>"
-#define G_ARG(name, value) "<arg_key>" name "</arg_key>\n<arg_value>" value "</arg_value>\n"
-
 #define M_CALL(name, args) "<|tool_call>call:" name "{" args "}<tool_call|>"
 #define Q(text) "<|\"|>" text "<|\"|>"
 
@@ -360,67 +354,23 @@ static const char look[] =
 
 static void test_texts(void)
 {
-    static const struct { int kind; chat_calls calls; const char *key, *text; bool may; } rows[] = {
-        { JSON, CHAT_CALLS_MUST, "", CALL("look", "{\"at\": \"x\", \"n\": 3}"), true },
-        { JSON, CHAT_CALLS_MUST, "", CALL("look", "{\"at\": \"x\", \"n\": 13}"), false },
-        { JSON, CHAT_CALLS_MUST, "", CALL("look", "{\"n\": 3}"), false },
-        { JSON, CHAT_CALLS_MUST, "", CALL("look", "{\"at\": \"x\", \"more\": 1}"), false },
-        { JSON, CHAT_CALLS_MUST, "", CALL("rest", "{}") "\n" CALL("rest", "{}"), true },
-        { JSON, CHAT_CALLS_MUST, "", CALL("loo", "{}"), false },
-        { JSON, CHAT_CALLS_MUST, "", "Well. " CALL("rest", "{}"), false },
-        { JSON, CHAT_CALLS_MUST, "", "", false },
-        { JSON, CHAT_CALLS_HELD, "", "Well, 1 < 2 <tool", true },
-        { JSON, CHAT_CALLS_HELD, "", "<<tool_call> ", false },
-        { JSON, CHAT_CALLS_HELD, "", "Well. " CALL("rest", "{}") " So <b>.", true },
-        { JSON, CHAT_CALLS_HELD, "", "Well. " CALL("rest", "{\"a\": 1}"), false },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("look", PARAM("at", "a < b </p>\n")), true },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("look", PARAM("at", "x") PARAM("how", "slow")
-                                             PARAM("n", "3")), true },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("look", PARAM("at", "x") PARAM("how", "no")), false },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("look", PARAM("at", "x") PARAM("n", "13")), false },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("look", PARAM("n", "3")), false },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("look", PARAM("at", "x") PARAM("z", "3")), false },
-        { XML, CHAT_CALLS_MUST, "", XML_CALL("rest", ""), true },
-        { XML, CHAT_CALLS_HELD, "", "Well <f> " XML_CALL("rest", ""), true },
-        { XML, CHAT_CALLS_HELD, "", "<function=rest>\n</function>", true },
-        { XML, CHAT_CALLS_HELD, "", "<function=other>\n</function>", false },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "a < b </p>\n")), true },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("how", "slow")
-                                           G_ARG("n", "3")) "\n" G_CALL("rest", ""), true },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("how", "no")), false },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("n", "13")), false },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("n", "3")), false },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("look", G_ARG("at", "x") G_ARG("z", "3")), false },
-        { GLM, CHAT_CALLS_MUST, "", G_CALL("other", ""), false },
-        { GLM, CHAT_CALLS_HELD, "", "Well <f> " G_CALL("rest", "") " so", true },
-        { GLM, CHAT_CALLS_HELD, "", "<tool_call>other\n</tool_call>", false },
-        { GLM47, CHAT_CALLS_MUST, "", "<tool_call>look<arg_key>at</arg_key><arg_value>x</arg_value>"
-                                      "</tool_call><tool_call>rest</tool_call>", true },
-        { GLM47, CHAT_CALLS_MUST, "", G_CALL("rest", ""), false },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("a < <|b\" }")), true },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",how:" Q("slow") ",n:3")
-                                      M_CALL("rest", ""), true },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "n:3,at:" Q("x")), false },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",how:" Q("no")), false },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:" Q("x") ",n:13"), false },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "n:3"), false },
-        { GEMMA, CHAT_CALLS_MUST, "", M_CALL("look", "at:\"x\""), false },
-        { GEMMA, CHAT_CALLS_HELD, "", "Well <f> " M_CALL("rest", "") " so", true },
-        { GEMMA, CHAT_CALLS_HELD, "", M_CALL("other", ""), false },
-        { HARMONY, CHAT_CALLS_MUST, "c\0\1", "{}", false },      /* its key ends at the zero */
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    static case_rows rows;
+    if (!case_rows_read(&rows, "chat_grammar.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        const int kind = chat_kind_of(cells[0], '\0');
+        const bool must = !strcmp(cells[1], "must"), may = !strcmp(cells[3], "yes");
         json_t *tools = read_json(look);
-        const chat_request req = { .tools = tools, .calls = rows[i].calls };
+        const chat_request req = { .tools = tools,
+                                   .calls = must ? CHAT_CALLS_MUST : CHAT_CALLS_HELD };
         err_ctx err = { 0 };
         grammar *g;
-        if (CHECK_MSG(chat_grammar(&g, chats[rows[i].kind], &req, NULL, false, &err) == 0, "%s",
-                      err.msg))
-            CHECK_MSG(accepts(rows[i].kind, g, rows[i].key, rows[i].text) == rows[i].may,
-                      "row %zu: %s", i, rows[i].text);
+        if (CHECK_MSG(chat_grammar(&g, chats[kind], &req, NULL, false, &err) == 0, "%s", err.msg))
+            CHECK_MSG(accepts(kind, g, cells[4], cells[2]) == may, "row %d: %s", i, cells[2]);
         grammar_free(g);
         json_decref(tools);
     }
+    case_rows_free(&rows);
 }
 
 /* Gemma's keys come in alphabetical order, whatever the schema's is. */
@@ -446,39 +396,24 @@ static void test_sorted(void)
 /* What cannot be held is refused by its name; a tool that is not strict has what can be. */
 static void test_refused(void)
 {
-    static const struct { int kind; bool strict; const char *tool, *why; } rows[] = {
-        { JSON, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`type`:`string`,"
-                      "`pattern`:`x`}}}", "tool \"f\": #/properties/a: unsupported keyword" },
-        { XML, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`type`:`string`,"
-                     "`pattern`:`x`}}}", "unsupported keyword \"pattern\"" },
-        { HARMONY, false, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`type`:"
-                          "`string`,`pattern`:`x`,`format`:`uri`}}}", NULL },
-        { XML, false, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`type`:"
-                      "`string`,`pattern`:`x`,`format`:`uri`}}}", NULL },
-        { JSON, false, "`name`:`f`,`parameters`:{`type`:`thing`}", "there is no type \"thing\"" },
-        { JSON, false, "`name`:`my tool`", "unlike \"my tool\"" },
-        { XML, true, "`name`:`f`,`parameters`:{`properties`:{},`anyOf`:[{}]}", "no form in XML" },
-        { GLM, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`type`:`string`,"
-                     "`pattern`:`x`}}}", "unsupported keyword \"pattern\"" },
-        { RAW, false, "`name`:`f`", "has no tool calls" },
-        { OLMOE, false, "`name`:`f`", "has no tool calls" },
-        { GEMMA, true, "`name`:`f`,`parameters`:{`type`:`object`,`properties`:{`a`:{`enum`:["
-                       "`<|\\`|>`]}}}", "a string with <|\"|> in it" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    static case_rows rows;
+    if (!case_rows_read(&rows, "chat_tools_refused.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
         char text[512];
-        snprintf(text, sizeof text, "[{`type`:`function`,`function`:{%s,`strict`:%s}}]",
-                 rows[i].tool, rows[i].strict ? "true" : "false");
+        snprintf(text, sizeof text, "[{`type`:`function`,`function`:{%s,`strict`:%s}}]", cells[2],
+                 cells[1][0] ? "true" : "false");
         json_t *tools = read_json(text);
         const chat_request req = { .tools = tools, .calls = CHAT_CALLS_MUST };
         err_ctx err = { 0 };
         grammar *g;
-        const int rc = chat_grammar(&g, chats[rows[i].kind], &req, NULL, false, &err);
-        CHECK_MSG(rows[i].why ? rc < 0 && strstr(err.msg, rows[i].why) : rc == 0, "row %zu: %d, %s",
-                  i, rc, err.msg);
+        const int rc = chat_grammar(&g, chats[chat_kind_of(cells[0], '\0')], &req, NULL, false, &err);
+        CHECK_MSG(cells[3][0] ? rc < 0 && strstr(err.msg, cells[3]) : rc == 0, "row %d: %d, %s", i,
+                  rc, err.msg);
         grammar_free(g);
         json_decref(tools);
     }
+    case_rows_free(&rows);
 }
 
 int main(int argc, char **argv)

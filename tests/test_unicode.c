@@ -6,7 +6,7 @@
 #include "engine/text/tokenizer/pretokenize.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "engine/text/tokenizer/unicode.h"
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -170,101 +170,33 @@ static void check_cut(pretokenizer pre, const char *pieces, const char *why)
               pretokenizer_name(pre), ESC(a, ((str_view){ got, used })), ESC(b, view(pieces)), why);
 }
 
-static void test_cutters(void)
+/* The cuts of a cell, which has "\u00b7" for |. */
+static const char *cuts_of(char *cell)
 {
-    static const struct { const char *qwen2, *gpt4o, *qwen35,
-        *why; } rows[] = { /* NULL: as qwen2 */
-        { "", NULL, NULL, "no text, no pieces" },
-        { "HTTPServer", NULL, NULL, "capitals, then the word" },
-        { "helloWorld", "hello|World", NULL, "case starts a word in gpt-4o only" },
-        { "camelCaseABC", "camel|Case|ABC", NULL, "capitals at the end" },
-        { "DON|'T", "DON'T", NULL, "a piece of its own, or a suffix" },
-        { "I|'re| we|'VE| x|'ll", "I're| we'VE| x'll", NULL, "any case" },
-        { "'s|x", "'sx", NULL, "a contraction in front: not in gpt-4o" },
-        { "I|'rx", NULL, NULL, "no contraction: the quote is a prefix" },
-        { "I|'", NULL, NULL, "quote at the end" },
-        { "I|'r", NULL, NULL, "half a contraction" },
-        { "I|'\u017f|y", "I'\u017f|y", NULL, "the long s folds to s" },
-        { "x| | y", NULL, NULL, "last of two spaces goes with the word" },
-        { "x|  ", NULL, NULL, "trailing spaces are one piece" },
-        { " ", NULL, NULL, "one space" },
-        { "x|\n\n|   | y", NULL, NULL, "newlines, then indentation" },
-        { " \n \n|  | x", NULL, NULL, "up to the last newline" },
-        { ".\n|/\n", ".\n/\n", NULL, "slash belongs to the closing run in gpt-4o" },
-        { "1|2|3|4", "123|4", NULL, "digits by one, or by three" },
-        { "1|2|3|4|5|6|7|8", "123|456|78", NULL, "threes from the left" },
-        { "\u00bd|\u0663|7|8", "\u00bd\u06637|8", NULL, "numbers of any script" },
-        { "a|.|\u00b2|b", NULL, NULL, "a superscript is a number" },
-        { " !!|\tx", NULL, NULL, "optional space; tab as a prefix" },
-        { " |\u3000x", NULL, NULL, "ideographic space as a prefix" },
-        { "x|\xC2\x85|\xC2\x85" "y", NULL, NULL, "NEL is white space" },
-        { "x|\ufeffy", NULL, NULL, "BOM is not" },
-        { "e|\u0301x", "e\u0301x", "e\u0301x", "marks: prefix, part of a word, letter" },
-        { " \u0301", NULL, NULL, "space and mark" },
-        { ".\u0301\u0301.", ".\u0301\u0301|.", ".\u0301\u0301|.", "marks among punctuation" },
-        { "\u4e2d\u6587AB", "\u4e2d\u6587|AB", NULL, "capitals are given back" },
-        { "\u4e2d\u6587ABc", NULL, NULL, "not if a lower-case letter follows" },
-        { "AB\u4e2dCD", "AB\u4e2d|CD", NULL, "after the last letter without case" },
-        { " \u4e2dA", " \u4e2d|A", NULL, "the same with a prefix" },
-        { "\u0301AB", "\u0301|AB", NULL, "a mark is a prefix, or a word" },
-        { "\u0301ABc", NULL, NULL, "and a prefix of a word" },
-        { "\u01c5a|.", NULL, NULL, "title case counts as capital" },
-        { "(\n|)\n", NULL, NULL, "newline closes punctuation" },
-        { "a|\r\n\r\n|b", NULL, NULL, "CR LF" },
-        { "x|=\"|y|\"", NULL, NULL, "quote as a prefix" },
-        { "f| (|i| =| | |0|);\n\n", NULL, NULL, "code" },
-        { "\u0939|\u093f\u0928|\u094d\u0926|\u0940",
-          "\u0939\u093f\u0928\u094d\u0926\u0940", "\u0939\u093f\u0928\u094d\u0926\u0940",
-          "Hindi: marks inside words" },
-        { "abcdefghijklmnopqr|1", NULL, NULL, "a word longer than two machine words" },
-        { "abcdefgHijklmnoP", "abcdefg|Hijklmno|P", NULL, "case inside the first eight bytes" },
-        { "abcz|{efgh|_iZ|[A|`jk|@AZ", "abcz|{efgh|_i|Z|[A|`jk|@AZ", NULL,
-          "neighbours of the letters in ASCII" },
-        { "\U0001f600\U0001f600| a", NULL, NULL, "characters of four bytes" },
-        { "x|\r\n| \t", NULL, NULL, "white space at the end after a newline" },
-        { "A|'S|'S", "A'S|'S", NULL, "two contractions" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const char *const first = rows[i].qwen2, *const why = rows[i].why;
-        check_cut(PRE_QWEN2, first, why);
-        check_cut(PRE_GPT4O, rows[i].gpt4o ? rows[i].gpt4o : first, why);
-        check_cut(PRE_QWEN35, rows[i].qwen35 ? rows[i].qwen35 : first, why);
-    }
+    char *to = cell;
+    for (const char *p = cell; *p; p++)
+        *to++ = p[0] == '\xC2' && p[1] == '\xB7' ? p++, '|' : *p;
+    *to = '\0';
+    return cell;
 }
 
-/* What glm4 and olmo do otherwise; both columns as Hugging Face's tokenizers cut these texts. */
+static void test_cutters(void)
+{
+    static const pretokenizer of[] = { PRE_QWEN2, PRE_GPT4O, PRE_QWEN35 };
+    static case_rows rows;
+    if (!case_rows_read(&rows, "cuts_qwen2.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char **cells = rows.cells[i];
+        for (size_t k = 0; k < ARRAY_LEN(of); k++)
+            check_cut(of[k], strcmp(cells[k], "=") ? cuts_of(cells[k]) : cells[0], cells[3]);
+    }
+    case_rows_free(&rows);
+}
+
+/* What glm4 and olmo do otherwise. */
 static void test_more_cutters(void)
 {
-    static const struct { const char *glm4, *olmo, *why; } rows[] = {
-        { "", "", "no text" },
-        { "123|4", "1234", "numbers by three, or all of them" },
-        { " |123|456|7", " 1234567", "a space before numbers" },
-        { "\u00bd\u06637|8", "\u00bd\u066378", "numbers of any script" },
-        { "x|12|y", "x|12|y", "letters and numbers" },
-        { "DON|'T| don|'t", "DON|'|T| don|'t", "contractions: any case, or lower case" },
-        { "I|'re| we|'VE| x|'ll| x|'lL", "I|'re| we|'|VE| x|'ll| x|'|lL", "each letter of them" },
-        { "I|'\u017f|y", "I|'|\u017fy", "the long s is an s where case is folded" },
-        { "x|''|s", "x|''|s", "a quote before a contraction" },
-        { "'s|x", "'s|x", "a contraction in front" },
-        { "I|'", "I|'", "quote at the end" },
-        { "x| | y", "x| | y", "last of two spaces goes with the word" },
-        { "x|\n\n|  | y", "x|\n\n  | y", "a newline is white space like any other in olmo" },
-        { "x| \n", "x| \n", "newline at the end" },
-        { " \n \n| | x", " \n \n | x", "several" },
-        { ".\n\n|!", ".|\n|\n|!", "newlines after punctuation" },
-        { "x|\t| y", "x|\t| y", "tab and space" },
-        { "\ty", "\t|y", "a tab before a word" },
-        { "x|\u3000y", "x|\u3000|y", "ideographic space" },
-        { "(y|)", "(|y|)", "only a space is part of a word in olmo" },
-        { " !!| x", " !!| x", "space before punctuation" },
-        { "e|\u0301x", "e|\u0301|x", "a mark" },
-        { " \u0301|x", " \u0301|x", "space and mark" },
-        { "\u0939|\u093f\u0928|\u094d", "\u0939|\u093f|\u0928|\u094d", "marks inside words" },
-        { "AB\u4e2dcd", "AB\u4e2dcd", "letters of any case" },
-        { "\U0001f600| \U0001f600|a", "\U0001f600| \U0001f600|a", "characters of four bytes" },
-        { "x|\r\n|y", "x|\r|\n|y", "CR LF" },
-        { "a|_b", "a|_|b", "underscore" },
-    };
+    static case_rows rows;
     static const struct { pretokenizer pre; const char *pieces, *why; } others[] = {
         { PRE_WHOLE, "one two\n\nthree  ", "not cut at all" },
         { PRE_LINES, "one  two |\n\n| three", "runs of newlines" },
@@ -272,13 +204,17 @@ static void test_more_cutters(void)
         { PRE_WORDS, "one|  two| |\n\n| three|  ", "spaces go with the word after them" },
         { PRE_WORDS, "\u4e2d| \u6587|\n", "characters of any length" },
     };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        static const pretokenizer like_glm4[] = { PRE_GLM4, PRE_CHATGLM, PRE_DBRX, PRE_SMAUG,
-                                                  PRE_LLAMA3 };
+    static const pretokenizer like_glm4[] = { PRE_GLM4, PRE_CHATGLM, PRE_DBRX, PRE_SMAUG,
+                                              PRE_LLAMA3 };
+    if (!case_rows_read(&rows, "cuts_glm4.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char **cells = rows.cells[i];
+        cuts_of(cells[0]);
         for (size_t k = 0; k < ARRAY_LEN(like_glm4); k++)
-            check_cut(like_glm4[k], rows[i].glm4, rows[i].why);
-        check_cut(PRE_OLMO, rows[i].olmo, rows[i].why);
+            check_cut(like_glm4[k], cells[0], cells[2]);
+        check_cut(PRE_OLMO, cuts_of(cells[1]), cells[2]);
     }
+    case_rows_free(&rows);
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
         check_cut(others[i].pre, others[i].pieces, others[i].why);
 }
