@@ -1,4 +1,4 @@
-/* bad_disk.h - a disk that fails when it is told to: read, pread, write, fsync and rename of a
+/* bad_disk.h - a disk that fails on request: read, pread, write, fsync and rename of a
  * program that is linked with it are its own, so that each call can be made to fail, to do half of
  * the work or to be interrupted. */
 #ifndef TESTS_BAD_DISK_H

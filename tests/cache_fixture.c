@@ -39,12 +39,12 @@ const place places[N_PLACES] = {
     { .name = "GPU, experts that would be moved, in RAM that cannot be page-locked", .gpu = true,
       .planned = true, .hot_of_8 = 5, .changing = true, .moved = true, .no_lock = true,
       .no_fetch = true, .stage_ranges = 2, .stream_from = 9 },
-    { .name = "GPU, experts in RAM, prompts shared out", .gpu = true, .planned = true,
+    { .name = "GPU, experts in RAM, prompts split", .gpu = true, .planned = true,
       .stage_ranges = 2, .split_from = 9, .stream_from = INT_MAX },
-    { .name = "GPU, a cache of half of the experts, prompts shared out", .gpu = true,
+    { .name = "GPU, a cache of half of the experts, prompts split", .gpu = true,
       .planned = true, .hot_of_8 = 4, .changing = true, .stage_ranges = 1, .split_from = 9,
       .stream_from = 64, .bus = 1e60 },
-    { .name = "GPU, some experts in VRAM, prompts shared out", .gpu = true, .planned = true,
+    { .name = "GPU, some experts in VRAM, prompts split", .gpu = true, .planned = true,
       .hot_of_8 = 3, .stage_ranges = 3, .split_from = 9, .stream_from = INT_MAX },
     { .name = "half of the layers on the GPU", .gpu = true, .planned = true, .cpu_of_4 = 2,
       .stage_ranges = 1, .stream_from = 9 },
@@ -66,7 +66,7 @@ static uint64_t slabs_bytes(const expert_bank *b)
     return bytes;
 }
 
-/* As the planner would: no floats are shared out, and where the CPU may compute experts of any
+/* As the planner would: no floats are split, and where the CPU may compute experts of any
  * prompt, all of them keep to the contract. */
 static void choose_ways(plan *to, const model *m, const place *p)
 {
@@ -111,8 +111,8 @@ bool place_engine(engine *e, const model *m, const place *p)
                                     .force_cpu = p->force_cpu,
                                     .block = p->block,
                                     .one_stream = p->one_stream,
-                                    .debug = p->told,
-                                    .frozen = p->told,
+                                    .debug = p->frozen,
+                                    .frozen = p->frozen,
                                     .prediction_always = true};
     plan made;
     err_ctx err = { 0 };

@@ -9,20 +9,20 @@ typedef struct place {
     const char *name;
     bool gpu;
     bool planned;                        /* false: everything on that processor */
-    int cpu_of_4;                        /* layers that stay on the CPU beside a GPU, in quarters */
+    int cpu_of_4;                        /* layers computed on the CPU, in quarters */
     bool head_in_ram;
     int hot_of_8;                        /* experts in VRAM, in eighths of a layer's */
     int whole_of_4;                      /* layers, in quarters, that have all of them there */
-    bool changing;                       /* which make room for others, */
-    bool moved;                          /* and are in RAM or in VRAM, not in both */
+    bool changing;                       /* and these change */
+    bool moved;                          /* experts are in RAM or in VRAM, not in both */
     bool no_lock;                        /* RAM that cannot be page-locked: nothing moves */
     bool disk;                           /* the others through a small cache from the file */
-    cache_policy cache;                  /* which expert makes room */
+    cache_policy cache;                  /* which expert is evicted */
     int stage_ranges, stream_from;       /* prompts; parts 0: never streamed */
     int split_from;                      /* 0: never */
     double bus;                          /* its speed in the plan; 0: as fast as the memory */
     bool no_fetch, force_cpu, block, one_stream;         /* post-fetch */
-    bool told;                           /* ... without trials, and every layer's logged */
+    bool frozen;                         /* post-fetch without trials; every layer is logged */
 } place;
 
 enum { N_CPU_PLACES = 2, N_GPU_PLACES = 17, N_PLACES = 24 };

@@ -1,4 +1,4 @@
-/* fuzz_prefix_file.c - fuzz target: files of the prefix cache that somebody changed.
+/* fuzz_prefix_file.c - fuzz target: changed files of the prefix cache.
  *
  * Three good files of one conversation are in a folder, and the input changes one of them: its
  * first byte says which, and whether the checksums are made right again; then come edits of four
@@ -203,7 +203,7 @@ static void forge(file *f)
     prefix_file_name(f->name, &(prefix_file){ .key = fixture.key, .stamp = stamp });
 }
 
-/* Opens the folder, goes on from what is there, and keeps that. most: nothing after it is good. */
+/* Opens the folder, continues its state, and keeps that. most: nothing after it is good. */
 static void use(int most, bool forged)
 {
     prefix_cache *c = open_cache();

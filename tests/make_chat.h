@@ -12,7 +12,7 @@ typedef struct test_vocab { gguf *g; tokenizer *t; encoder *e; int byte_id[256];
 extern test_vocab vocab[N_VOCAB];
 
 /* Kinds of chat: ChatML with JSON tools, thinking, both, XML tools, a default system message, no
- * tools at all; harmony; a template nobody knows; Qwen3.5; GLM-4.5, also with control tokens, and
+ * tools at all; harmony; an unknown template; Qwen3.5; GLM-4.5, also with control tokens, and
  * 4.7; Gemma; Mistral; OLMoE. */
 enum { JSON, THINK, HYBRID, XML, ALWAYS, BARE, HARMONY, RAW, QWEN35, GLM, GLM_HARD, GLM47, GEMMA,
        MISTRAL, OLMOE, N_KIND };

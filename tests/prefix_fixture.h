@@ -1,7 +1,7 @@
 /* prefix_fixture.h - what tests of the prefix cache share: models, sessions, caches, and how one
  * sees that a state is the right one.
  *
- * Whenever a state is kept, what the session holds is noted beside its tokens: a hash of all bytes
+ * Whenever a state is kept, what the session holds is stored with its tokens: a hash of all bytes
  * of the state, and one of the logits after one more token. Whatever the cache puts into a session
  * later must have both. Sessions differ in their chunks, so the same tokens have other bits in
  * some of them: a cache that mixed their rows would be noticed. */

@@ -1,4 +1,4 @@
-/* pull_server.c - an HTTP server for tests/test_cli_pull.sh that misbehaves as it is told.
+/* pull_server.c - an HTTP server for tests/test_cli_pull.sh that misbehaves on request.
  *
  *   pull_server FILE LOG     serves FILE's bytes for every address, on a free port of 127.0.0.1
  *

@@ -1,8 +1,8 @@
-/* state_reference.h - a state beside a plain model of what it must hold, for tests.
+/* state_reference.h - a state and a plain model of its contents, for tests.
  *
  * The tokens are numbers; keys, values and recurrent state are a function of the ids up to their
- * position, so the twin knows every right value without having stored one. It also follows what is
- * physically in each ring, cell by cell, and which snapshots there are. The state may be in any
+ * position, so the reference knows every right value without having stored one. It also follows
+ * the cells of each ring and the snapshots. The state may be in any
  * space; there is one here that stands for all that the CPU cannot address. */
 #ifndef TESTS_STATE_REFERENCE_H
 #define TESTS_STATE_REFERENCE_H
@@ -34,7 +34,7 @@ int far_blocks(void);                    /* allocated and not freed */
 /* A head's key or value of one position as F32, decoded by loader/quant.h. */
 void kv_row_decode(float *out, const kv_store *c, int layer, int head, int pos, bool is_value);
 
-/* ---- the twin ---- */
+/* ---- the reference ---- */
 
 typedef struct reference_cell { int pos; uint64_t sum; } reference_cell;
 typedef struct reference_snap { int pos; uint64_t used; } reference_snap;

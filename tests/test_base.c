@@ -16,8 +16,8 @@ static void test_errors(void)
     errno = ENOENT;
     CHECK(err_sys(&err, "open %s", "b") == ERR_IO &&
           !strcmp(err.msg, "open b: No such file or directory"));
-    CHECK(err_set(NULL, ERR_IO, "nobody listens") == ERR_IO);
-    CHECK(err_prefix(NULL, -3, "nobody") == -3);
+    CHECK(err_set(NULL, ERR_IO, "no error context") == ERR_IO);
+    CHECK(err_prefix(NULL, -3, "no context") == -3);
     memset(long_text, 'a', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
     err_set(&err, ERR_IO, "%s", long_text);

@@ -224,7 +224,7 @@ static void test_dates(void)
                   rows[i].text);
 }
 
-/* Every allocation fails once; what was there before must still be there. */
+/* Every allocation fails once; the messages before it must stay. */
 static void test_no_memory(void)
 {
     conversation a = { 0 }, b;

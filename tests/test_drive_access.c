@@ -33,7 +33,7 @@ static const struct row {
     { file_bytes, ONE, MEMORY, "tests/models/none", -1, NULL, ERR_IO, "no file" },
     { file_bytes, ONE, MEMORY, file, FAULT_READ_ERROR, NULL, ERR_IO, "it cannot be read" },
     { file_bytes, ONE, MEMORY, file, FAULT_URING, NULL, 0, "threads instead" },
-    { file_bytes, ONE, MEMORY, file, -1, three_times, ERR_STOPPED, "somebody stops it" },
+    { file_bytes, ONE, MEMORY, file, -1, three_times, ERR_STOPPED, "the caller stops it" },
 };
 
 static drive_task task_of(const struct row *r, pool *team)

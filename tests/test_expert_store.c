@@ -39,13 +39,13 @@ static int wrong_slabs(const made_model *f, const expert_store *s, int l)
 static int want_and_check(const made_model *f, expert_store *s, int l, const int *experts, int n,
                           err_ctx *err)
 {
-    int which[MAX_EXPERT], told[MAX_EXPERT] = { 0 }, got, rc;
+    int which[MAX_EXPERT], reported[MAX_EXPERT] = { 0 }, got, rc;
     expert_slabs at;
     if ((rc = expert_store_want(s, l, experts, n, err)) < 0) return rc;
     while ((got = expert_store_next(s, which, STORE_UP, err)) > 0)
         for (int i = 0; i < got; i++) {
             const int e = experts[which[i]];
-            told[which[i]]++;
+            reported[which[i]]++;
             CHECK(expert_store_find(s, l, e, &at) && made_slab_is(f, l, SLAB_GATE, e, at.at[0]) &&
                   made_slab_is(f, l, SLAB_UP, e, at.at[1]));
         }
@@ -53,11 +53,12 @@ static int want_and_check(const made_model *f, expert_store *s, int l, const int
     while ((got = expert_store_next(s, which, STORE_ALL, err)) > 0)
         for (int i = 0; i < got; i++) {
             const int e = experts[which[i]];
-            told[which[i]] += 10;
+            reported[which[i]] += 10;
             CHECK(expert_store_find(s, l, e, &at) && made_slab_is(f, l, SLAB_DOWN, e, at.at[2]));
         }
     if (got < 0) return got;
-    for (int i = 0; i < n; i++) CHECK_MSG(told[i] == 11, "item %d was told %d", i, told[i]);
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(reported[i] == 11, "item %d: %d, not 11", i, reported[i]);
     expert_store_release(s);
     return 0;
 }
@@ -258,7 +259,7 @@ static bool want_one(const made_model *f, expert_store *s, int layer, int expert
     return CHECK(want_and_check(f, s, layer, &expert, 1, NULL) == 0);
 }
 
-/* Which expert makes room: one that was wanted four times, long ago, or one of those that were
+/* Which expert is evicted: one that was wanted four times, long ago, or one of those that were
  * wanted once, just now. So long as no token has passed since, LCP keeps the first. */
 static void test_ages(const made_model *f)
 {
@@ -542,12 +543,12 @@ static void test_locked(const made_model *f)
 {
     struct gpu *device = NULL;
     err_ctx err = { 0 };
-    char nobody;
+    char other;
     if (gpu_count() == 0) {
         if (strcmp(gpu_backend(), "none") != 0) { test_skip("no GPU"); return; }
         /* without CUDA every request is refused: that must do no harm */
-        check_locked(f, (struct gpu *)&nobody, STORE_LOADED, 0);
-        check_locked(f, (struct gpu *)&nobody, STORE_CACHED, 0);
+        check_locked(f, (struct gpu *)&other, STORE_LOADED, 0);
+        check_locked(f, (struct gpu *)&other, STORE_CACHED, 0);
         return;
     }
     if (!CHECK_MSG(gpu_open(&device, 0, &err) == 0, "%s", err.msg)) return;

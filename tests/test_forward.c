@@ -135,14 +135,14 @@ static engine_options plain;             /* set once, by main */
 static const place *here = &places[0];   /* all tests run once more in other placements */
 static bool on_gpu;                      /* it is one on the GPU */
 
-enum { RIG_ROWS = 300, RIG_CTX = 1100, CUT_TOKENS = 130 };
+enum { FIXTURE_ROWS = 300, FIXTURE_CTX = 1100, CUT_TOKENS = 130 };
 
 static bool fixture_open(fixture *r, const subject *sub, engine_options eo, session_options so)
 {
     err_ctx err = { 0 };
     *r = (fixture){ .sub = sub };
-    if (so.ctx == 0) so.ctx = RIG_CTX;
-    r->rows = mem_array(RIG_ROWS, (size_t)sub->n_vocab * sizeof *r->rows);
+    if (so.ctx == 0) so.ctx = FIXTURE_CTX;
+    r->rows = mem_array(FIXTURE_ROWS, (size_t)sub->n_vocab * sizeof *r->rows);
     return CHECK(r->rows) &&
            CHECK_MSG(engine_open(&r->e, sub->m, &eo, &err) == 0, "%s: %s", sub->name, err.msg) &&
            place_engine(r->e, sub->m, here) &&
@@ -232,7 +232,7 @@ static int compare_doubles(const void *a, const void *b)
 static void test_tiny(void)
 {
     static const struct { int piece; const char *why; } rows[] = {
-        { RIG_ROWS, "whole sequence" }, { 1, "token by token" },
+        { FIXTURE_ROWS, "whole sequence" }, { 1, "token by token" },
     };
     for (int i = TINY_QWEN; i <= TINY_GPTOSS; i++) {
         fixture r;
@@ -293,8 +293,8 @@ static void see_nll(fixture *r, const char *why)
     double sum = 0;
 
     session_rewind(r->s, 0);
-    for (int t = 0; t < g->n; t += RIG_ROWS) {
-        const int n = g->n - t < RIG_ROWS ? g->n - t : RIG_ROWS;
+    for (int t = 0; t < g->n; t += FIXTURE_ROWS) {
+        const int n = g->n - t < FIXTURE_ROWS ? g->n - t : FIXTURE_ROWS;
         if (!feed(r, g->ids + t, n, 0, n)) return;
         for (int i = 0; i < n && t + i + 1 < g->n; i++)
             sum += log_sum_exp(fixture_row(r, i), r->sub->n_vocab) -

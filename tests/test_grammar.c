@@ -318,7 +318,7 @@ static void test_random(void)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* A text with more states than fit: whoever keeps the last one goes on as if nothing happened. */
+/* A text with more states than fit: a caller that keeps the last one continues as before. */
 static void test_keep(void)
 {
     grammar *g = parse("root ::= \"[\" ([a-z]{1,30000} \",\"){2} \"]\"");

@@ -96,7 +96,7 @@ static void test_gpu(const model *m)
               within(s.layer_hot, LAYER_OVERHEAD_LEAST_S, LAYER_OVERHEAD_MOST_S) &&
               within(s.layer_cpu, LAYER_OVERHEAD_LEAST_S, LAYER_OVERHEAD_MOST_S), "layers: %g, %g, %g s",
               s.layer_dense, s.layer_hot, s.layer_cpu);
-    rc = measure_with(&s, m, g, ram_bytes, 1, NULL, NULL);    /* the GPU's turn comes after the CPU's */
+    rc = measure_with(&s, m, g, ram_bytes, 1, NULL, NULL);    /* first the CPU, then the GPU */
     CHECK_MSG(rc == MEASURE_PARTIAL && s.cpu == 0 && s.layer_cpu == 0 && s.vram_read > 0 &&
               s.layer_dense > 0 && s.layer_hot > 0, "%d: CPU %g, layers %g", rc, s.cpu,
               s.layer_dense);

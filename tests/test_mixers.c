@@ -1,9 +1,9 @@
 /* test_mixers.c - rotary positions and attention, on every instruction set.
  *
  * Three kinds of expected values: published tables, numbers printed by numpy in float64 (the lines
- * that made them are beside them), and naive double loops in this file. Errors are relative, in the
- * L2 norm. Attention runs under the allocation guard, in buffers of the exact size; it has the same
- * bits for any number of threads and of tokens at a time. */
+ * that made them are in the same folder), and naive double loops in this file. Errors are relative,
+ * in the L2 norm. Attention runs under the allocation guard, in buffers of the exact size; it has
+ * the same bits for any number of threads and of tokens at a time. */
 #include "tests/numbers.h"
 
 #include <string.h>

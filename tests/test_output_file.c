@@ -1,5 +1,5 @@
-/* test_output_file.c - a new file is whole or absent, whatever the disk does, and takes nobody's
- * place. */
+/* test_output_file.c - a new file is whole or absent, whatever the disk does, and replaces no file
+ * of another process. */
 #include "tests/bad_disk.h"
 #include "tests/test.h"
 
@@ -64,7 +64,7 @@ static void test_new(const char *folder)
 
     disk = (bad_disk){ 0 };
     CHECK(write_new(path, &err) == ERR_IO && strstr(err.msg, "nothing is overwritten"));
-    CHECK_MSG(is_whole(path), "what was there changed");
+    CHECK_MSG(is_whole(path), "the old file changed");
     unlink(path);
 
     FILE *f = fopen(part, "w");
@@ -75,7 +75,7 @@ static void test_new(const char *folder)
     CHECK(write_new("/nowhere/at/all", &err) == ERR_IO && strstr(err.msg, "folder /nowhere/at"));
 }
 
-/* Somebody puts a file there while ours is written. */
+/* Another process puts a file there while ours is written. */
 static void test_race(const char *folder)
 {
     char path[300];

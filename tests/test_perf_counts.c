@@ -218,7 +218,7 @@ static void test_sums(model_fixture *f, const place *p)
 /* ---- levels, fallbacks, log ------------------------------------------------------------------ */
 
 static const place asked = { .name = "half of the experts in VRAM", .gpu = true, .planned = true,
-                             .hot_of_8 = 4, .stage_ranges = 1, .stream_from = 64, .told = true };
+                             .hot_of_8 = 4, .stage_ranges = 1, .stream_from = 64, .frozen = true };
 
 static void test_off(model_fixture *f)
 {

@@ -271,7 +271,7 @@ static const struct chosen_row {
     { OSS20, 16000, 32, true, false, 4096, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
       "15.5 GB hold 10.2 of experts and 3.0 of the rest: no buffers for what never moves" },
     { OSS20, 3400, 32, true, true, 4096, 8, 1, 2, PLAN_RAM, BOUND_CPU,
-      "the table gives way before the chunk; 1/8 of a bank, so that 30% are for experts" },
+      "first the table leaves VRAM, then the chunk; 1/8 of a bank, so 30% are for experts" },
     { OSS20, 1950, 32, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU,
       "1550 MB: not even the smallest of it, so the CPU with all that it has" },
     { OSS120, 24000, 32, true, true, 4096, 8, 11, 113, PLAN_DISK, BOUND_DISK,

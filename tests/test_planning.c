@@ -1,4 +1,4 @@
-/* test_planning.c - what the planner is told of real models, and that a plan made of it holds. */
+/* test_planning.c - the sizes of real models for the planner, and that a plan made of it holds. */
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>

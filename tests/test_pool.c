@@ -1,4 +1,4 @@
-/* test_pool.c - the thread team: every index once, by whoever is there, and nothing afterwards. */
+/* test_pool.c - the thread team: every index once, on any thread, and nothing afterwards. */
 #include "tiers/pool.h"
 
 #include <pthread.h>
@@ -105,7 +105,7 @@ static void check_own(int n_thread)
     }
 }
 
-/* Where each thread begins. The others wait for the caller, so that nobody helps it before. */
+/* Where each thread begins. The others wait for the caller, so that no thread helps it before. */
 static void note_first(void *ctx, int64_t begin, int64_t end, int thread)
 {
     _Atomic int64_t *first = ctx;
@@ -237,7 +237,7 @@ static void test_bursts(int n_thread, int n_burst)
     pool_free(p);
 }
 
-/* What a loop reads is on a stack that is used again at once: nobody may look at it afterwards. The
+/* What a loop reads is on a stack that is used again at once: no thread may read it afterwards. The
  * pool passes from thread to thread. */
 typedef struct note { int64_t n; _Atomic int64_t sum; _Atomic int wrong; uint8_t fill[200]; } note;
 
@@ -287,7 +287,7 @@ static void test_owners(int n_thread)
 /* ---- late members ---------------------------------------------------------------------------- */
 
 /* The first call of all waits until the others have done all the rest: half of its own share, too,
- * and the shares of those who sleep. */
+ * and the ranges of sleeping threads. */
 typedef struct late {
     int64_t n;
     int times[POOL_ITEMS];

@@ -1,4 +1,4 @@
-/* test_prefix_cache.c - states that come back have the bits they left with, and are nobody else's.
+/* test_prefix_cache.c - states that come back have the bits they left with and their own tokens.
  *
  * How that is seen: prefix_fixture.h. test_prefix_drive.c is about files. On a GPU, where there
  * is one; real or simulated. */
@@ -170,7 +170,7 @@ static void test_least_recent(const fixture *r)
     CHECK(prefix_cache_counts(c).dropped == 2);
     fixture_load(c, s, ids[3], LEN, t, "it is there");
 
-    /* what cannot fit beside all that it goes on from drives nobody out */
+    /* what cannot fit next to its own prefixes evicts none of them */
     fixture_ids(longer, CTX, 7, r->m);
     memcpy(longer, ids[3], sizeof ids[3]);
     fixture_eval(s, longer + LEN, CTX - LEN - 1);

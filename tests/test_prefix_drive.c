@@ -261,7 +261,7 @@ static void test_second_program(const fixture *r)
     session_free(f32);
 }
 
-/* Counts steps through trees of states, of whoever asks. */
+/* Counts steps through trees of states, of any caller. */
 static uint64_t n_step;
 prefix_node *__real_prefix_tree_next(prefix_node *k, bool into);
 prefix_node *__wrap_prefix_tree_next(prefix_node *k, bool into);
@@ -321,7 +321,7 @@ static void tend_all(prefix_cache *c)
 }
 
 /* Files are written while the caller goes on, whatever happens to their states meanwhile. */
-static void test_beside(const fixture *r)
+static void test_two_programs(const fixture *r)
 {
     session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 32, KV_F16);
     notes *t = mem_zalloc(sizeof *t);
@@ -339,7 +339,7 @@ static void test_beside(const fixture *r)
     CHECK(n.n_drive == LINKS && n.n_ram == LINKS && files_list(names, 60) == LINKS);
     prefix_cache_free(c);
     c = fixture_cache(u, 64u << 20);
-    CHECK(fixture_load(c, u, chain, CHAIN, t, "written beside") == CHAIN);
+    CHECK(fixture_load(c, u, chain, CHAIN, t, "written by the other") == CHAIN);
     CHECK(!prefix_cache_tend(c));
     prefix_cache_free(c);
 
@@ -362,7 +362,7 @@ static void test_beside(const fixture *r)
         prefix_cache_free(c);
     }
 
-    /* RAM for one of two: each makes room for the other */
+    /* RAM for one of two: each evicts the other */
     for (int i = 0; i < test_rounds(20, 6); i++) {
         if (i % 5 == 0) files_remove();
         c = fixture_cache(s, fixture_room(r, 1, CHAIN));
@@ -565,7 +565,7 @@ static void test_forged(const fixture *r, const fixture *other)
         c = fixture_cache(s, 64u << 20);
         CHECK_MSG(prefix_cache_counts(c).n_state == LINKS && files.n_note == 1,
                   "kind %d: %d states, '%s'", kind, prefix_cache_counts(c).n_state, files.note);
-        CHECK(fixture_load(c, s, chain, CHAIN, t, "beside it") == CHAIN);
+        CHECK(fixture_load(c, s, chain, CHAIN, t, "next to it") == CHAIN);
         prefix_cache_free(c);
         CHECK(files_list(all, 20) == LINKS);
         mem_free(w);
@@ -587,7 +587,7 @@ static void test_forged(const fixture *r, const fixture *other)
     const struct timespec old[2] = { { 1000, 0 }, { 1000, 0 } };
     utimensat(AT_FDCWD, test_path(path, sizeof path, "%s/%s", files.folder, name), old, 0);
     prefix_cache_free(fixture_cache(s, 64u << 20));
-    CHECK(files_list(all, 20) == LINKS + 1);             /* nobody writes it any more */
+    CHECK(files_list(all, 20) == LINKS + 1);             /* no program writes it now */
 
     /* no folder can be made: RAM alone */
     snprintf(path, sizeof path, "%s/no/such", files.folder);
@@ -654,7 +654,7 @@ static void test_bad_drive(const fixture *r)
         CHECK_MSG(n > 8 && n < 60, "%d calls", n);
     }
 
-    files_remove();                      /* a drive that fails while RAM makes room */
+    files_remove();                      /* a drive that fails while RAM evicts */
     c = fixture_cache(s, fixture_room(r, 1, CHAIN));
     for (int i = 0; i < test_rounds(20, 8); i++) {
         fixture_ids(chain, CHAIN, 200 + (uint64_t)i, r->m);
@@ -729,7 +729,7 @@ int main(int argc, char **argv)
         test_deferred(&tiny, 96);
         test_second_program(&tiny);
         test_many_files(&tiny);
-        if (!once || i == 0) test_beside(&tiny);
+        if (!once || i == 0) test_two_programs(&tiny);
         if (!once || i == 1) test_bad_drive(&tiny);
         fixture_close(&tiny);
     }

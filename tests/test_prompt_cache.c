@@ -1,9 +1,9 @@
 /* test_prompt_cache.c - how much of a prompt the next turn begins with: prompt_cache_stable.
  *
- * Conversations go on with an answer and a question, or with calls and their results, in every chat
- * format, with vocabularies that have tokens for tags such as <think> and with some that have not.
- * The next prompt begins with what was said to be stable, whatever the answer begins with. After a
- * plain answer it has one token more in common, and no other. */
+ * Conversations continue with an answer and a question, or with calls and their results, in every
+ * chat format, with vocabularies that have tokens for tags such as <think> and with some that have
+ * not. The next prompt begins with what was said to be stable, whatever the answer begins with.
+ * After a plain answer it has one token more in common, and no other. */
 #include "tests/test.h"
 
 #include <stdio.h>

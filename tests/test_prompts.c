@@ -68,7 +68,7 @@ static const place homes[] = {
       .stage_ranges = 1, .split_from = 9, NEVER },
     { .name = "GPU, half of the layers in VRAM, the others streamed", PLANNED, .whole_of_4 = 2,
       .stage_ranges = 1, .stream_from = 9 },
-    { .name = "GPU, all in VRAM, by the contract", .gpu = true, .told = true },
+    { .name = "GPU, all in VRAM, by the contract", .gpu = true, .frozen = true },
 };
 
 /* What is fed, in this order. */

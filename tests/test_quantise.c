@@ -153,9 +153,9 @@ static void test_q8_0(void)
             const double cost = q8_cost(x, w, (uint16_t)c);
             if (cost < least) least = cost;
         }
-        const double mine = cost_of_row(QT_Q8_0, x, w, 32);
-        CHECK_MSG(mine <= q8_cost(x, w, usual) * 1.0001, "Q8_0 block %d: worse than rounding", t);
-        ours += mine / least;
+        const double cost = cost_of_row(QT_Q8_0, x, w, 32);
+        CHECK_MSG(cost <= q8_cost(x, w, usual) * 1.0001, "Q8_0 block %d: worse than rounding", t);
+        ours += cost / least;
         best += 1;
         plain += q8_cost(x, w, usual) / least;
     }
@@ -230,7 +230,7 @@ static void test_q4_k(void)
         make_weights(weights, 256, 1, &r);
         const float *w = t % 2 ? weights : NULL;
         quantise_row(QT_Q4_K, block, x, w, 256);
-        const double mine = cost_of_blocks(QT_Q4_K, block, x, w, 256), plain = q4_plain(x, w);
+        const double cost = cost_of_blocks(QT_Q4_K, block, x, w, 256), plain = q4_plain(x, w);
         const double d = (double)f16_to_f32(load_u16(block));
         const double dmin = (double)f16_to_f32(load_u16(block + 2));
         double best = INFINITY;
@@ -238,11 +238,11 @@ static void test_q4_k(void)
             for (size_t k = 0; k < ARRAY_LEN(around); k++)
                 if (i == k || t == 0)
                     best = fmin(best, q4_best(x, w, d * around[i], dmin * around[k]));
-        CHECK_MSG(mine <= 1.08 * best, "Q4_K %s, %d: %g, the best around it is %g",
-                  shape_names[t % SHAPES], t, mine, best);
-        CHECK_MSG(mine <= plain, "Q4_K %s, %d: %g, plain rounding %g", shape_names[t % SHAPES], t,
-                  mine, plain);
-        gain += mine / plain;
+        CHECK_MSG(cost <= 1.08 * best, "Q4_K %s, %d: %g, the best around it is %g",
+                  shape_names[t % SHAPES], t, cost, best);
+        CHECK_MSG(cost <= plain, "Q4_K %s, %d: %g, plain rounding %g", shape_names[t % SHAPES], t,
+                  cost, plain);
+        gain += cost / plain;
         n++;
     }
     CHECK_MSG(gain < 0.8 * n, "Q4_K: %.3f of plain rounding", gain / n);

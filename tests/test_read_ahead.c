@@ -1,4 +1,4 @@
-/* test_read_ahead.c - what is read ahead: every thread's part of every run, until somebody says
+/* test_read_ahead.c - what is read ahead: every thread's part of every run, until a caller says
  * stop. */
 #include "engine/host/read_ahead.h"
 

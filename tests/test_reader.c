@@ -71,7 +71,7 @@ static void remove_files(void)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* Jobs, each with memory of its own, and a page between them that nobody may touch. */
+/* Jobs, each with memory of its own, and a page between them that must stay as it is. */
 typedef struct batch {
     read_job jobs[MAX_JOBS];
     int seen[MAX_JOBS];                  /* how often the tag was handed back */
@@ -209,7 +209,7 @@ static const struct {
     { 1, 0, false, false, 60, 3, 50000, 1, 1, "one at a time" },
     { 2, 4096, false, false, 60, 3, 80000, 7, 3, "pages one by one" },
     { 5, 20000, false, true, 80, 1, 2000000, 100, 100, "pieces that are no whole pages" },
-    { 3, 100, true, false, 30, 2, 30000, 5, 0, "pieces smaller than a page; nobody waits" },
+    { 3, 100, true, false, 30, 2, 30000, 5, 0, "pieces smaller than a page, without a wait" },
     { 3, 4 << 20, false, false, 40, 1, 3000000, 64, 1, "pieces larger than a cell" },
     { READER_MAX_DEPTH, 65536, false, false, 300, 3, 200000, 300, 300, "very deep" },
     { 4, 0, false, false, MAX_JOBS, 3, 5000, 1000, 900, "more jobs than have room" },

@@ -209,7 +209,7 @@ static void check_store(stage *g)
         router_ahead_read(f, s, N_LAYER - 1, &g->x);     /* nothing after the last */
         CHECK(expert_store_counts(s).guesses == PREDICTOR_PICKS);
         const int wrong = chosen[0] == 0 ? 1 : 0;
-        for (int i = 0; i < 100; i++) {          /* the choice is told: guesses are given up */
+        for (int i = 0; i < 100; i++) {          /* the choice is reported: guesses end */
             draw(g, 0, &rng);
             router_ahead_read(f, s, 0, &g->x);
             router_ahead_report(f, 1, &wrong, 1);

@@ -369,7 +369,7 @@ static const struct { sampler_options o; const char *why; } masked_rows[] = {
         .frequency_penalty = 0.25, .penalty_window = 32 }, "penalties" },
 };
 
-/* A sampler that is told what may come, mask after mask, and one whose other tokens are banned. */
+/* A sampler that gets masks, one after the other, and one whose other tokens are banned. */
 static void test_masks(void)
 {
     enum { VOCAB = 1000, ROUNDS = 10 * N_MASK };
@@ -377,7 +377,7 @@ static void test_masks(void)
     static uint64_t bits[VOCAB / 64 + 1];
     test_rng rng = { 31 };
     for (size_t k = 0; k < ARRAY_LEN(masked_rows); k++) {
-        sampler *told = make(&masked_rows[k].o, VOCAB, 200);
+        sampler *masked = make(&masked_rows[k].o, VOCAB, 200);
         int32_t came[ROUNDS];
         int differ = 0, none = 0;
         for (int round = 0; round < ROUNDS; round++) {
@@ -387,14 +387,14 @@ static void test_masks(void)
                 if (round % 4 == 0 && i % 5 == 0) x[i] = NAN;
             }
             fill_mask(bits, VOCAB, round % N_MASK, &rng);
-            sampler_allow(told, bits);
+            sampler_allow(masked, bits);
             for (int i = 0; i < VOCAB; i++)
                 if (!(bits[i / 64] >> i % 64 & 1)) sampler_ban(banned, i);
-            sampler_reset(told, (uint64_t)round);        /* forgets: both are told once more */
+            sampler_reset(masked, (uint64_t)round);        /* forgets: both get them once more */
             sampler_reset(banned, (uint64_t)round);
             for (int i = 0; i < round; i++)
-                sampler_accept(told, came[i]), sampler_accept(banned, came[i]);
-            const int32_t got = pick(told, x), want = pick(banned, x);
+                sampler_accept(masked, came[i]), sampler_accept(banned, came[i]);
+            const int32_t got = pick(masked, x), want = pick(banned, x);
             differ += got != want;
             none += got < 0;
             came[round] = got < 0 ? 3 : got;
@@ -403,7 +403,7 @@ static void test_masks(void)
         CHECK_MSG(differ == 0, "%s: %d of %d tokens differ", masked_rows[k].why, differ, ROUNDS);
         CHECK_MSG(none >= ROUNDS / N_MASK && none < ROUNDS / 3, "%s: %d without any",
                   masked_rows[k].why, none);
-        sampler_free(told);
+        sampler_free(masked);
     }
 }
 

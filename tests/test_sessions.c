@@ -1,4 +1,4 @@
-/* test_sessions.c - conversations beside each other: each has the bits that it has alone.
+/* test_sessions.c - conversations at the same time: each has the bits that it has alone.
  *
  * Each is a script of prompts, single tokens, snapshots and ways back. It is played once by a
  * session with a bench of its own; then several are played by sessions that share one, an operation

@@ -1,4 +1,4 @@
-/* test_sigbus_guard.c - files that shrink while they are mapped: the program is told which one,
+/* test_sigbus_guard.c - files that shrink while they are mapped: the program learns which one,
  * and no other SIGBUS is mistaken for it. Each case is a process of its own. */
 #include <signal.h>
 #include <stdio.h>
@@ -12,15 +12,15 @@
 #include "loader/sigbus_guard.h"
 #include "tests/test.h"
 
-enum { N_PAGE = 4, TOLD = 7, UNHARMED = 8 };
+enum { N_PAGE = 4, REPORTED = 7, UNHARMED = 8 };
 
-static int told_fd;                      /* where the child writes the path */
+static int report_fd;                      /* where the child writes the path */
 static volatile uint8_t seen;
 
 static void tell(const char *path)
 {
     const size_t n = strlen(path);
-    _exit(write(told_fd, path, n) == (ssize_t)n ? TOLD : 1);
+    _exit(write(report_fd, path, n) == (ssize_t)n ? REPORTED : 1);
 }
 
 typedef struct files {                   /* two, mapped, of N_PAGE pages; a is guarded as "a" */
@@ -82,13 +82,13 @@ static void nothing(files *f)
 
 static const struct row {
     void (*what)(files *f);
-    const char *told;                    /* the path; "": nobody is told */
+    const char *reported;                    /* the path; "": no report */
     int killed;                          /* the signal that it dies of, or 0 */
     const char *why;
 } rows[] = {
     { cut_first, "a", 0, "a page past the new end" },
     { cut_last_byte, "a", 0, "the last byte" },
-    { cut_other, "", SIGBUS, "a mapping of somebody else" },
+    { cut_other, "", SIGBUS, "a mapping of another module" },
     { cut_removed, "", SIGBUS, "a file that was closed" },
     { cut_second, "b\\x0A", 0, "the second of two, in a used entry" },
     { send_signal, "", SIGBUS, "a signal that was sent" },
@@ -123,24 +123,25 @@ static void child(const struct row *r)
 
 static void test_row(const struct row *r)
 {
-    char told[64] = "";
+    char reported[64] = "";
     int ends[2], status = 0;
     if (!CHECK(pipe(ends) == 0)) return;
     fflush(stdout);
     const pid_t pid = fork();
     if (pid == 0) {
-        told_fd = ends[1];
+        report_fd = ends[1];
         child(r);
     }
     close(ends[1]);
-    const ssize_t n = pid > 0 ? read(ends[0], told, sizeof told - 1) : 0;
+    const ssize_t n = pid > 0 ? read(ends[0], reported, sizeof reported - 1) : 0;
     close(ends[0]);
-    if (n > 0) told[n] = '\0';
+    if (n > 0) reported[n] = '\0';
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     const int killed = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    CHECK_MSG(!strcmp(told, r->told), "%s: told '%s' instead of '%s'", r->why, told, r->told);
-    CHECK_MSG(killed == r->killed && (killed || code == (r->told[0] ? TOLD : UNHARMED)),
+    CHECK_MSG(!strcmp(reported, r->reported), "%s: reported '%s' instead of '%s'", r->why, reported,
+              r->reported);
+    CHECK_MSG(killed == r->killed && (killed || code == (r->reported[0] ? REPORTED : UNHARMED)),
               "%s: exit code %d, signal %d", r->why, code, killed);
 }
 

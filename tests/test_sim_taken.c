@@ -1,7 +1,7 @@
 /* test_sim_taken.c - a token that was taken, and whose pick never came.
  *
  * The simulated GPU is lazy: the token is still queued when the next call begins. Whatever that is,
- * and whichever of two sessions that share a bench it belongs to, both go on with the bits that
+ * and whichever of two sessions that share a bench it belongs to, both continue with the bits that
  * they have alone. A token that failed on the device was not taken. */
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"

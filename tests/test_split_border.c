@@ -195,8 +195,8 @@ static void test_learning(void)
         }
         const int b = border_of(&m);
         m.r = real;
-        const double mine = ends_at(&m, b), best = ends_at(&m, border_of(&m));
-        CHECK_MSG(mine <= 1.15 * best + m.l.bytes / real.bus, "learnt %g, best %g, %d of %d", mine,
+        const double got = ends_at(&m, b), best = ends_at(&m, border_of(&m));
+        CHECK_MSG(got <= 1.15 * best + m.l.bytes / real.bus, "learnt %g, best %g, %d of %d", got,
                   best, b, m.n);
     }
 }

@@ -363,7 +363,7 @@ static void test_view(void)
     reference_model_free(m);
 }
 
-/* ---- the way back ---------------------------------------------------------------------------- */
+/* ---- rewinding ------------------------------------------------------------------------------ */
 
 static void test_limit(void)
 {
@@ -405,7 +405,7 @@ static void test_limit(void)
     }
 }
 
-/* Which snapshot gives way, which are dropped, which stay. */
+/* Which snapshot is evicted, which are dropped, which stay. */
 static void test_snapshots(void)
 {
     model *m = reference_model("DF", 1, 32, 0);
@@ -432,10 +432,10 @@ static void test_snapshots(void)
     reference_run(&t, &rng, 1, false);
     reference_snapshot(&t);                              /* 21 */
     reference_run(&t, &rng, 1, false);
-    reference_snapshot(&t);                              /* 22: 10 gives way */
+    reference_snapshot(&t);                              /* 22: 10 is evicted */
     CHECK(state_rewind_target(t.s, 19) == 0 && state_rewind_target(t.s, 20) == 20);
     reference_run(&t, &rng, 1, false);
-    reference_snapshot(&t);                              /* 23: 20 gives way */
+    reference_snapshot(&t);                              /* 23: 20 is evicted */
     CHECK(state_rewind_target(t.s, 20) == 0 && state_rewind_target(t.s, 21) == 21);
     reference_rewind(&t, 0);
     CHECK_MSG(reference_holds(&t, &rng), "cleared: %s", t.why);
@@ -675,7 +675,7 @@ static void test_parts_fail(void)
     reference_model_free(m);
 }
 
-/* A failure in the space stays visible until somebody asks, and changes no position. */
+/* A failure in the space stays visible until a caller asks, and changes no position. */
 static void test_space_fails(void)
 {
     model *m = reference_model("DWF", 2, 32, 4);

@@ -401,7 +401,7 @@ static void test_random_damage(void)
 
 /* ---- failing disks and memory --------------------------------------------------------------- */
 
-/* A session whose file is longer than the buffer, beside an older one of the same name. */
+/* A session whose file is longer than the buffer, next to an older one of the same name. */
 static void test_save_fails(void)
 {
     model *m = reference_model("WF", 4, 64, 3);

@@ -257,7 +257,7 @@ static void test_real_shapes(void)
         const uint64_t head = synth_plan_bytes(p) - want[i].tensor_bytes;
         CHECK_MSG(synth_plan_n_tensor(p) == want[i].n_tensor, "%s: %d tensors",
                   s->name, synth_plan_n_tensor(p));
-        CHECK_MSG(head > 1000000 && head < 20000000, "%s: %llu bytes beside the tensors' %llu",
+        CHECK_MSG(head > 1000000 && head < 20000000, "%s: %llu bytes besides the tensors' %llu",
                   s->name, (unsigned long long)head, (unsigned long long)want[i].tensor_bytes);
         synth_plan_free(p);
     }
@@ -389,7 +389,7 @@ static void test_merges(void)
         bad += left_pair != (left <= right) || list[left].ptr[0] != a || list[left].ptr[2] != b;
     }
     CHECK_MSG(n_triple == 63 * 63 * 63 && bad == 0,
-              "%d of %d triples are cut where BPE never comes by", bad, n_triple);
+              "%d of %d triples are cut where BPE never merges", bad, n_triple);
     CHECK_MSG(synth_vocab_write(w, v, N_VOCAB + 9, FIRST_SPECIAL + 1, NULL) == ERR_RANGE &&
               synth_vocab_write(w, v, FIRST_SPECIAL + 20, FIRST_SPECIAL, NULL) == ERR_RANGE,
               "a vocabulary without room was accepted");

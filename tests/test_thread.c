@@ -100,13 +100,13 @@ static bool nothing(void *ctx)
     return false;
 }
 
-static void *start_stand_in(void)
+static void *start_worker(void)
 {
     background_worker *s;
     return background_worker_create(&s, nothing, NULL, NULL) == 0 ? s : NULL;
 }
 
-static void stop_stand_in(void *it) { background_worker_free(it); }
+static void stop_worker(void *it) { background_worker_free(it); }
 
 static void *start_reader(void)
 {
@@ -128,7 +128,7 @@ static const struct {
     const char *what;
 } rows[] = {
     { start_one, stop_one, "thread_start" },
-    { start_stand_in, stop_stand_in, "stand_in" },
+    { start_worker, stop_worker, "background_worker" },
     { start_reader, stop_reader, "reader by threads" },
     { start_writer, stop_writer, "prefix_writer" },
 };

@@ -90,7 +90,7 @@ static void make_arm(void)
     put("always [madvise] never\n", "sys/kernel/mm/transparent_hugepage/enabled");
 }
 
-/* Two sockets of two cores with SMT, CPU n + 4 beside CPU n, and memory behind a link. */
+/* Two sockets of two cores with SMT, CPU n + 4 on the core of CPU n, and memory behind a link. */
 static void make_sockets(void)
 {
     static const char *const pairs[] = { "0,4\n", "1,5\n", "2,6\n", "3,7\n" };

@@ -202,8 +202,8 @@ static void test_shapes(void)
     }
 }
 
-/* Merged many times, with any decay: what the header promises holds, and a twin in plain doubles
- * agrees but for what was rounded down. */
+/* Merged many times, with any decay: what the header promises holds, and a reference in plain
+ * doubles agrees but for what was rounded down. */
 static void test_merges(void)
 {
     static const double decays[] = { 0.9, 1, 0.3, 1.0 / 3, 0.999 };
@@ -317,7 +317,7 @@ static void test_round_trip(void)
     usage_profile_free(back);
     unlink(path);
 
-    usage_profile_count(p, 47, 511, EXPERT_HOT, 1000000000000001);       /* nobody could load it */
+    usage_profile_count(p, 47, 511, EXPERT_HOT, 1000000000000001);   /* too large to load */
     CHECK(profile_file_save(p, path, &key, &err) == ERR_RANGE && strstr(err.msg, "layer 47") &&
           strstr(err.msg, "expert 511") && n_files() == 0);
     clear(&p);
@@ -403,7 +403,7 @@ static void test_sizes(void)
     unlink(path);
     CHECK(profile_file_load(&p, folder, &small, &err) == ERR_FORMAT && !p &&
           strstr(err.msg, "not a file"));
-    CHECK(mkfifo(path, 0600) == 0);      /* nobody writes into it */
+    CHECK(mkfifo(path, 0600) == 0);      /* no program writes into it */
     CHECK(profile_file_load(&p, path, &small, &err) == ERR_FORMAT && !p);
     unlink(path);
 }
@@ -495,7 +495,7 @@ static int open_profile(const char *path, err_ctx *err)
     return rc;
 }
 
-/* Every call of a save fails once: the old file stays, and nothing is left beside it. */
+/* Every call of a save fails once: the old file stays, and no other file is left. */
 static void test_disks(void)
 {
     const char *path = in_folder("kept.json"), *old = good_profile;
@@ -545,7 +545,7 @@ static void test_disks(void)
     unlink(path);
     char left[300];
     test_path(left, sizeof left, "ls -d '%s'.* >/dev/null 2>&1", folder);
-    CHECK_MSG(system(left) != 0, "something is left beside %s", folder);
+    CHECK_MSG(system(left) != 0, "a file is left next to %s", folder);
 }
 
 /* Every allocation fails once: ours, and Jansson's while it writes. (While it reads, Jansson 2.14

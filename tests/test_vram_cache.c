@@ -1,12 +1,12 @@
 /* test_vram_cache.c - the output does not show where experts are.
  *
  * The same tokens one by one through every placement: on one processor the logits have the same
- * bits, whatever is in VRAM, fetched, late, cached or read from the file, whichever expert makes
- * room there, and whether post-fetch is paused for a while. Between the processors, and between
+ * bits, whatever is in VRAM, fetched, late, cached or read from the file, whichever expert is
+ * evicted, and whether post-fetch is paused for a while. Between the processors, and between
  * ways of dividing the layers among them, attention and other dense parts round differently: there
  * only the likeliest tokens are the same. A simulated GPU does not round differently: there all
- * logits have the same bits, also after a prompt whose experts pass through VRAM; or lie there, if
- * they keep to the contract as all others do. */
+ * logits have the same bits, also after a prompt whose experts pass through VRAM, or stay in it if
+ * they keep to the contract. */
 #include <stdio.h>
 #include <string.h>
 
@@ -76,7 +76,7 @@ static bool stop(void *ctx, double done, double total)
     return done <= 0;
 }
 
-/* A batch that ends after its first layer tells the books nothing of the others. */
+/* A batch that ends after its first layer counts no choices of the others. */
 static void check_stopped(session *s, const model *m, const place *p)
 {
     static const int32_t ids[3] = { 5, 77, 12 };
@@ -198,7 +198,7 @@ static void follow_and_compare(const model *m, const char *path, int i, cache_po
     snprintf(name, sizeof name, "%s (%s)", p.name, cache_policy_name(policy));
     if (n_policies(&p) > 1) p.name = name;
     p.cache = policy;
-    p.told |= !p.planned;                /* --deterministic: else its prompts go by tensor cores */
+    p.frozen |= !p.planned;              /* --deterministic: else its prompts go by tensor cores */
     trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
     if (!follow(t, m, &p)) return;
     if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p.name);
