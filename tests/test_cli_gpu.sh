@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_cli_gpu.sh BUILD [PART] - moe-run and moe-bench on a GPU: budgets of VRAM from too little to all,
 # the plan against what a run then reports, post-fetch by its variables, the file of measured
-# speeds, and faults of the GPU, of page-locking and of the drive beside it. Ends with "cli_gpu N
+# speeds, and faults of the GPU, of page-locking and of the drive. Ends with "cli_gpu N
 # passed, N failed"; without a GPU, or a build for one, with one skip.
 #
 # Prompts have up to eight tokens and draws are greedy: then the same tokens are promised for every
@@ -13,8 +13,8 @@
 #   vram        here (weights), gpu-lost  here (with all experts in VRAM, and with some)
 set -u
 # Parts, which may run at the same time: either demo model, one with a layer without experts, one
-# whose layers norm what they add, and the speeds. sim: the programs with a simulated GPU, of which BUILD/sim has been made, and the models
-# that are quick there.
+# whose layers norm what they add, and the speeds. sim: the programs of BUILD/sim, which have a
+# simulated GPU, and the models that are quick there.
 area=cli_gpu${2:+_$2}
 case ${2:-} in
 '') parts="qwen3next gptoss glm4moe gemma4 speeds" ;;
@@ -75,7 +75,7 @@ expect 0 "GPU 0: " $run --version
 expect 0 "sm_" $bench machine --threads 2 --seconds 0.002 --buffer 4M
 gpu=$("$run" plan --json | sed 's/.*"gpu_name":"\([^"]*\)".*/\1/')
 if [ "$gpu" ]; then ok; else bad "plan --json: expected a gpu_name"; fi
-# whoever wants the CPU does not wait for a driver
+# a run on the CPU does not wait for a driver
 if [ "${build%/sim}" != "$build" ]; then
     export SIM_GPU_UNASKED=1
     expect 3 "gpu_count is called" $run -m $qwen -p Hello -n 1
@@ -93,7 +93,7 @@ case $parts in *qwen3next*)
     if ! grep -q "cannot divide it\|cannot be set apart" "$tmp/err"; then
         equal "exit code of $small 4" 0 $code
         if grep -qF " (4 multiprocessors)" "$tmp/out"; then ok       # by its name its speeds are kept
-        else bad "$small 4: expected its multiprocessors beside the name"; fi
+        else bad "$small 4: expected its multiprocessors after the name"; fi
         expect 0 '"sms":' $small 4 --json
         # readers need slices of time that other programs may have just now
         $small 4 --bandwidth-share 50 >"$tmp/out" 2>"$tmp/err"
@@ -135,11 +135,11 @@ prepare() {
     # ---- budgets: all, half of the experts, enough for post-fetch, the least; and in RAM
     least=$(least_budget --vram "$all" $grain on_gpu $model)
     half=$(least_budget --vram "$all" $grain half_there $model)
-    beside=$(plan_number ram.total $model --device cuda --vram "$least")
+    in_ram=$(plan_number ram.total $model --device cuda --vram "$least")
     # half-way between what has to be in RAM and all experts there: the program itself takes a
     # little more or less each time
-    drive=$(least_budget --ram "$beside" $((beside / 256)) on_gpu $model --device cuda --vram "$least")
-    drive=$(((drive + beside) / 2))
+    drive=$(least_budget --ram "$in_ram" $((in_ram / 256)) on_gpu $model --device cuda --vram "$least")
+    drive=$(((drive + in_ram) / 2))
     at_least "$m --vram $least --ram $drive: bytes on the drive" 1 \
         "$(plan_number drive_experts $model --device cuda --vram "$least" --ram $drive)"
     at_least "$m: VRAM for half of the experts" "$least" "$half"
@@ -158,7 +158,7 @@ budgets() {
     answer auto
     same auto all "$m: --device auto"
     said "$gpu" "$m --device auto"
-    for v in "$all" $((all - 1)) "$half" "$fetch" "$least"; do
+    for v in $(rounds "$all $fetch" "") $((all - 1)) "$half" "$least"; do
         answer now --vram "$v"
         said "$gpu" "$m --vram $v"
         same now all "$m --vram $v"
@@ -166,10 +166,10 @@ budgets() {
     answer now --vram "$half" --deterministic --device cuda
     same now all "$m --vram $half --deterministic"
     answer now --vram "$least" --ram "$drive" --device cuda
-    same now all "$m: experts on the drive beside a GPU"
+    same now all "$m: experts on the drive, with a GPU"
     answer now --vram "$fetch" --threads 1
     same now all "$m --threads 1"
-    for v in 0 $((least - grain - 1)); do        # too little for what every token needs
+    for v in $(rounds 0 "") $((least - grain - 1)); do   # too little for what every token needs
         answer now --vram "$v"
         said "CPU only" "$m --vram $v"
         same now cpu "$m --vram $v"
@@ -209,12 +209,13 @@ options() {
     third=$((experts / 3))
     for f in --cpu-moe "--expert-cache 0" "--moe-hot-cache-max-mib 0"; do
         equal "$m $f: experts in VRAM" 0 "$(plan_number vram.experts $model --device cuda $f)"
-        answer now $f
-        same now all "$m $f"
     done
     for f in "--expert-cache $third" "--cpu-moe --expert-cache $third"; do
-        at_least "$m $f: experts in VRAM" "$(plan_number vram.experts $model --device cuda $f)" "$third"
-        at_least "$m $f: most of that" $((third / 2)) "$(plan_number vram.experts $model --device cuda $f)"
+        n=$(plan_number vram.experts $model --device cuda $f)
+        at_least "$m $f: experts in VRAM" "$n" "$third"
+        at_least "$m $f: most of that" $((third / 2)) "$n"
+    done
+    for f in --cpu-moe "--cpu-moe --expert-cache $third"; do
         answer now $f
         same now all "$m $f"
     done
@@ -223,13 +224,10 @@ options() {
     done
 
     # ---- another number of experts: the same answer in every budget, and what it costs is said
-    answer now --experts-used 4
-    same now all "$m --experts-used 4, the model's own"
-    said "--experts-used 4 (the model's number: 4): KL " "$m"
     for n in $(rounds "2 7" 7); do
         answer other --experts-used $n
         said "--experts-used $n (the model's number: 4): KL 0." "$m"
-        for v in "$half" "$fetch"; do    # the least was found for the model's own number
+        for v in "$half" $(rounds "$fetch" ""); do       # the least is for the model's own number
             answer now --experts-used $n --vram "$v"
             same now other "$m --experts-used $n --vram $v"
         done
@@ -245,12 +243,12 @@ options() {
 
     # ---- post-fetch by its variables: one model under the one name, one under the other
     if [ $m = $qwen ]; then p=MOE; else p=LLAMA; fi
-    for e in ENABLE=0 ENABLE=1 ENABLE=auto FORCE_CPU=1 BLOCK_ON_MISS=1 MAX_TRANSFERS=1 SCRATCHPAD_MB=1 \
-             DEDICATED_STREAMS=0 USE_DEDICATED_STREAMS=0 CPU_LIMIT=2 DEBUG=1; do
-        export "${p}_POSTFETCH_$e"
+    for list in ENABLE=0 "ENABLE=1 FORCE_CPU=1 DEBUG=1" "ENABLE=auto BLOCK_ON_MISS=1 SCRATCHPAD_MB=1" \
+                "MAX_TRANSFERS=1 DEDICATED_STREAMS=0 USE_DEDICATED_STREAMS=0 CPU_LIMIT=2"; do
+        for e in $list; do export "${p}_POSTFETCH_$e"; done
         answer now --vram "$fetch"
-        same now all "$m: ${p}_POSTFETCH_$e"
-        unset "${p}_POSTFETCH_${e%%=*}"
+        same now all "$m: ${p}_POSTFETCH_ $list"
+        for e in $list; do unset "${p}_POSTFETCH_${e%%=*}"; done
     done
     refuse 2 "${p}_POSTFETCH_MAX_TRANSFERS" env ${p}_POSTFETCH_MAX_TRANSFERS=x $run $ask
     expect 0 '"error":null' env ${p}_POSTFETCH_ENABLE=0 $slow $bench tiers $model -p 4 -n 12 -r 1 --vram none --json
@@ -278,17 +276,14 @@ faults() {
     at_least "$m $MOE_FAULT: times planned again" 1 "$(grep -c 'planning again' "$tmp/err")"
     fails "no room for the weights" --device cuda
     if [ -s "$tmp/out" ]; then bad "$m $MOE_FAULT: expected no answer, got '$(head -c 200 "$tmp/out")'"; else ok; fi
-    for v in "$fetch" "$all"; do
-        for f in gpu-lost gpu-lost:12:1; do
-            export MOE_FAULT=$f
-            fails "the GPU stopped" --vram "$v"
-        done
+    for v in "$fetch gpu-lost" "$all gpu-lost:12:1"; do
+        export MOE_FAULT=${v#* }
+        fails "the GPU stopped" --vram "${v% *}"
     done
-    for v in "$half" "$all"; do          # in a chat the message fails, and so does the end
-        printf 'Hi\nHo\n' | MOE_FAULT=gpu-lost $slow "$run" chat $model -n 4 --vram "$v" >"$tmp/out" 2>"$tmp/err"
-        equal "$m: exit code of a chat without its GPU, --vram $v" 1 $?
-        said "moe-run: error: the GPU stopped" "$m: a chat without its GPU, --vram $v"
-    done
+    # in a chat the message fails, and so does the end
+    printf 'Hi\nHo\n' | MOE_FAULT=gpu-lost $slow "$run" chat $model -n 4 --vram "$half" >"$tmp/out" 2>"$tmp/err"
+    equal "$m: exit code of a chat without its GPU" 1 $?
+    said "moe-run: error: the GPU stopped" "$m: a chat without its GPU"
     for f in page-lock page-lock:1; do   # the table of addresses; the experts themselves
         export MOE_FAULT=$f
         answer now --vram "$fetch"
@@ -296,13 +291,13 @@ faults() {
         same now all "$m: $f"
     done
     few="--vram $least --ram $drive --device cuda"
-    for f in io-uring:"reading with threads" direct:"through the page cache" read-short: ; do
+    for f in io-uring,direct:"reading with threads" read-short:; do
         export MOE_FAULT="${f%%:*}"
         answer now $few
-        said "${f#*:}" "$m: $MOE_FAULT beside a GPU"
-        same now all "$m: $MOE_FAULT beside a GPU"
+        said "${f#*:}" "$m: $MOE_FAULT with a GPU"
+        same now all "$m: $MOE_FAULT with a GPU"
     done
-    export MOE_FAULT=read-error:5        # a single one may be of a read that nobody waits for
+    export MOE_FAULT=read-error:5        # a single one may be of a read that no thread waits for
     fails "cannot read at byte" $few
     export MOE_FAULT=read-end:5
     fails "was it cut while in use?" $few
@@ -310,11 +305,12 @@ faults() {
 
     # ---- a file that is cut while a chat uses it: nothing of it may be needed any more; if it is,
     # one line says so
+    answered() { [ "$(wc -l <"$tmp/out")" -gt 0 ]; }
     cp $m "$tmp/cut.gguf"
     : >"$tmp/out"
     {
         printf 'Hi\n'
-        for i in $(seq 60); do [ "$(wc -l <"$tmp/out")" -eq 0 ] || break; sleep 0.05; done       # an answer
+        wait_until "there is no answer" answered
         truncate -s 4096 "$tmp/cut.gguf"
         printf 'Ho\n'
     } | $slow "$run" chat -m "$tmp/cut.gguf" --ctx 256 -n 4 >"$tmp/out" 2>"$tmp/err"
@@ -324,8 +320,8 @@ faults() {
     rm "$tmp/cut.gguf"
 }
 
-# beside FUNCTION...: all at the same time, each in a folder of its own that begins as $tmp
-beside() {
+# at_once FUNCTION...: all at the same time, each in a folder of its own that begins as $tmp
+at_once() {
     for f in "$@"; do
         mkdir "$tmp/$f"
         cp -r "$tmp/all" "$tmp/cpu" "$tmp/err" "$tmp/cache" "$tmp/$f"
@@ -352,7 +348,7 @@ small() {
     with "$tmp/$1.gguf"
     answer all --device cuda
     said "with $2 of $2 layers' experts" "$m --device cuda"
-    for v in $((all - 1)) "$(least_budget --vram "$all" $grain half_there $model)" "$fetch"; do
+    for v in $((all - 1)) $(! long_check || least_budget --vram "$all" $grain half_there $model) "$fetch"; do
         answer now --vram "$v"
         said "$gpu" "$m --vram $v"
         same now all "$m --vram $v"
@@ -369,7 +365,7 @@ for part in $parts; do
     *) continue ;;
     esac
     prepare
-    beside budgets options faults
+    at_once budgets options faults
 done
 
 case $parts in *speeds*) ;; *) finish; exit ;; esac
