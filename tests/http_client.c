@@ -4,7 +4,7 @@
  *
  * The first line is the status, then the headers, an empty line, and the body, whose chunks are
  * joined. -c: a body of so many MiB in chunks, without its end, until an answer comes. -q: leave
- * after so many events of a stream. Exit code: 0 answered, 1 not.
+ * after so many events of a stream; each is a line on standard error. Exit code: 0 answered, 1 not.
  *
  *   http_client value FILE PATH    a value of a JSON file: choices.0.message.content; null is ""
  *   http_client join FILE PATH     the same of each "data: {...}" line, and of each line that is an
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
         return print_values(argv[2], argv[3], argv[1][0] == 'j');
 
     textbuf request = { 0 }, headers = { 0 }, body = { 0 }, got = { 0 };
-    int leave = -1;
+    int leave = -1, n_event = 0;
     long chunked_mib = 0;
     if (argc < 4) return 1;
     for (int i = 4; i + 1 < argc; i += 2) {
@@ -152,7 +152,10 @@ int main(int argc, char **argv)
         const ssize_t n = recv(fd, piece, sizeof piece, 0);
         if (n <= 0) break;
         textbuf_put(&got, (str_view){ piece, (size_t)n });
-        if (leave >= 0 && count_events(&got) >= leave) break;
+        if (leave < 0) continue;
+        for (const int n_now = count_events(&got); n_event < n_now; n_event++)
+            fputs("event\n", stderr);
+        if (n_event >= leave) break;
     }
     close(fd);
     textbuf_put(&got, (str_view){ "", 1 });

@@ -15,11 +15,10 @@ start() {
     pid=$!
     port=
     for i in $(seq 9000); do          # a GPU may have to be measured first
-        port=$(sed -n "s|.*listening on http://$at:\([0-9]*\)\$|\1|p" "$tmp/serve.err")
-        [ -z "$port" ] || break
-        kill -0 $pid 2>/dev/null || break
+        if grep -q "listening on .*:[0-9]" "$tmp/serve.err" || ! kill -0 $pid 2>/dev/null; then break; fi
         sleep 0.02
     done
+    port=$(sed -n "s|.*listening on http://$at:\([0-9]*\)\$|\1|p" "$tmp/serve.err")
     if [ "$port" ]; then ok; else bad "moe-serve $*: it did not start"; cat "$tmp/serve.err"; fi
 }
 stop() {
@@ -33,9 +32,18 @@ trap '[ -z "$pid" ] || kill -KILL $pid 2>/dev/null; rm -rf "$tmp"' EXIT
 # ask METHOD PATH ...: status in $status, body in $tmp/body
 ask() {
     timeout $wait_limit_s "$client" "$port" "$@" >"$tmp/answer" 2>"$tmp/err"
-    status=$(sed -n '1s/^HTTP.1.1 \([0-9]*\).*/\1/p' "$tmp/answer")
+    status=
+    read -r version status reason <"$tmp/answer"
     sed '1,/^$/d' "$tmp/answer" >"$tmp/body"
 }
+# send FILE METHOD PATH ...: for a job in the background, whose number is the client's. With -q
+# FILE.events has a line for each event.
+send() {
+    file=$1
+    shift
+    exec timeout $wait_limit_s "$client" "$port" "$@" >"$tmp/$file" 2>"$tmp/$file.events"
+}
+in_log() { if grep -qF -e "$1" "$tmp/serve.err"; then ok; else bad "$2: no '$1' in the log: $(tail -n 3 "$tmp/serve.err")"; fi; }
 # gives STATUS TEXT ARGUMENTS...
 gives() {
     want=$1 text=$2

@@ -6,6 +6,7 @@ set -u
 area=cli_page
 . tests/cli_harness.sh
 . tests/serve_harness.sh
+[ "${TEST_THREADS:-}" ] || export MOE_THREADS=1       # with other tests the fastest
 
 hello='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":24,"temperature":0'
 schema=llama.cpp.moe_layer_opt_perf.v1
@@ -14,6 +15,7 @@ keep() { cp "$tmp/body" "$tmp/$1"; }
 more() { if [ "$(value "$2")" -gt "$3" ] 2>/dev/null; then ok; else bad "$1: $2 is '$(value "$2")', expected more than $3"; fi; }
 # wish TEXT BODY: a wish that is refused with a sentence
 wish() { gives 400 "$1" POST /moe-hot-cache -d "$2"; }
+slots_say() { ask GET /slots; grep -q "$1" "$tmp/body"; }
 
 # ---- without a cache: all choices are cold, and a wish finds nothing to change
 start -m $qwen --ctx 512
@@ -59,10 +61,10 @@ stop
 
 # ---- asked while an answer is under way: a question is answered in between, a wish after it
 start -m $qwen --ctx 2048
-(timeout $wait_limit_s "$client" $port POST /v1/chat/completions \
-    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 1500 700)',"ignore_eos":true,"stream":true}' >"$tmp/long") &
+send long POST /v1/chat/completions \
+    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 1500 500)',"ignore_eos":true,"stream":true}' &
 long=$!
-for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.02; done
+wait_until "no slot works" slots_say '"is_processing":true'
 gives 200 '"enabled":true' GET /moe-layer-perf
 gives 200 '"mode":"full"' POST /moe-layer-perf -d '{"mode":"full"}'
 gives 200 '"active":false' GET /moe-hot-cache
@@ -78,14 +80,14 @@ stop
 start -m $qwen --ctx 2048 --parallel 1
 longs=
 for i in 1 2 3; do
-    (timeout $wait_limit_s "$client" $port POST /v1/chat/completions \
-        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 600 300)',"ignore_eos":true}' >"$tmp/long$i") &
+    send long$i POST /v1/chat/completions \
+        -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":'$(rounds 600 200)',"ignore_eos":true}' &
     longs="$longs $!"
 done
-for i in $(seq 200); do ask GET /slots; grep -q '"n_waiting":2' "$tmp/body" && break; sleep 0.02; done
+wait_until "two requests do not wait" slots_say '"n_waiting":2'
 gives 409 'no expert cache' POST /moe-hot-cache -f "$tmp/seen"
 ask GET /slots
-case $(value 0.id_task) in 1 | 2) ok ;; *) bad "a wish waits for those who wait: $(cat "$tmp/body")" ;; esac
+case $(value 0.id_task) in 1 | 2) ok ;; *) bad "a wish waits for the waiting requests: $(cat "$tmp/body")" ;; esac
 wait $longs
 for i in 1 2 3; do if grep -q '"length"' "$tmp/long$i"; then ok; else bad "request $i was not answered"; fi; done
 stop
@@ -118,10 +120,10 @@ more "layers" n_layer 0
 more "bytes of the plan" plan.ram.total 0
 cp "$tmp/tick" "$tmp/body"
 equal "an expert, a character" $n "$(value map | tr -d '\n' | wc -c)"
-# somebody watches a conversation, and gets to see it
-(timeout $wait_limit_s "$client" $port GET /moe-events -H "$k" -q 8 >"$tmp/watched") &
+# a client watches a conversation, and gets to see it
+send watched GET /moe-events -H "$k" -q 8 &
 watcher=$!
-for i in $(seq 50); do ! grep -q '^event: tick' "$tmp/watched" || break; sleep 0.01; done
+wait_until "the watcher has no event" grep -qs event "$tmp/watched.events"
 gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
 wait $watcher
 cp "$tmp/watched" "$tmp/body"
@@ -129,25 +131,22 @@ equal "one greeting" 1 "$(grep -c '^event: hello' "$tmp/body")"
 if [ "$(sed -n 's/.*"map":"\([^"]*\)".*/\1/p' "$tmp/body" | sort -u | wc -l)" -gt 2 ]; then ok
 else bad "the map does not move: $(tail -c 300 "$tmp/body")"; fi
 if grep -q '"tokens":24,' "$tmp/body"; then ok; else bad "tokens are not counted: $(tail -c 600 "$tmp/body")"; fi
-# more than there is room for, and the server stops while they watch
+# more watchers than there may be, and the server stops while they watch
 watchers=
 for i in $(seq 34); do
-    (timeout $wait_limit_s "$client" $port GET /moe-events -H "$k" -q 100000 >"$tmp/watch.$i") &
+    send watch.$i GET /moe-events -H "$k" -q 100000 &
     watchers="$watchers $!"
 done
-for i in $(seq 500); do
-    [ "$(cat "$tmp"/watch.* | grep -c 'too many clients read')" -lt 2 ] || break
-    sleep 0.02
-done
+greeted() { [ "$(cat "$tmp"/watch.*.events | wc -l)" -ge 64 ]; }
+wait_until "32 watchers have no tick" greeted
 gives 200 '"finish_reason"' POST /v1/chat/completions -H "$k" -d "$hello}"
-for i in $(seq 50); do [ "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)" -lt 32 ] || break; sleep 0.02; done
 stop
 wait $watchers
 equal "watchers that are too many" 2 "$(cat "$tmp"/watch.* | grep -c 'too many clients read')"
 equal "streams that ended in order" 32 "$(grep -l '^event: tick' "$tmp"/watch.* | wc -l)"
 if grep -q '\[cut\]' "$tmp"/watch.*; then bad "a stream broke when the server stopped"; else ok; fi
 
-# ---- with experts in VRAM that make room for others
+# ---- with experts in VRAM that others replace
 if [ -x "$build/sim/moe-serve" ]; then
     serve=$build/sim/moe-serve run=$build/sim/moe-run
     unset MOE_DEVICE
@@ -174,7 +173,7 @@ if [ -x "$build/sim/moe-serve" ]; then
     more "hot slots" layers.0.hot_slots_total 0
     more "cold slots" layers.0.cold_slots_total 0
     more "launches" summary.parallel_hot_launches 0
-    # the experts that somebody wishes for are the ones that are there
+    # the experts of a wish are in VRAM afterwards
     pairs=$(seq 0 23 | sed 's/.*/[&,1]/' | paste -sd, -)
     gives 200 '"update_rate":1' POST /moe-hot-cache \
         -d "{\"schema\":\"llama.cpp.moe_layer_perf.v1\",\"save_to_disk\":true,\"layers\":[{\"layer\":1,\"experts\":[[5,900],[7,800],[7,100],[9,850]]},{\"layer\":2,\"experts\":[$pairs]}]}"

@@ -8,7 +8,7 @@ area=cli_serve
 . tests/serve_harness.sh
 
 hello='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":24,"temperature":0'
-for m in $qwen $gptoss; do
+for m in $(rounds "$qwen $gptoss" $gptoss); do
     start -m $m --ctx 512
     "$run" -m $m --ctx 512 -p Hello -n 24 --temp 0 --json -q >"$tmp/run.json" 2>"$tmp/err"
     cp "$tmp/run.json" "$tmp/body"
@@ -128,7 +128,7 @@ for m in $qwen $gptoss; do
     ask POST /v1/chat/completions -d "{\"messages\":[{\"role\":\"user\",\"content\":\"Rain?\"}],\"max_tokens\":2,$tools}"
     if [ "$(value usage.prompt_tokens_details.cached_tokens)" -gt 20 ]; then ok; else bad "$m: tools were read again: $(value usage)"; fi
     gives 400 'temperature' POST /v1/chat/completions -d '{"messages":[{"role":"user","content":"x"}],"temperature":"hot"}'
-    if grep -q 'POST /v1/chat/completions 400: temperature: a number is expected$' "$tmp/serve.err"; then ok; else bad "$m: why it was refused is not in the log"; fi
+    in_log 'POST /v1/chat/completions 400: temperature: a number is expected' "$m: why it was refused"
 
     # ---- many at once: each gets what it gets alone
     asked=$(rounds "1 2 3 4 5 6 7 8" "1 2 3 4")
@@ -139,7 +139,7 @@ for m in $qwen $gptoss; do
     done
     clients=
     for i in $asked; do
-        timeout $wait_limit_s "$client" "$port" POST /v1/chat/completions -d "$(question $i)" >"$tmp/with_others.$i" &
+        send with_others.$i POST /v1/chat/completions -d "$(question $i)" &
         clients="$clients $!"
     done
     wait $clients
@@ -158,14 +158,14 @@ for m in $qwen $gptoss; do
 done
 
 # ---- who may ask what
-start -m $qwen --ctx 256 --api-key one --api-key two --alias mine --alias other
+start -m $qwen --ctx 256 --api-key one --api-key two --alias first --alias other
 gives 200 '"status":"ok"' GET /health
 gives 401 'WWW-Authenticate: Bearer' GET /v1/models
 gives 401 '"code":"invalid_api_key"' GET /v1/models -H "Authorization: Bearer none"
 gives 401 'invalid_api_key' GET /v1/models -H "Authorization: Bearer on"
 gives 401 'invalid_api_key' GET /v1/models -H "Authorization: Bearer oneone"
-gives 200 '"mine"' GET /v1/models -H "Authorization: Bearer one"
-gives 200 '"mine"' GET /v1/models -H "authorization: bearer two"
+gives 200 '"first"' GET /v1/models -H "Authorization: Bearer one"
+gives 200 '"first"' GET /v1/models -H "authorization: bearer two"
 gives 200 '"id":"other"' GET /v1/models/other -H "x-api-key: two"
 gives 404 'model_not_found' GET /v1/models/unknown -H "x-api-key: two"
 k="x-api-key: one"
@@ -178,11 +178,11 @@ for host in 127.0.0.1.evil.example 127.100.100.100.evil.example 127.100.100.100e
     gives 403 'localhost' GET /v1/models -H "$k" -H "Host: $host"
     gives 403 'origin are not allowed' GET /v1/models -H "$k" -H "Origin: http://$host"
 done
-gives 200 'mine' GET /v1/models -H "$k" -H "Host: 127.100.100.100:8080"
+gives 200 '"first"' GET /v1/models -H "$k" -H "Host: 127.100.100.100:8080"
 gives 204 'Access-Control-Allow-Methods' OPTIONS /v1/chat/completions -H "Origin: http://localhost:3000"
 gives 204 'Access-Control-Allow-Origin: http://localhost:3000' OPTIONS / -H "Origin: http://localhost:3000"
 gives 403 'origin are not allowed' POST /v1/chat/completions -H "$k" -H "Origin: http://evil.example" -H "Content-Type: text/plain" -d '{}'
-gives 200 'mine' GET /v1/models -H "$k" -H "Origin: http://127.0.0.1:5173"
+gives 200 '"first"' GET /v1/models -H "$k" -H "Origin: http://127.0.0.1:5173"
 { printf '{"content":"'; seq 60000 | tr '\n' ' '; printf '"}'; } >"$tmp/large"
 gives 413 '256 KiB' POST /tokenize -H "$k" -f "$tmp/large"
 ask GET /health -H "Origin: http://evil.example"
@@ -227,15 +227,16 @@ done
 peak() { sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$pid/status; }
 before=$(peak)
 gives 413 'the body is too large' POST /v1/chat/completions -c 160
-if grep -q 'POST /v1/chat/completions 413: the body is too large$' "$tmp/serve.err"; then ok; else bad "a refused body is not in the log"; fi
+in_log 'POST /v1/chat/completions 413: the body is too large' "a refused body"
 grown=$(($(peak) - before))
 if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
 
 # ---- large requests, which take seconds to prepare, hold up no small one
 { printf '{"max_tokens":1,"messages":[{"role":"user","content":"'; yes 'A fox, a dog and 7 cats.' | head -c 6000000 | tr '\n' ' '; printf '"}]}'; } >"$tmp/large"
-for i in 1 2; do timeout $wait_limit_s "$client" $port POST /v1/chat/completions -f "$tmp/large" >"$tmp/large.$i" & done
+for i in 1 2; do send large.$i POST /v1/chat/completions -f "$tmp/large" & done
 second=$!
-for i in $(seq 1000); do ask GET /slots; [ "$(value 0.n_waiting)" -lt 1 ] || break; sleep 0.02; done
+waits() { ask GET /slots; [ "$(value 0.n_waiting)" -ge 1 ]; }
+wait_until "no request waits" waits
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
 ask GET /slots
 equal "large requests that are prepared after a small one" 1 "$(value 0.n_waiting)"
@@ -245,11 +246,10 @@ stop
 wait
 
 # ---- all addresses of the machine: what is printed can be asked
-told() { if grep -qF -e "$1" "$tmp/serve.err"; then ok; else bad "--listen $listen: no '$1': $(cat "$tmp/serve.err")"; fi; }
 listen=0.0.0.0:0
 start -m $qwen --ctx 256
-told "other machines use the address of this one instead of 127.0.0.1"
-told "ANTHROPIC_BASE_URL=http://127.0.0.1:$port "
+in_log "other machines use the address of this one instead of 127.0.0.1" "--listen $listen"
+in_log "ANTHROPIC_BASE_URL=http://127.0.0.1:$port " "--listen $listen"
 gives 200 '"status":"ok"' GET /health
 # its own page on another machine may ask; a page of another address or of a host name may not
 for host in 192.168.1.2 192.168.1.2:8080 '[fe80::1]:8080'; do
@@ -267,7 +267,7 @@ stop
 if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
     listen=[::]:0 at='\[::1\]'
     start -m $qwen --ctx 256
-    told "other machines use the address of this one instead of [::1]"
+    in_log "other machines use the address of this one instead of [::1]" "--listen $listen"
     stop
 else
     skip "no ::1 here: --listen [::]:PORT"
@@ -303,18 +303,13 @@ cached() { value usage.prompt_tokens_details.cached_tokens; }
 most_cached() {                          # WHAT LEAST
     if [ "$(cached)" -ge "$2" ]; then ok; else bad "$1: $(cached) tokens of $(value usage.prompt_tokens) were there, expected $2"; fi
 }
-# waits until a second has passed without another file: a thread that gives way to all others writes
+tick() { "$client" value "$tmp/tick" "$1"; }
 all_kept() {
-    there=none quiet_for=0
-    for i in $(seq 300); do
-        now=$(ls "$tmp/cache/moe/prompts" | wc -l)
-        if [ "$now" = "$there" ]; then quiet_for=$((quiet_for + 1)); else quiet_for=0; fi
-        [ $quiet_for -lt 10 ] || break
-        there=$now
-        sleep 0.1
-    done
+    ask GET /moe-events -q 2
+    sed -n 's/^data: //p' "$tmp/body" | sed -n 2p >"$tmp/tick"
+    [ "$(tick states)" -gt 0 ] && [ "$(tick states)" = "$(tick states_on_drive)" ]
 }
-for m in $qwen $gptoss; do
+for m in $(rounds "$qwen $gptoss" $qwen); do
     start -m $m --ctx 1024
     gives 200 '"object"' POST /v1/chat/completions -d "$(turn Ann '')"
     first=$(value usage.prompt_tokens)
@@ -324,7 +319,7 @@ for m in $qwen $gptoss; do
     cp "$tmp/body" "$tmp/second"
     gives 200 '"object"' POST /v1/chat/completions -d "$(turn Bob "$more")"
     most_cached "$m: the other's second turn" $((first - 1))
-    all_kept
+    wait_until "states are in RAM alone" all_kept
     kill -KILL $pid
     wait $pid 2>/dev/null
     start -m $m --ctx 1024
@@ -355,55 +350,53 @@ done
 forever='{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3000,"n":8,"temperature":0,"ignore_eos":true,"stream":true}'
 words=$(yes 'A fox, a dog and a cat.' | head -n $(rounds 150 100) | tr '\n' ' ')
 busy() { ask GET /slots; grep -o '"is_processing":true' "$tmp/body" | wc -l; }
+at_work() { [ "$(busy)" "$1" "$2" ]; }
 for m in $(rounds "$qwen $gptoss" $gptoss); do
     start -m $m --ctx 4096 --parallel 4 --stop-after 0
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
     said=$(value choices.0.message.content)
-    timeout $wait_limit_s "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
+    send long.1 POST /v1/chat/completions -d "$forever" &
     first=$!
-    timeout $wait_limit_s "$client" $port POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"n":8,"ignore_eos":true}' >"$tmp/long.2" &
-    for i in $(seq 400); do [ "$(busy)" -lt 2 ] || break; sleep 0.02; done
-    timeout $wait_limit_s "$client" $port POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" >"$tmp/long.3" &
+    send long.2 POST /v1/completions -d '{"prompt":"Once","max_tokens":3000,"n":8,"ignore_eos":true}' &
+    wait_until "two slots do not work" at_work -ge 2
+    send long.3 POST /v1/completions -d "{\"prompt\":\"$words\",\"max_tokens\":1}" &
     gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
     equal "$m: with three others" "$said" "$(value choices.0.message.content)"
     if kill -0 $first 2>/dev/null && [ "$(busy)" -ge 2 ]; then ok; else bad "$m: the long ones did not run meanwhile"; fi
     gives 200 '"total_slots":4' GET /props
-    kill $first                          # a client that leaves frees its slot
-    for i in $(seq 3000); do [ "$(busy)" -ge 2 ] || break; sleep 0.02; done
-    if [ "$(busy)" -lt 2 ]; then ok; else bad "$m: the slot of a client that left"; fi
+    kill $first
+    if wait_until "$m: a client that left has its slot" at_work -lt 2; then ok; fi
     stop
     wait
 done
-start -m $qwen --ctx 4096 --parallel 1 --stop-after 0
-timeout $wait_limit_s "$client" $port POST /v1/chat/completions -d "$forever" >"$tmp/long.1" &
+start -m $gptoss --ctx 4096 --parallel 1 --stop-after 0
+send long.1 POST /v1/chat/completions -d "$forever" &
 first=$!
-for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
+wait_until "no slot works" at_work -ge 1
 gives 503 'all slots are busy' GET '/slots?fail_on_no_slot=1'
 kill $first
 wait $first 2>/dev/null
-for i in $(seq 400); do [ "$(busy)" -gt 0 ] || break; sleep 0.02; done
+wait_until "a client that left has its slot" at_work -eq 0
 stop
-if grep -q 'POST /v1/chat/completions 200: .*the client left$' "$tmp/serve.err"; then ok
-else bad "a client that left: $(tail -n 3 "$tmp/serve.err")"; fi
+in_log 'the client left' "a client that left"
 expect 2 "parallel" "$serve" -m $qwen --parallel 0
 
 # ---- nor for a prompt whose tokens are all scored; a client that leaves frees its slot
-start -m $qwen --ctx 4096 --parallel 2 --stop-after 0
+start -m $gptoss --ctx 4096 --parallel 2 --stop-after 0
 scored="{\"prompt\":\"$words\",\"max_tokens\":1,\"echo\":true,\"logprobs\":1"
-timeout $wait_limit_s "$client" $port POST /v1/completions -d "$scored}" >"$tmp/long.1" &
+send long.1 POST /v1/completions -d "$scored}" &
 first=$!
-for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
+wait_until "no prompt is scored" at_work -ge 1
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
 if kill -0 $first 2>/dev/null; then ok; else bad "while a prompt is scored: it was over first"; fi
 wait $first
 if grep -q '"token_logprobs":\[null,-' "$tmp/long.1"; then ok; else bad "a long prompt that is scored"; fi
-timeout $wait_limit_s "$client" $port POST /v1/completions -d "$scored,\"n\":8}" >"$tmp/long.1" &
+send long.1 POST /v1/completions -d "$scored,\"n\":8}" &
 first=$!
-for i in $(seq 400); do [ "$(busy)" -lt 1 ] || break; sleep 0.02; done
+wait_until "no prompt is scored" at_work -ge 1
 kill $first
 wait $first 2>/dev/null
-for i in $(seq 400); do [ "$(busy)" -ge 1 ] || break; sleep 0.02; done
-equal "the slot of a client whose prompt was scored" 0 "$(busy)"
+if wait_until "a client whose prompt was scored has its slot" at_work -eq 0; then ok; fi
 gives 200 '"object":' POST /v1/chat/completions -d "$hello}"
 stop
 
@@ -420,9 +413,9 @@ stop
 
 # ---- stopping in the middle of an answer: it ends in order
 start -m $qwen --ctx 4096 --stop-after 0
-(timeout $wait_limit_s "$client" $port POST /v1/chat/completions \
-    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4000,"ignore_eos":true,"stream":true}' >"$tmp/last") &
-for i in $(seq 200); do ask GET /slots; grep -q '"is_processing":true' "$tmp/body" && break; sleep 0.05; done
+send last POST /v1/chat/completions \
+    -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4000,"ignore_eos":true,"stream":true}' &
+wait_until "no slot works" at_work -ge 1
 stop
 wait
 if grep -q 'length' "$tmp/last" || grep -q 'stop' "$tmp/last"; then ok; else bad "stopped in an answer: $(tail -c 200 "$tmp/last")"; fi
