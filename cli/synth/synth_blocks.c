@@ -149,13 +149,6 @@ static void repair_tq1_0(uint8_t *b, size_t n)
     }
 }
 
-/* Scales and minimums of 4 bits: 8..15. */
-static void repair_q2_k(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_q2_k))
-        for (int k = 0; k < 16; k++) b[k] |= 0x88;
-}
-
 /* Scales of 6 bits less 32: both upper bits alike makes them -32..-17 or 16..31. */
 static void repair_q3_k(uint8_t *b, size_t n)
 {
@@ -171,20 +164,6 @@ static void repair_iq4_xs(uint8_t *b, size_t n)
         store_u16(b + 2, (uint16_t)((load_u16(b + 2) & 0x5555) * 3));
 }
 
-/* Scales and minimums of 6 bits: 32..63. Bytes 0..7 hold all of the top bits, at 5 and at 7. */
-static void raise_k_scales(uint8_t *scales)
-{
-    store_u64(scales, load_u64(scales) | 0xA0A0A0A0A0A0A0A0u);
-}
-static void repair_q4_k(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_q4_k)) raise_k_scales(((block_q4_k *)b)->scales);
-}
-static void repair_q5_k(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_q5_k)) raise_k_scales(((block_q5_k *)b)->scales);
-}
-
 /* Signed scales of 8 bits: bit 6 against bit 7 makes them 64..127 or -128..-65. */
 static void repair_q6_k(uint8_t *b, size_t n)
 {
@@ -195,37 +174,7 @@ static void repair_q6_k(uint8_t *b, size_t n)
     }
 }
 
-/* Codebook types: indices and signs may be anything; the upper half of the scales is taken. */
-static void repair_iq2_xxs(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_iq2_xxs))
-        for (int k = 0; k < 8; k++) ((block_iq2_xxs *)b)->part[k].signs_scale[3] |= 0x80;
-}
-static void repair_iq2_xs(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_iq2_xs))
-        for (int k = 0; k < 8; k++) ((block_iq2_xs *)b)->scales[k] |= 0x88;
-}
-static void repair_iq2_s(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_iq2_s))
-        for (int k = 0; k < 8; k++) ((block_iq2_s *)b)->scales[k] |= 0x88;
-}
-static void repair_iq3_xxs(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_iq3_xxs))
-        for (int k = 0; k < 8; k++) ((block_iq3_xxs *)b)->signs_scale[k][3] |= 0x80;
-}
-static void repair_iq3_s(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_iq3_s))
-        for (int k = 0; k < 4; k++) ((block_iq3_s *)b)->scales[k] |= 0x88;
-}
-static void repair_iq1_s(uint8_t *b, size_t n)
-{
-    for (; n; n--, b += sizeof(block_iq1_s))
-        for (int k = 0; k < 8; k++) ((block_iq1_s *)b)->words[k][1] |= 0x40;
-}
+/* Of IQ1_M, too, the upper half of the scales is taken. */
 static void repair_iq1_m(uint8_t *b, size_t n)
 {
     for (; n; n--, b += sizeof(block_iq1_m))
@@ -233,6 +182,27 @@ static void repair_iq1_m(uint8_t *b, size_t n)
             uint8_t *w = ((block_iq1_m *)b)->scales[k];
             store_u16(w, load_u16(w) | 0x924);
         }
+}
+
+/* Scales that need no more than some bits set: n bytes of a block, step apart, from `at` on. */
+static const struct raised_scales { size_t at, step; int n; uint8_t bits; } raised[QT_COUNT] = {
+    /* scales and minimums of 4 bits: 8..15; of 6 bits: 32..63, whose top bits are in 8 bytes */
+    [QT_Q2_K] = { 0, 1, 16, 0x88 },
+    [QT_Q4_K] = { offsetof(block_q4_k, scales), 1, 8, 0xA0 },
+    [QT_Q5_K] = { offsetof(block_q5_k, scales), 1, 8, 0xA0 },
+    /* codebooks: indices and signs may be anything; the upper half of the scales is taken */
+    [QT_IQ2_XXS] = { offsetof(block_iq2_xxs, part) + 7, 8, 8, 0x80 },
+    [QT_IQ2_XS] = { offsetof(block_iq2_xs, scales), 1, 8, 0x88 },
+    [QT_IQ2_S] = { offsetof(block_iq2_s, scales), 1, 8, 0x88 },
+    [QT_IQ3_XXS] = { offsetof(block_iq3_xxs, signs_scale) + 3, 4, 8, 0x80 },
+    [QT_IQ3_S] = { offsetof(block_iq3_s, scales), 1, 4, 0x88 },
+    [QT_IQ1_S] = { offsetof(block_iq1_s, words) + 1, 2, 8, 0x40 },
+};
+
+static void raise_scales(const struct raised_scales *r, uint8_t *b, size_t n, size_t stride)
+{
+    for (; n; n--, b += stride)
+        for (int k = 0; k < r->n; k++) b[r->at + (size_t)k * r->step] |= r->bits;
 }
 
 /* ---- where d is -------------------------------------------------------------------------- */
@@ -249,17 +219,17 @@ static const struct block_layout {
     [QT_Q5_0] = D_ONLY(block_q5_0, repair_q5_0),
     [QT_Q5_1] = { NULL, offsetof(block_q5_1, d), offsetof(block_q5_1, m), -15.5 },
     [QT_Q8_0] = D_ONLY(block_q8_0, repair_q8_0),
-    [QT_Q2_K] = { repair_q2_k, offsetof(block_q2_k, d), offsetof(block_q2_k, dmin), 1.5 },
+    [QT_Q2_K] = { NULL, offsetof(block_q2_k, d), offsetof(block_q2_k, dmin), 1.5 },
     [QT_Q3_K] = D_ONLY(block_q3_k, repair_q3_k),
-    [QT_Q4_K] = { repair_q4_k, offsetof(block_q4_k, d), offsetof(block_q4_k, dmin), 7.5 },
-    [QT_Q5_K] = { repair_q5_k, offsetof(block_q5_k, d), offsetof(block_q5_k, dmin), 15.5 },
+    [QT_Q4_K] = { NULL, offsetof(block_q4_k, d), offsetof(block_q4_k, dmin), 7.5 },
+    [QT_Q5_K] = { NULL, offsetof(block_q5_k, d), offsetof(block_q5_k, dmin), 15.5 },
     [QT_Q6_K] = D_ONLY(block_q6_k, repair_q6_k),
-    [QT_IQ2_XXS] = D_ONLY(block_iq2_xxs, repair_iq2_xxs),
-    [QT_IQ2_XS] = D_ONLY(block_iq2_xs, repair_iq2_xs),
-    [QT_IQ2_S] = D_ONLY(block_iq2_s, repair_iq2_s),
-    [QT_IQ3_XXS] = D_ONLY(block_iq3_xxs, repair_iq3_xxs),
-    [QT_IQ3_S] = D_ONLY(block_iq3_s, repair_iq3_s),
-    [QT_IQ1_S] = D_ONLY(block_iq1_s, repair_iq1_s),
+    [QT_IQ2_XXS] = D_ONLY(block_iq2_xxs, NULL),
+    [QT_IQ2_XS] = D_ONLY(block_iq2_xs, NULL),
+    [QT_IQ2_S] = D_ONLY(block_iq2_s, NULL),
+    [QT_IQ3_XXS] = D_ONLY(block_iq3_xxs, NULL),
+    [QT_IQ3_S] = D_ONLY(block_iq3_s, NULL),
+    [QT_IQ1_S] = D_ONLY(block_iq1_s, NULL),
     [QT_IQ1_M] = { repair_iq1_m, -1, -1, 0 },
     [QT_IQ4_NL] = D_ONLY(block_iq4_nl, repair_iq4_nl),
     [QT_IQ4_XS] = D_ONLY(block_iq4_xs, repair_iq4_xs),
@@ -330,6 +300,7 @@ void synth_blocks_fill(const synth_blocks *s, uint8_t *out, uint64_t first, size
     default: break;
     }
     if (layouts[s->type].repair) layouts[s->type].repair(out, n);
+    raise_scales(&raised[s->type], out, n, (size_t)s->block_bytes);
     if (s->type == QT_MXFP4) put_scale_bytes(s, out, n, 1);
     else if (s->type == QT_NVFP4) put_scale_bytes(s, out, n, 4);
     else if (s->type == QT_IQ1_M) put_scales_iq1_m(s, out, n);
