@@ -1,6 +1,6 @@
 /* bandwidth.cu - measures how fast this device reads its memory: the limit that speeds are compared
  * with. */
-#include "cuda/device.cuh"
+#include "cuda/best_seconds.cuh"
 #include "cuda/gpu_measure.h"
 
 enum { THREADS = 512, ROUNDS = 5 };
@@ -25,23 +25,11 @@ static __global__ void __launch_bounds__(THREADS) read_all(tracer f, const uint4
 
 double gpu_read_rate(gpu *g, const void *from, uint64_t bytes)
 {
-    cudaEvent_t event[2] = {};
-    float best = 0.0f;
-
-    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "bandwidth");
-    for (int i = 0; i < ROUNDS && g->failure == cudaSuccess; i++) {
-        float ms = 0.0f;
-        gpu_fail(g, cudaEventRecord(event[0], g->stream), "bandwidth");
+    const double s = best_seconds(g, "bandwidth", ROUNDS, 0, [&] {
         launch(g, "bandwidth", bytes, read_all, (unsigned)g->n_sm * 4, THREADS, 0,
                (const uint4 *)from, (size_t)(bytes / 16), (uint32_t *)from);
-        gpu_fail(g, cudaEventRecord(event[1], g->stream), "bandwidth");
-        gpu_fail(g, cudaEventSynchronize(event[1]), "bandwidth");
-        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "bandwidth");
-        if (best == 0.0f || ms < best) best = ms;
-    }
-    for (int i = 0; i < 2; i++)
-        if (event[i]) cudaEventDestroy(event[i]);
-    return g->failure == cudaSuccess && best > 0.0f ? (double)bytes / (best * 1e-3) : 0;
+    });
+    return s > 0 ? (double)bytes / s : 0;
 }
 
 int gpu_read_bandwidth(double *bytes_per_s, gpu *g, err_ctx *err)

@@ -6,7 +6,7 @@
  * the figures. */
 #include <string.h>
 
-#include "cuda/device.cuh"
+#include "cuda/best_seconds.cuh"
 #include "cuda/gpu_measure.h"
 
 enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads in flight */
@@ -170,24 +170,8 @@ static void pull(gpu *g, const bench *b)
 /* Bytes per second of a step that moves BUS_BYTES; 0 if something fails. */
 static double best_rate(gpu *g, const bench *b, void (*step)(gpu *g, const bench *b))
 {
-    const uint64_t begun = clock_ns();
-    cudaEvent_t event[2] = {};
-    float best = 0.0f;
-
-    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "links");
-    for (int i = 0; i < LEAST_ROUNDS || clock_ns() - begun < ROUND_NS; i++) {
-        float ms = 0.0f;
-        if (g->failure != cudaSuccess) break;
-        gpu_fail(g, cudaEventRecord(event[0], g->stream), "links");
-        step(g, b);
-        gpu_fail(g, cudaEventRecord(event[1], g->stream), "links");
-        gpu_fail(g, cudaEventSynchronize(event[1]), "links");
-        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "links");
-        if (best == 0.0f || ms < best) best = ms;
-    }
-    for (int i = 0; i < 2; i++)
-        if (event[i]) cudaEventDestroy(event[i]);
-    return g->failure == cudaSuccess && best > 0.0f ? (double)BUS_BYTES / (best * 1e-3) : 0.0;
+    const double s = best_seconds(g, "links", LEAST_ROUNDS, ROUND_NS, [&] { step(g, b); });
+    return s > 0 ? (double)BUS_BYTES / s : 0.0;
 }
 
 /* Waits until the device has written value to the word; false if the stream ends first. */

@@ -1,6 +1,6 @@
 /* mma_peak.cu - measures how fast this device multiplies 16-bit matrices in registers: the limit of
  * kernels that use mma. Hopper's own instruction, wgmma, is faster by half. */
-#include "cuda/device.cuh"
+#include "cuda/best_seconds.cuh"
 #include "cuda/gpu_measure.h"
 
 enum { THREADS = 256, SUMS = 8, STEPS = 2048, BLOCKS = 4, ROUNDS = 5 };
@@ -29,23 +29,10 @@ int gpu_multiply_peak(double *macs_per_s, gpu *g, err_ctx *err)
 {
     const unsigned blocks = (unsigned)(g->n_sm * BLOCKS);
     const double macs = (double)blocks * (THREADS / 32) * STEPS * SUMS * (16 * 8 * 16);
-    cudaEvent_t event[2] = {};
-    float best = 0.0f;
-
-    *macs_per_s = 0.0;
-    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), "peak");
-    for (int i = 0; i < ROUNDS && g->failure == cudaSuccess; i++) {
-        float ms = 0.0f;
-        gpu_fail(g, cudaEventRecord(event[0], g->stream), "peak");
+    const double s = best_seconds(g, "peak", ROUNDS, 0, [&] {
         launch(g, "peak", 0, multiply_registers, blocks, THREADS, 0, (float *)NULL);
-        gpu_fail(g, cudaEventRecord(event[1], g->stream), "peak");
-        gpu_fail(g, cudaEventSynchronize(event[1]), "peak");
-        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), "peak");
-        if (best == 0.0f || ms < best) best = ms;
-    }
+    });
     const int rc = gpu_wait(g, err);
-    for (int i = 0; i < 2; i++)
-        if (event[i]) cudaEventDestroy(event[i]);
-    if (rc == 0 && best > 0.0f) *macs_per_s = macs / (best * 1e-3);
+    *macs_per_s = rc == 0 && s > 0 ? macs / s : 0.0;
     return rc;
 }

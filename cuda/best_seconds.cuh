@@ -1,0 +1,31 @@
+/* best_seconds.cuh - the time of work on the device, between two events of its stream. */
+#ifndef CUDA_BEST_SECONDS_CUH
+#define CUDA_BEST_SECONDS_CUH
+
+#include "cuda/device.cuh"
+
+/* Seconds of the fastest run of step, which enqueues the work: n runs, and more until ns have
+ * passed. 0: failure, as g->failure says. */
+template <typename STEP>
+static double best_seconds(gpu *g, const char *what, int n, uint64_t ns, STEP step)
+{
+    const uint64_t begun = clock_ns();
+    cudaEvent_t event[2] = {};
+    float best = 0.0f;
+
+    for (int i = 0; i < 2; i++) gpu_fail(g, cudaEventCreate(&event[i]), what);
+    for (int i = 0; (i < n || clock_ns() - begun < ns) && g->failure == cudaSuccess; i++) {
+        float ms = 0.0f;
+        gpu_fail(g, cudaEventRecord(event[0], g->stream), what);
+        step();
+        gpu_fail(g, cudaEventRecord(event[1], g->stream), what);
+        gpu_fail(g, cudaEventSynchronize(event[1]), what);
+        gpu_fail(g, cudaEventElapsedTime(&ms, event[0], event[1]), what);
+        if (best == 0.0f || ms < best) best = ms;
+    }
+    for (int i = 0; i < 2; i++)
+        if (event[i]) cudaEventDestroy(event[i]);
+    return g->failure == cudaSuccess ? best * 1e-3 : 0.0;
+}
+
+#endif
