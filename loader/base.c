@@ -1,7 +1,7 @@
 /* base.c - errors, log sink, clock, allocator with its test seams, byte strings.
  *
- * The allocator counts and can be told to fail, so that a test can walk every cleanup path; it adds
- * nothing else to malloc. */
+ * The allocator is malloc with a counter and an injected failure, so that tests can reach every
+ * cleanup path. */
 #include "loader/base.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ int err_sys(err_ctx *err, const char *fmt, ...)
     if (err) {
         char text[128];
         const size_t n = strlen(err->msg);
-        /* GNU strerror_r: thread safe, returns the text, which may or may not be the buffer */
+        /* GNU strerror_r is thread safe and returns the text, which need not be in the buffer */
         snprintf(err->msg + n, sizeof err->msg - n, ": %s", strerror_r(saved, text, sizeof text));
     }
     return ERR_IO;
@@ -325,7 +325,7 @@ int utf8_decode(uint32_t *cp, const uint8_t *p, size_t n)
     return len;
 }
 
-/* No control character, and nothing that breaks a line or reverses the writing direction. */
+/* Returns false for control characters, line separators and marks of writing direction. */
 static bool is_printable(uint32_t cp)
 {
     return cp >= 0x20 && !(cp >= 0x7F && cp <= 0x9F) && !(cp >= 0x2028 && cp <= 0x202E) &&
@@ -341,7 +341,7 @@ const char *str_escape(char *dst, size_t cap, str_view s)
         const int n = utf8_decode(&cp, p + i, s.len - i);
         const bool plain = n > 0 && is_printable(cp);
         const size_t need = plain ? (size_t)n : 4;
-        if (used + need + 4 > cap) {             /* keeps room for "..." and the terminator */
+        if (used + need + 4 > cap) {             /* reserves bytes for "..." and the terminator */
             if (cap >= 4) { memcpy(dst + used, "...", 3); used += 3; }
             break;
         }

@@ -1,6 +1,6 @@
 /* bytes.h - little-endian fields at any address, and a cursor that cannot leave its range.
  *
- * The cursor never computes pos + n: it asks n <= size - pos. On failure it does not move. */
+ * The cursor tests n <= size - pos, because pos + n could overflow. On failure it does not move. */
 #ifndef LOADER_BYTES_H
 #define LOADER_BYTES_H
 
@@ -30,7 +30,7 @@ typedef struct cursor {
 
 static inline uint64_t cursor_left(const cursor *c) { return c->size - c->pos; }
 
-/* n bytes at the cursor, which moves past them; NULL if fewer are left. */
+/* Returns the next n bytes and moves past them, or NULL if fewer are left. */
 static inline const uint8_t *cursor_take(cursor *c, uint64_t n)
 {
     const uint8_t *p = c->base + c->pos;

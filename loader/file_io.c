@@ -1,4 +1,4 @@
-/* file_io.c - reads and writes that continue after a signal or a part, and the rename. */
+/* file_io.c - read and write loops that retry after signals and short counts; file replacement. */
 #include "loader/file_io.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* file_io.h - whole reads and writes, and files that are complete or absent.
+/* file_io.h - complete reads and writes, and atomic replacement of a file.
  *
- * Messages do not name the file: the caller does. Any thread may call these. */
+ * Messages do not contain the path; the caller prefixes it. Any thread may call these. */
 #ifndef LOADER_FILE_IO_H
 #define LOADER_FILE_IO_H
 
@@ -8,15 +8,14 @@
 
 #include "loader/base.h"
 
-/* Returns how many bytes were read: fewer than n only at the end of the file. */
+/* Returns the number of bytes read, which is below n only at the end of the file, or < 0. */
 ssize_t file_read(int fd, void *bytes, size_t n, err_ctx *err);
 int file_write(int fd, const void *bytes, size_t n, err_ctx *err);
 
 typedef int file_writer(void *ctx, int fd, err_ctx *err);
 
-/* Has fn fill a temporary file next to path, which then replaces path in one step, after its bytes
- * are on the drive. It belongs to its owner alone unless mode, its permissions, is above 0. On
- * failure no temporary file is left, and what was at path stays. */
+/* Calls fn to write a temporary file next to path, syncs it and renames it to path. Permissions are
+ * mode, or 0600 if mode is 0. On failure the temporary file is removed and path is unchanged. */
 int file_replace(const char *path, int mode, file_writer *fn, void *ctx, err_ctx *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* gguf.c - maps a GGUF file and reads its directory.
  *
  * Every number is checked before it is used: lengths against the bytes that are left, products for
- * overflow, offsets against the data section. Tables grow as entries are really read, so a count
- * that the file merely claims never sizes an allocation. There is no recursion. Lookups go through
- * sorted indexes: a file made to collide cannot make them slow. */
+ * overflow, offsets against the data section. Tables grow as entries are read, so a count in the
+ * file never sizes an allocation. There is no recursion. Lookups use sorted indexes, because a
+ * hostile file could make hash keys collide. */
 #include "loader/gguf_internal.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 enum { MIN_KV_BYTES = 14, MIN_STRING_BYTES = 8, MIN_TENSOR_BYTES = 33, DEFAULT_ALIGN = 32 };
 enum { MAX_PARTS = 99999 };              /* five digits in the file name */
 
-/* How far the parse has got; what it finds goes straight into g. */
+/* State of the parse; entries are written directly to g. */
 typedef struct parser {
     gguf *g;
     cursor c;
@@ -74,7 +74,7 @@ static int take_string(str_view *out, parser *p, const char *what)
     return 0;
 }
 
-/* Makes room for one more element in a table that grows by half. */
+/* Ensures capacity for one more element; the table grows by half. */
 static int grow(void **table, int *cap, int n, size_t elem_bytes, err_ctx *err)
 {
     if (n == *cap) {
@@ -89,7 +89,7 @@ static int grow(void **table, int *cap, int n, size_t elem_bytes, err_ctx *err)
 
 /* ---- metadata ------------------------------------------------------------------------------ */
 
-/* A failure inside the value of kv: says which key. */
+/* Prefixes a failure in the value of kv with its key. Returns rc. */
 static int in_key(parser *p, const gguf_kv *kv, int rc)
 {
     char key[128];
@@ -181,7 +181,7 @@ static int compare_place(const void *a, const void *b, void *g)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The numbers 0..n-1 in the order of compare. */
+/* Allocates the numbers 0..n-1, sorted by compare. */
 static int make_index(int **out, gguf *g, int n, int (*compare)(const void *, const void *, void *),
                       err_ctx *err)
 {
@@ -296,8 +296,7 @@ static int read_tensor(parser *p)
     return rc;
 }
 
-/* Turns offsets inside the data section into file offsets, once all of them are known to lie inside
- * it. */
+/* Checks that all tensors lie in the data section and converts their offsets to file offsets. */
 static int place_tensors(parser *p)
 {
     gguf *g = p->g;
@@ -332,7 +331,7 @@ static int place_tensors(parser *p)
     return 0;
 }
 
-/* Names are unique over all parts, and no two tensors share a byte. */
+/* Refuses equal tensor names in all parts, and tensors that overlap. */
 static int check_tensors(gguf *g, err_ctx *err)
 {
     int *place = NULL;
@@ -356,7 +355,8 @@ static int check_tensors(gguf *g, err_ctx *err)
     return rc;
 }
 
-/* One dialect writes its experts in a type that GGUF no longer has: the message says so first. */
+/* Ollama's gpt-oss files use a tensor type that GGUF has removed. Prefixes the message with that
+ * cause. Returns rc. */
 static int name_dialect(parser *p, int rc)
 {
     str_view arch;
@@ -365,7 +365,7 @@ static int name_dialect(parser *p, int rc)
     return rc;
 }
 
-/* One file, the only one g has: header, metadata, directory. */
+/* Parses header, metadata and directory of g's only file. */
 static int parse_file(gguf *g, err_ctx *err)
 {
     uint64_t n_tensor = 0, n_kv = 0;
@@ -387,7 +387,7 @@ static int map_file(part *p, const char *path, err_ctx *err)
     struct stat st;
     void *base;
     int rc = 0;
-    /* O_NONBLOCK: a named pipe must be refused, not waited for */
+    /* O_NONBLOCK: opening a named pipe must not block; it is refused below */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0) return err_sys(err, "cannot open");
@@ -405,7 +405,7 @@ static int map_file(part *p, const char *path, err_ctx *err)
         p->base = base;
         p->size = (uint64_t)st.st_size;
         p->mapped = true;
-        /* where the file system can: reads are 12% faster, and loading takes half the time */
+        /* on file systems with huge pages reads are 12% faster and loading takes half the time */
         madvise(base, (size_t)st.st_size, MADV_HUGEPAGE);
         rc = sigbus_guard_add(base, p->size, path, err);
     }
@@ -413,7 +413,7 @@ static int map_file(part *p, const char *path, err_ctx *err)
     return rc;
 }
 
-/* A gguf of one part: the file at path, or the bytes if data is not NULL. */
+/* Opens one part: the bytes at data, or the file at path if data is NULL. */
 static int open_one(gguf **out, const char *path, const void *data, size_t size, err_ctx *err)
 {
     gguf *g = mem_zalloc(sizeof *g);
@@ -455,7 +455,7 @@ void gguf_close(gguf *g)
 
 /* ---- split files --------------------------------------------------------------------------- */
 
-/* What the split.* keys say; count 0 or 1: not split. */
+/* Reads the split.* keys. *count is 0 or 1 if the model is not split. */
 static int read_split(int64_t *no, int64_t *count, const gguf *g, err_ctx *err)
 {
     int rc;
@@ -491,7 +491,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Opens part `no` of count, whose name is path, and takes it in. */
+/* Opens part `no` of count at path and moves it into g. */
 static int add_sibling(gguf *g, const char *path, int64_t no, int64_t count, err_ctx *err)
 {
     int64_t its_no, its_count;
@@ -503,13 +503,13 @@ static int add_sibling(gguf *g, const char *path, int64_t no, int64_t count, err
         rc = err_set(err, ERR_FORMAT, "split.no is %" PRId64 " and split.count %" PRId64
                      ", expected %" PRId64 " and %" PRId64, its_no, its_count, no, count);
     if (rc == 0) rc = absorb(g, s, err);
-    if (rc < 0)                          /* the folder is that of the path the caller knows */
+    if (rc < 0)                          /* the caller's prefix has the folder */
         err_prefix(err, rc, "part %" PRId64 " of %" PRId64 ", %s", no + 1, count, base_name(path));
     gguf_close(s);
     return rc;
 }
 
-/* g is the first part of several: finds the others by name and takes them in. */
+/* g is the first part of several. Finds the others by file name and moves them into g. */
 static int add_siblings(gguf *g, int64_t count, err_ctx *err)
 {
     const size_t cap = strlen(g->parts[0].path) + 1;

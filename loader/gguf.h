@@ -1,19 +1,19 @@
-/* gguf.h - opens a GGUF file, or all parts of a split one, and trusts no number in it.
+/* gguf.h - opens a GGUF file, or all parts of a split one, and checks every number in it.
  *
  * The file is mapped, not read: opening touches only the metadata and the tensor directory.
- * Everything handed out (strings, arrays, tensors) points into the mapping or into the gguf and is
- * good until gguf_close. After gguf_open succeeds, every string lies inside the file, every
- * tensor's bytes lie inside its part and overlap no other's, names and keys are unique, and all
- * sizes were computed without overflow. What the numbers *mean* (architecture, shapes, vocabulary)
- * is checked by whoever uses them. Immutable after opening: any thread may read it.
+ * Returned strings, arrays and tensors point into the mapping or into the gguf and are valid until
+ * gguf_close. After gguf_open succeeds, every string lies inside the file, every tensor lies inside
+ * its part and overlaps no other, names and keys are unique, and no size overflows. Callers check
+ * the meaning of the values (architecture, shapes, vocabulary). Immutable after opening: any thread
+ * may read it.
  *
- * Messages do not name the file: the caller knows what the user typed and puts it in front. */
+ * Messages do not contain the path; the caller prefixes the one that the user typed. */
 #ifndef LOADER_GGUF_H
 #define LOADER_GGUF_H
 
 #include "loader/tensor.h"
 
-/* For whoever meets an architecture named "gptoss": the same network in another dialect. */
+/* Message for the architecture name "gptoss", which Ollama gives to gpt-oss. */
 #define GGUF_OLLAMA_HINT "this is Ollama's dialect of gpt-oss, with other tensor names and " \
     "interleaved gate and up rows; get a GGUF converted by llama.cpp, e.g. from ggml-org or unsloth"
 
@@ -24,8 +24,8 @@ typedef enum gguf_type {
     GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12
 } gguf_type;
 
-/* One metadata entry. Scalars have count 1 and data at the value; strings and arrays of strings
- * have data at the first length field. */
+/* One metadata entry. Scalars have count 1. data points to the first value; for strings and arrays
+ * of strings, to the first length field. */
 typedef struct gguf_kv {
     str_view key;
     gguf_type type;                      /* of the value, or of the elements if is_array */
@@ -38,7 +38,7 @@ typedef struct gguf_kv {
  * *err filled and *out NULL. */
 int gguf_open(gguf **out, const char *path, err_ctx *err);
 
-/* The same for bytes in memory, which must outlive the gguf. A split file is refused. */
+/* Opens bytes in memory, which must outlive the gguf. Refuses a split model. */
 int gguf_open_memory(gguf **out, const void *data, size_t size, err_ctx *err);
 
 void gguf_close(gguf *g);                /* NULL is fine */
@@ -54,9 +54,9 @@ int gguf_n_kv(const gguf *g);
 const gguf_kv *gguf_kv_at(const gguf *g, int i);
 const gguf_kv *gguf_find(const gguf *g, const char *key);        /* NULL if absent */
 
-/* The getters return 1 if the key is there and *out was set, 0 if it is absent (and *out is left
- * alone), < 0 if it has the wrong type or lies outside lo..hi (both included). Any integer width
- * is accepted. The need_ forms turn absence into an error. */
+/* The getters return 1 and set *out if the key exists, 0 without changing *out if it is absent, or
+ * < 0 if its type is wrong or its value outside lo..hi (inclusive). Any integer width is accepted.
+ * In the need_ forms absence is an error. */
 int gguf_get_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi,
                  err_ctx *err);
 int gguf_need_int(int64_t *out, const gguf *g, const char *key, int64_t lo, int64_t hi,
@@ -67,13 +67,13 @@ int gguf_need_float(double *out, const gguf *g, const char *key, double lo, doub
 int gguf_get_bool(bool *out, const gguf *g, const char *key, err_ctx *err);
 int gguf_get_str(str_view *out, const gguf *g, const char *key, err_ctx *err);
 
-/* A key that may be one integer for all layers or an array with exactly n entries: the entry for
- * index i. Same returns. Booleans in an array count as 0 and 1. */
+/* Reads a key that is one integer for all layers, or entry i of an array with exactly n entries.
+ * Returns as above. Booleans in an array are 0 and 1. */
 int gguf_get_int_at(int64_t *out, const gguf *g, const char *key, int64_t i, int64_t n, int64_t lo,
                     int64_t hi, err_ctx *err);
 
-/* Element i of a scalar or array of integers or booleans. The caller keeps i below count. False if
- * the type is none of these, or a u64 that does not fit. */
+/* Reads element i < count of a scalar or array of integers or booleans. Returns false for other
+ * types and for a u64 above INT64_MAX. */
 bool gguf_kv_int(int64_t *out, const gguf_kv *kv, uint64_t i);
 
 /* Walks an array of strings in order. */
@@ -81,7 +81,7 @@ typedef struct gguf_strings { const uint8_t *next; uint64_t left; } gguf_strings
 gguf_strings gguf_strings_begin(const gguf_kv *kv);  /* empty unless kv is an array of strings */
 bool gguf_strings_next(gguf_strings *it, str_view *out);
 
-/* What messages call a value type: "u32", "string", "array of f32". */
+/* Returns the name of a value type for messages: "u32", "string", "array of f32". */
 const char *gguf_type_name(gguf_type type, bool is_array);
 
 /* ---- tensors, in file order, part after part ---- */

@@ -1,7 +1,7 @@
-/* gguf_access.c - asking an opened GGUF file: keys, typed values, arrays, tensors by name.
+/* gguf_access.c - look-ups in an opened GGUF file: keys, typed values, arrays, tensors by name.
  *
- * Opening has checked that every value lies inside the file; here it is checked for the type and
- * the range that the caller accepts. Unknown means refuse, by name. */
+ * gguf_open has checked that every value lies inside the file. The getters check type and range;
+ * their messages contain the key. */
 #include "loader/gguf_internal.h"
 
 #include <inttypes.h>
@@ -106,7 +106,7 @@ bool gguf_is_integer(gguf_type type)
            type != GGUF_ARRAY;
 }
 
-/* Element i of kv within lo..hi. A u64 beyond i64 is out of range like any other number. */
+/* Reads element i of kv and checks it against lo..hi. A u64 above INT64_MAX is out of range. */
 static int int_in_range(int64_t *out, const gguf_kv *kv, uint64_t i, int64_t lo, int64_t hi,
                         err_ctx *err)
 {

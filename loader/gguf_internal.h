@@ -1,5 +1,4 @@
-/* gguf_internal.h - what gguf.c (opening), gguf_access.c (asking) and gguf_write.c share; for them
- * alone. */
+/* gguf_internal.h - private to gguf.c, gguf_access.c and gguf_write.c. */
 #ifndef LOADER_GGUF_INTERNAL_H
 #define LOADER_GGUF_INTERNAL_H
 
@@ -26,10 +25,11 @@ struct gguf {
     int *tensor_index;                   /* into tensors, sorted by name */
 };
 
-/* Bytes of one value of a fixed-size type; 0 for strings and arrays. type is below the count. */
+/* Returns the bytes of one value of a fixed-size type, or 0 for strings and arrays. type must be
+ * a known one. */
 int gguf_type_bytes(gguf_type type);
 
-/* Integers of any width; bool is not one. */
+/* Returns true for integers of any width, false for bool. */
 bool gguf_is_integer(gguf_type type);
 
 #endif

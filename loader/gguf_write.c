@@ -1,8 +1,8 @@
 /* gguf_write.c - builds the head of a GGUF file in memory.
  *
- * Two growing texts, metadata and tensor directory, are joined by gguf_write_head. Offsets follow
- * the format's rule: each tensor starts where the padded one before it ends. Whether the result
- * makes sense is up to the caller: tests write nonsense on purpose. */
+ * gguf_write_head joins two growing texts, metadata and tensor directory. Each tensor starts at the
+ * padded end of the one before it, as the format requires. Nothing else is validated, because tests
+ * write invalid files. */
 #include "loader/gguf_write.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ struct gguf_writer {
     int n_tensor, cap_tensor;
     uint64_t n_kv, data_end, head_bytes;
     uint32_t align;
-    bool failed;                         /* no room for a tensor; the texts remember their own */
+    bool failed;                         /* out of memory for a tensor; the texts have their own */
 };
 
 gguf_writer *gguf_writer_create(void)
@@ -114,7 +114,7 @@ void gguf_write_array_str(gguf_writer *w, str_view v)
     put_str(&w->meta, v);
 }
 
-/* Strings carry their lengths, so their bytes in the file are counted by walking over them. */
+/* Returns the bytes of the value in the file. For strings it adds up their length fields. */
 static size_t value_bytes(const gguf_kv *kv)
 {
     const uint8_t *p = kv->data;

@@ -1,12 +1,11 @@
 /* quant.c - the traits of every tensor type and the scalar decoders: the reference.
  *
- * Every value is exact. A scale has 11 significant bits or fewer and its product with the integers
- * of the format fits in 24, so the order of multiplication does not matter; only the formats with a
- * minimum round, once, in the last addition. A decoder reads n_blocks * block_bytes bytes and
- * writes n_blocks * block_elems floats, nothing else, whatever the bytes are.
+ * Every value is exact. A scale has at most 11 significant bits and its product with the format's
+ * integers fits in 24 bits, so the order of multiplication does not matter. Formats with a minimum
+ * round once, in the last addition. A decoder reads n_blocks * block_bytes bytes and writes
+ * n_blocks * block_elems floats, for any content of the blocks.
  *
- * Inf and NaN scales go through the arithmetic as they are. Whether a file may hold them is for the
- * loader to say; layouts are drawn in quant_blocks.h; speed is for other files. */
+ * Inf and NaN scales propagate. quant_blocks.h draws the layouts. */
 #include "loader/quant.h"
 
 #include <strings.h>
@@ -22,17 +21,17 @@ static float float_of_bits(uint32_t bits)
     return load_f32(&bits);
 }
 
-/* 2^(e-127): the exponent field of a binary32 as it is, except for 0, where that field means zero
- * and this one 2^-127. 255 is reserved. It is NaN here, as the OCP standard has it, so that a
- * damaged block shows; llama.cpp takes it for NaN on its GPU path and for 2^128 on its CPU path. */
+/* 2^(e-127). e is the exponent field of a binary32, except that e = 0 means 2^-127. 255 is NaN, as
+ * in the OCP standard, so a damaged block is visible. llama.cpp decodes 255 as NaN on its GPU path
+ * and as 2^128 on its CPU path. */
 float e8m0_to_f32(uint8_t e)
 {
     if (e == 255) return float_of_bits(0x7FC00000u);
     return float_of_bits(e > 0 ? (uint32_t)e << 23 : 0x00400000u);
 }
 
-/* E4M3, bias 7, no infinities; 0x7F means 0. Bit 7 is ignored, as on llama.cpp's CPU path, and as
- * there 0xFF is not taken for the reserved code: it is the number its bits spell, 480. */
+/* E4M3 with bias 7 and no infinities; 0x7F decodes to 0. Bit 7 is ignored, but 0xFF is not the
+ * reserved code: it decodes to 480. Both match llama.cpp's CPU path. */
 float ue4m3_to_f32(uint8_t c)
 {
     const uint32_t exponent = c >> 3 & 15, mantissa = c & 7;
@@ -49,7 +48,7 @@ static float f16_at(const uint8_t *p)
     return f16_to_f32(load_u16(p));
 }
 
-/* Where the 16 weights of sub-block j begin in "four planes", and how far to shift their codes. */
+/* First byte of the 16 weights of sub-block j in "four planes", and the shift of their codes. */
 static const uint8_t *plane_bytes(const uint8_t *quants, int j)
 {
     return quants + 32 * (j / 8) + 16 * (j % 2);
@@ -135,7 +134,7 @@ static void mxfp4(float *out, const block_mxfp4 *b)
     }
 }
 
-/* The tensor's own scale, if it has one, is a separate tensor and not applied here. */
+/* The scale of the whole matrix, if any, is a separate tensor; the caller applies it. */
 static void nvfp4(float *out, const block_nvfp4 *b)
 {
     for (int j = 0; j < 4; j++, out += 16) {
@@ -249,7 +248,7 @@ static void iq4_xs(float *out, const block_iq4_xs *b)
 
 /* ---- codebooks ----------------------------------------------------------------------------- */
 
-/* n weights from a grid row of magnitudes; bit k of signs set: weight k is negative. */
+/* Writes n weights from a grid row of magnitudes. Weight k is negative if bit k of signs is set. */
 static void put_row(float *out, int n, float scale, uint64_t row, uint32_t signs)
 {
     for (int k = 0; k < n; k++) {
@@ -258,8 +257,8 @@ static void put_row(float *out, int n, float scale, uint64_t row, uint32_t signs
     }
 }
 
-/* The eight signs that "even signs" stand for: bit 7 is the parity of the other seven. The constant
- * is a table of 16 bits, the parity of each 4-bit number. */
+/* Returns the eight signs of an "even signs" field: bit 7 is the parity of the other seven. 0x6996
+ * is a table of the parity of each 4-bit number. */
 static uint32_t even_signs(uint32_t seven)
 {
     const uint32_t parity = 0x6996u >> ((seven ^ seven >> 4) & 15) & 1;
@@ -331,7 +330,7 @@ static void iq3_s(float *out, const block_iq3_s *b)
     }
 }
 
-/* 8 weights: a grid row of -1, 0, 1, moved up or down by 1/8. */
+/* Writes 8 weights: a grid row of -1, 0, 1 plus 1/8, or minus 1/8 if down. */
 static void put_iq1_row(float *out, float scale, uint32_t index, bool down)
 {
     const uint64_t row = quant_grid_iq1[index];
@@ -371,8 +370,8 @@ static void iq1_m(float *out, const block_iq1_m *b)
 
 /* ---- one and two bits, three values -------------------------------------------------------- */
 
-/* Digit t of each of n bytes, times d. power is 3^t: multiplying by it modulo 256 drops the digits
- * before t. */
+/* Writes digit t of each of n bytes, times d. power is 3^t: multiplying by it modulo 256 drops the
+ * digits before t. */
 static void put_digits(float *out, const uint8_t *bytes, int n, int power, float d)
 {
     for (int k = 0; k < n; k++) {
@@ -435,7 +434,7 @@ static void decode_bf16(float *out, const void *blocks, size_t n_blocks)
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
-/* Name, struct and function, weights per block: once for each format that has blocks. */
+/* Name, struct and function, weights per block, for each block format. */
 #define BLOCK_FORMATS(X)                                                                           \
     X(Q4_0, q4_0, 32) X(Q4_1, q4_1, 32) X(Q5_0, q5_0, 32) X(Q5_1, q5_1, 32) X(Q8_0, q8_0, 32)      \
     X(Q2_K, q2_k, 256) X(Q3_K, q3_k, 256) X(Q4_K, q4_k, 256) X(Q5_K, q5_k, 256) X(Q6_K, q6_k, 256) \
@@ -469,7 +468,7 @@ static const quant_traits traits[QT_COUNT] = {
     [QT_F64] = { "F64", 1, 8, NULL },
 };
 
-/* What used to be in the gaps: earlier 4-bit trials, and layouts repacked for single processors. */
+/* Removed types: early 4-bit formats, and layouts repacked for particular processors. */
 static const char *const removed[QT_COUNT] = {
     [4] = "Q4_2, removed",
     [5] = "Q4_3, removed",

@@ -1,8 +1,8 @@
 /* quant.h - the block formats a GGUF tensor can have, and their exact values.
  *
  * A row is a run of blocks; a block holds block_elems weights in block_bytes bytes, at any byte
- * alignment. The decoders here are scalar and exact: the reference that every fast kernel, on any
- * processor, is compared with. Layouts are drawn at the block structs, in quant_blocks.h. */
+ * alignment. The decoders are scalar and exact. They are the reference for every fast kernel on any
+ * processor. quant_blocks.h draws the layouts. */
 #ifndef LOADER_QUANT_H
 #define LOADER_QUANT_H
 
@@ -26,27 +26,27 @@ typedef enum quant_type {
     QT_COUNT = 43                        /* one past the largest id */
 } quant_type;
 
-/* Decodes n_blocks consecutive blocks to n_blocks * block_elems values. Never fails: NaN, Inf and
- * reserved codes decode to what quant.c says at that format. */
+/* Decodes n_blocks consecutive blocks to n_blocks * block_elems values. Never fails; quant.c says
+ * what NaN, Inf and reserved codes of each format decode to. */
 typedef void quant_decode_fn(float *out, const void *blocks, size_t n_blocks);
 
 typedef struct quant_traits {
     const char *name;                    /* "Q4_K"; NULL in a gap of the id space */
     int block_elems, block_bytes;
-    quant_decode_fn *decode;             /* NULL: integers and F64, which no weight may be, and
-                                          * Q8_1, Q8_K, which are never in a file */
+    quant_decode_fn *decode;             /* NULL: not a weight type (integers, F64), or never in a
+                                          * file (Q8_1, Q8_K) */
 } quant_traits;
 
 /* The row for an id from a file; NULL if the id is unknown or was removed. */
 const quant_traits *quant_traits_of(uint32_t id);
 
-/* What messages call an id: its name, also of removed ones ("Q4_2, removed"), or "unknown". */
+/* Returns the name of an id for messages, also of a removed one ("Q4_2, removed"), or "unknown". */
 const char *quant_name(uint32_t id);
 
-/* Finds a type by name, upper or lower case. False if there is none with a decoder. */
+/* Finds a type with a decoder by name, ignoring case. Returns false if there is none. */
 bool quant_from_name(quant_type *out, const char *name);
 
-/* True for the types a tensor in a file may have: known and not for activations only. */
+/* Returns true if a tensor in a file may have this type: known, and not for activations only. */
 bool quant_is_storable(uint32_t id);
 
 /* Bytes of a row of n elements, which must be a multiple of block_elems. */
@@ -59,9 +59,8 @@ static inline uint64_t quant_row_bytes(const quant_traits *t, uint64_t n_elems)
  *
  *   sign : 1 | exponent : 5, bias 15 | mantissa : 10
  *
- * Without a branch, and with masks rather than conditions, which compilers turn back into branches:
- * loops over it use vectors. A normal number gets another bias; a subnormal is the distance of
- * 2^-14 + itself from 2^-14. */
+ * Masks replace conditions, which compilers would turn into branches, so loops over it vectorise.
+ * A normal number gets the other bias. A subnormal x is computed as (2^-14 + x) - 2^-14. */
 static inline float f16_to_f32(uint16_t h)
 {
     const uint32_t magnitude = (h & 0x7FFFu) << 13, sign = (h & 0x8000u) << 16;
@@ -77,18 +76,18 @@ static inline float f16_to_f32(uint16_t h)
     return out;
 }
 
-/* Nearest binary16, ties to even; subnormals are kept, what is too large becomes infinite. All
- * cases are computed and one is picked by masks: no branches, so that compilers use vectors. */
+/* Returns the nearest binary16, ties to even, subnormals included; overflow gives infinity. Masks
+ * select one of three results, so loops over it vectorise. */
 static inline uint16_t f32_to_f16(float f)
 {
     uint32_t bits, sum_bits;
     memcpy(&bits, &f, sizeof bits);
     const uint32_t sign = bits >> 16 & 0x8000u, a = bits & 0x7FFFFFFFu;
-    /* normal: the exponent moves from bias 127 to 15; a carry out of the mantissa goes into it, and
-     * from the largest one to infinity, as does everything above */
+    /* normal: changes the exponent's bias from 127 to 15. Rounding may carry into the exponent, and
+     * from the largest one to infinity */
     const uint32_t moved = a - (112u << 23), rounded = (moved + 0xFFFu + (moved >> 13 & 1)) >> 13;
     const uint32_t normal = rounded < 0x7C00u ? rounded : 0x7C00u;
-    /* below 2^-14: subnormal, in units of 2^-24, which is the last place of a sum with 0.5 */
+    /* below 2^-14: subnormal, in units of 2^-24, which is the last bit of a sum with 0.5 */
     float sum;
     memcpy(&sum, &a, sizeof sum);
     sum += 0.5f;

@@ -5,7 +5,7 @@
  * CUDA: decoders on either processor share these structs and the two value lists at the end.
  *
  * In the drawings the highest bit is on the left, and e(5) is the weight with index 5 in its block.
- * d is the block's scale, a binary16 unless said otherwise. Words used more than once:
+ * d is the block's scale, a binary16 unless stated otherwise. Terms:
  *
  *   halves order      16 bytes, 32 weights: byte k is   [ e(k+16) : 4 | e(k) : 4 ]
  *                     (not neighbours: e0 and e1 are in different bytes)
@@ -13,8 +13,8 @@
  *                     half, k = 0..31, with e() counted from the half's first weight:
  *                         [ e(k+96) : 2 | e(k+64) : 2 | e(k+32) : 2 | e(k) : 2 ]
  *   sub-block         a run of 16 or 32 weights with a scale of its own, numbered j from 0
- *   even signs        7 bits that say which of 8 weights are negative; the eighth sign is chosen so
- *                     that the number of minus signs is even */
+ *   even signs        7 bits: bit k set means that weight k of 8 is negative; the eighth sign makes
+ *                     the number of negative weights even */
 #ifndef LOADER_QUANT_BLOCKS_H
 #define LOADER_QUANT_BLOCKS_H
 
@@ -80,7 +80,7 @@ static_assert(sizeof(block_iq4_nl) == 18, "iq4_nl");
 
 /* 2^(e-127) * E2M1[n] */
 typedef struct block_mxfp4 {
-    uint8_t e;                           /* E8M0: a power of two and nothing else; 255 reserved */
+    uint8_t e;                           /* E8M0: exponent only; 255 is reserved */
     uint8_t nibbles[16];                 /* halves order */
 } block_mxfp4;
 static_assert(sizeof(block_mxfp4) == 17, "mxfp4");
@@ -103,8 +103,8 @@ typedef struct block_q2_k {
 } block_q2_k;
 static_assert(sizeof(block_q2_k) == 84, "q2_k");
 
-/* 16 sub-blocks of 16: d * (scale[j] - 32) * (n - (high bit ? 0 : 4)). A SET high bit means that
- * nothing is subtracted. The 6-bit scales, S = low four bits, T = high two:
+/* 16 sub-blocks of 16: d * (scale[j] - 32) * (n - (high bit ? 0 : 4)). Note that a SET high bit
+ * subtracts nothing. The 6-bit scales, S = low four bits, T = high two:
  *
  *   scales[0..7]   byte k:   [ S(k+8) : 4                | S(k) : 4            ]
  *   scales[8..11]  byte 8+k: [ T(k+12) : 2 | T(k+8) : 2  | T(k+4) : 2 | T(k) : 2 ] */
@@ -116,8 +116,8 @@ typedef struct block_q3_k {
 } block_q3_k;
 static_assert(sizeof(block_q3_k) == 110, "q3_k");
 
-/* 8 sub-blocks of 32: d * scale[j] * n - dmin * min[j]. Scales and minimums have 6 bits; those of
- * sub-blocks 0..3 are whole, those of 4..7 are in two pieces. For k = 0..3:
+/* 8 sub-blocks of 32: d * scale[j] * n - dmin * min[j]. Scales and minimums have 6 bits. Those of
+ * sub-blocks 4..7 are split into two bit fields. For k = 0..3:
  *
  *   scales[k]      [ scale k+4, bits 5-4 : 2 | scale k : 6               ]
  *   scales[k+4]    [ min k+4,   bits 5-4 : 2 | min k   : 6               ]
@@ -166,7 +166,7 @@ static_assert(sizeof(block_iq4_xs) == 136, "iq4_xs");
 
 /* ---- codebooks: an index names 8 (IQ1, IQ2) or 4 (IQ3) weights at once --------------------- */
 
-/* d * (1/2 + scale) / 4 * G[index][k], signs apart. */
+/* d * (1/2 + scale) / 4 * G[index][k], with separate signs. */
 typedef struct block_iq2_xxs {
     uint8_t d[2];
     struct {                             /* for 32 weights */
@@ -186,13 +186,13 @@ static_assert(sizeof(block_iq2_xs) == 74, "iq2_xs");
 typedef struct block_iq2_s {
     uint8_t d[2];
     uint8_t index[32];                   /* low 8 of 10 bits; 8 weights each */
-    uint8_t signs[32];                   /* a free sign for each weight: bit k for e(8n + k) */
+    uint8_t signs[32];                   /* one sign per weight: bit k of byte n for e(8n + k) */
     uint8_t index_high[8];               /* byte k, bits 2p+1, 2p: bits 9-8 of index 4k + p */
     uint8_t scales[8];                   /* as in iq2_xs */
 } block_iq2_s;
 static_assert(sizeof(block_iq2_s) == 82, "iq2_s");
 
-/* d * (1/2 + scale) / 2 * G[index][k], signs apart. */
+/* d * (1/2 + scale) / 2 * G[index][k], with separate signs. */
 typedef struct block_iq3_xxs {
     uint8_t d[2];
     uint8_t index[64];                   /* 4 weights each */
@@ -200,7 +200,7 @@ typedef struct block_iq3_xxs {
 } block_iq3_xxs;
 static_assert(sizeof(block_iq3_xxs) == 98, "iq3_xxs");
 
-/* d * (1 + 2 * scale) * G[index][k], signs apart. */
+/* d * (1 + 2 * scale) * G[index][k], with separate signs. */
 typedef struct block_iq3_s {
     uint8_t d[2];
     uint8_t index[64];                   /* low 8 of 9 bits; 4 weights each */
@@ -230,8 +230,8 @@ static_assert(sizeof(block_iq1_m) == 56, "iq1_m");
 
 /* ---- one and two bits, three values -------------------------------------------------------- */
 
-/* d * (n - 1), n = 0, 1, 2 as digits of a fraction in base 3: a byte v stands for v / 256, its
- * first digit is the integer part of 3 * v / 256, the next one that of 3 times the rest. */
+/* d * (n - 1). n = 0, 1, 2 are the base-3 digits of the fraction v / 256, v being the byte: the
+ * first digit is the integer part of 3 * v / 256, the next one that of 3 times the remainder. */
 typedef struct block_tq1_0 {
     uint8_t digits5[48];                 /* 5 per byte. Bytes 0-31: digit t of byte k is e(32t + k);
                                           * bytes 32-47: digit t of byte 32+k is e(160 + 16t + k) */

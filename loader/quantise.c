@@ -1,7 +1,7 @@
-/* quantise.c - rows to blocks of any type that can be made, and what may not go into one.
+/* quantise.c - encodes rows of floats as blocks of a given type, and the limits of each type.
  *
- * How a block is made is in quantise_fp4.c, quantise_q8_0.c and quantise_q4_k.c; BF16, which has
- * none, is here. */
+ * quantise_fp4.c, quantise_q8_0.c and quantise_q4_k.c encode one block; BF16, which has no blocks,
+ * is here. */
 #include "loader/quantise.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ bool quantise_can(quant_type type)
            type == QT_BF16;
 }
 
-/* Q8_0 is d * 127 at most; Q4_K reaches down to dmin * 63, and further up. */
+/* Q8_0 holds magnitudes up to d * 127. Q4_K reaches -dmin * 63; its positive limit is higher. */
 float quantise_limit(quant_type type)
 {
     switch (type) {
@@ -61,7 +61,7 @@ const float *quantise_weights(const float *w, int n)
     return ones;
 }
 
-/* Nearest, ties to even. */
+/* Returns the nearest BF16, ties to even. */
 static uint16_t bf16_from(float x)
 {
     if (fabsf(x) > BF16_MOST) x = copysignf(BF16_MOST, x);

@@ -1,16 +1,15 @@
-/* quantise_fp4.c - MXFP4 and NVFP4: the scale with the least error, found by going through all that
- * could have it.
+/* quantise_fp4.c - MXFP4 and NVFP4: finds the block scale with the least error.
  *
- * Let s be the smallest scale at which nothing is clipped (6 s >= the largest magnitude). What 2 s
- * can say in that range, s can say too, so 2 s and above are never better. Below s, what is clipped
- * loses more with every step down: once that alone costs as much as the best so far, no smaller
- * scale can win. The scales in between are all tried, so the result is that of a search over every
- * code, which tests compare it with. */
+ * Let s be the smallest scale at which nothing is clipped (6 s >= the largest magnitude). Every
+ * value of 2 s in that range is also a value of s, so 2 s and above are never better. Below s the
+ * error of clipped weights grows with every step down; once it alone reaches the best total, no
+ * smaller scale can win. All scales in between are tried, so the result equals an exhaustive search
+ * over every code; tests compare the two. */
 #include <math.h>
 
 #include "loader/quantise_internal.h"
 
-/* Nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 for a >= 0. */
+/* Returns the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 to a >= 0. */
 static inline float e2m1_nearest(float a)
 {
     const float v = a < 6.0f ? a : 6.0f;
@@ -19,7 +18,7 @@ static inline float e2m1_nearest(float a)
     return v < 2.0f ? fine : v < 4.0f ? middle : coarse;
 }
 
-/* The code of one of those values, by its double: 0 1 2 3 4 6 8 12. */
+/* Returns the code of one of those values; the table's index is twice the value. */
 static inline uint8_t e2m1_code(float nearest)
 {
     static const uint8_t codes[13] = { 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7 };
@@ -27,8 +26,8 @@ static inline uint8_t e2m1_code(float nearest)
 }
 
 typedef struct cost {
-    float all;                           /* of the block with this scale */
-    float clipped;                       /* what of it is due to values above 6 */
+    float all;                           /* error of the block with this scale */
+    float clipped;                       /* its part from values above 6 */
 } cost;
 
 /* a: magnitudes; n is 16 or 32. */
@@ -61,7 +60,7 @@ static void put_codes(uint8_t *nibbles, const float *x, const float *a, int n, f
 
 enum { E8M0_BIAS = 127, E8M0_MOST = 252 };       /* 6 * 2^(253-127) is infinite */
 
-/* 2^-e in two factors: one alone may not be a float. */
+/* Writes x * 2^-e, in two factors because 2^-e may exceed the range of float. */
 static void scale_down(float *a, const float *x, int n, int e)
 {
     const float half = ldexpf(1.0f, -(e / 2)), rest = ldexpf(1.0f, -(e - e / 2));
@@ -80,7 +79,7 @@ void quantise_mxfp4(block_mxfp4 *b, const float *x, const float *w)
     e -= fraction <= 0.75f ? 3 : 2;
     if (e > E8M0_MOST - E8M0_BIAS) e = E8M0_MOST - E8M0_BIAS;
     if (e < -E8M0_BIAS) e = -E8M0_BIAS;
-    scale_down(a, x, 32, e);                             /* now the scale to begin with is 1 */
+    scale_down(a, x, 32, e);                             /* the initial scale is now 1 */
     best = e;
     cost least = cost_of(a, w, 32, scale);
     while (e > -E8M0_BIAS) {
@@ -96,11 +95,10 @@ void quantise_mxfp4(block_mxfp4 *b, const float *x, const float *w)
 
 /* ---- NVFP4 --------------------------------------------------------------------------------- */
 
-/* Codes of UE4M3: below 16 a code has no other for half its value, in general; from there on it is
- * the code less 8. */
+/* Codes of UE4M3. From 16 on, the code for half a value is 8 lower; below 16 there may be none. */
 enum { UE4M3_MOST = 126, UE4M3_HALVED = 16, UE4M3_OCTAVE = 8 };
 
-/* The smallest code with 6 * scale >= most, or the largest there is. */
+/* Returns the smallest code with 6 * scale >= most, or UE4M3_MOST if there is none. */
 static int unclipped(float most)
 {
     int low = 1, high = UE4M3_MOST;

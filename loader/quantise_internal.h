@@ -1,5 +1,5 @@
-/* quantise_internal.h - what the quantise_*.c files share. x and w hold one block; w is never NULL
- * and not all zero. */
+/* quantise_internal.h - private to quantise_*.c. x and w hold one block. w is never NULL and not
+ * all zero, except where noted. */
 #ifndef LOADER_QUANTISE_INTERNAL_H
 #define LOADER_QUANTISE_INTERNAL_H
 
@@ -11,11 +11,10 @@ void quantise_nvfp4(block_nvfp4 *b, const float *x, const float *w);     /* this
 void quantise_q8_0(block_q8_0 *b, const float *x, const float *w);
 void quantise_q4_k(block_q4_k *b, const float *x, const float *w);
 
-/* Weights for n columns whose importance begins at w, which may be NULL: w itself, or ones where
- * there is nothing to prefer. n is at most 256. */
+/* Returns w, the importance of n <= 256 columns, or an array of ones if w is NULL or all zero. */
 const float *quantise_weights(const float *w, int n);
 
-/* Nearest whole number, ties to even, of |x| below 2^22; without a call, so loops use vectors. */
+/* Returns the nearest whole number, ties to even, for |x| < 2^22. No call, so loops vectorise. */
 static inline float nearest_whole(float x)
 {
     return (x + 0x1.8p23f) - 0x1.8p23f;
@@ -31,7 +30,7 @@ static inline float largest_magnitude(const float *x, int n)
     return most;
 }
 
-/* The sum of n terms, 8 or a multiple, in an order that vectors can keep. */
+/* Returns the sum of n terms, a multiple of 8, in an order that vector code can follow. */
 static inline float sum_terms(const float *t, int n)
 {
     float lane[8] = { 0 };

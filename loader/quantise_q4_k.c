@@ -2,10 +2,10 @@
  *
  *   y = d * scale[j] * n - dmin * min[j]
  *
- * Three steps. Each sub-block is fitted by itself, with real numbers: for a ladder of code widths,
- * codes and then the line through them with the least error. d and dmin are taken from the largest
- * of these. Then, in turns, whole factors are chosen by trying the neighbours of the real ones, and
- * d and dmin by least squares over all 256; a turn that gains nothing ends it. */
+ * Three steps. First each sub-block is fitted alone, with real factors: for each of several code
+ * ranges it rounds to codes and fits the line with the least error. The largest factors give the
+ * initial d and dmin. Each further round chooses integer factors near the real ones, then solves d
+ * and dmin by least squares over all 256 weights; a round without gain ends the search. */
 #include <math.h>
 
 #include "loader/bytes.h"
@@ -17,7 +17,7 @@ enum { SUBS = 8, SUB = 32, CODE_MOST = 15, FACTOR_MOST = 63, WIDTHS = 19, TURNS 
 
 typedef struct line { float scale, min; } line;  /* y = scale * n - min, min >= 0 */
 
-/* The codes that fit a line best; scale may be 0. */
+/* Writes the nearest codes for a line, whose scale may be 0. */
 static inline void codes_for(float *restrict n, const float *restrict x, line f)
 {
     const float inverse = f.scale > 0.0f ? 1.0f / f.scale : 0.0f;
@@ -40,7 +40,7 @@ static inline float cost_of(const float *x, const float *w, line f)
     return sum_terms(terms, SUB);
 }
 
-/* The line with the least error for given codes. */
+/* Returns the line with the least error for given codes, or `otherwise` if there is none. */
 static line fit_line(const float *n, const float *x, const float *w, line otherwise)
 {
     float t[5][SUB];
@@ -103,7 +103,7 @@ static int factor(float v, float unit)
     return f >= FACTOR_MOST ? FACTOR_MOST : (int)(f + 0.5f);
 }
 
-/* The factors of sub-block j around a line, and what they cost. */
+/* Chooses the integer factors of sub-block j near a line. Returns their error. */
 static float choose_factors(super *s, int j, const float *x, const float *w, line f)
 {
     const float d = f16_to_f32(s->d), dmin = f16_to_f32(s->dmin);
@@ -130,7 +130,7 @@ static void choose_all(super *s, const float *x, const float *w, const line *f)
         s->cost += (double)choose_factors(s, j, x + SUB * j, w + SUB * j, f[j]);
 }
 
-/* d and dmin with the least error for the factors and codes of s. False: nothing to solve. */
+/* Sets d and dmin with the least error for the factors and codes of s; false: no solution. */
 static bool fit_scales(float *d, float *dmin, const super *s, const float *x, const float *w)
 {
     double uu = 0, uv = 0, vv = 0, ux = 0, vx = 0;       /* u = scale * n, v = -min */

@@ -1,9 +1,9 @@
-/* quantise_q8_0.c - Q8_0: which binary16 scale leaves the least error.
+/* quantise_q8_0.c - Q8_0: finds a binary16 scale with a small error.
  *
- * With 8 bits the steps are fine, and which values happen to lie near one changes with every few
- * thousandths of the scale: the best of many is a tenth below the usual choice, which takes the
- * largest magnitude for 127. So a ladder of scales around that one is tried, then the neighbours of
- * the best. A power of two comes first: weights that were 4-bit floats are exact with it. */
+ * The usual scale maps the largest magnitude to 127. Scales that differ by a few thousandths round
+ * other weights well, and the best of many has a tenth less error. So scales around the usual one
+ * are tried, then the neighbours of the best. A power of two is tried first, because it encodes
+ * former 4-bit floats exactly. */
 #include <math.h>
 
 #include "loader/bytes.h"
@@ -30,7 +30,7 @@ static float cost_of(const float *x, const float *w, uint16_t d)
 
 typedef struct choice { uint16_t d; float cost; } choice;
 
-/* d == 0 would divide by zero: such blocks are all below half of the smallest scale. */
+/* Ignores d == 0, which would divide by zero; such blocks are below half of the smallest scale. */
 static void try_scale(choice *best, const float *x, const float *w, int d)
 {
     if (d < 1 || d > CODE_MOST) return;

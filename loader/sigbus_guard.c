@@ -1,8 +1,8 @@
 /* sigbus_guard.c - the mapped ranges, and the handler of SIGBUS that looks for an address in them.
  *
- * What a signal handler sees can only be global. Entries are written under a lock and read without
- * one, so an entry once made is never freed: the next file reuses one whose file was closed. An
- * entry counts while its base is set, and everything else in it is written before that. */
+ * A signal handler can only use globals. Entries are written under a lock and read without one, so
+ * an entry is never freed; a new file reuses the entry of a closed one. An entry is valid while its
+ * base is set; the other fields are written before base. */
 #include "loader/sigbus_guard.h"
 
 #include <pthread.h>
@@ -19,10 +19,10 @@ struct entry {
 };
 
 static _Atomic(entry *) first;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for whoever writes entries */
-static sigbus_guard_fn *told;            /* set once, before the handler is installed */
-static struct sigaction before;          /* likewise */
-static atomic_flag telling = ATOMIC_FLAG_INIT;   /* many threads may fault at once: one reports */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held while entries are written */
+static sigbus_guard_fn *report_fault;            /* set once, before the handler is installed */
+static struct sigaction old_action;          /* likewise */
+static atomic_flag reporting = ATOMIC_FLAG_INIT;   /* many threads may fault at once: one reports */
 
 static const entry *find(uintptr_t at)
 {
@@ -37,26 +37,25 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     const entry *e = info->si_code == BUS_ADRERR ? find((uintptr_t)info->si_addr) : NULL;
     (void)context;
-    while (e && atomic_flag_test_and_set(&telling)) pause();
-    if (e) told(e->path);
-    /* not ours: whoever was here before gets it when the instruction is tried again */
-    sigaction(number, &before, NULL);
-    if (info->si_code <= 0) raise(number);       /* somebody sent it, so no instruction will be
-                                                  * tried again */
+    while (e && atomic_flag_test_and_set(&reporting)) pause();
+    if (e) report_fault(e->path);
+    /* not a mapped file: the earlier handler gets the signal when the instruction is retried */
+    sigaction(number, &old_action, NULL);
+    if (info->si_code <= 0) raise(number);       /* sent with kill: no instruction is retried */
 }
 
 void sigbus_guard_install(sigbus_guard_fn *fn)
 {
     struct sigaction act = { 0 };
-    if (told) return;
-    told = fn;
+    if (report_fault) return;
+    report_fault = fn;
     act.sa_sigaction = on_bus_error;
     act.sa_flags = SA_SIGINFO;
     sigemptyset(&act.sa_mask);
-    if (sigaction(SIGBUS, NULL, &before) == 0) sigaction(SIGBUS, &act, NULL);
+    if (sigaction(SIGBUS, NULL, &old_action) == 0) sigaction(SIGBUS, &act, NULL);
 }
 
-/* A free entry, or a new one; NULL if there is no memory. Under the lock. */
+/* Returns a free or new entry, or NULL if out of memory. The caller holds the lock. */
 static entry *take_entry(void)
 {
     entry *head = atomic_load_explicit(&first, memory_order_relaxed), *e = head;

@@ -1,7 +1,7 @@
 /* tensor.c - shape and size arithmetic of a tensor view.
  *
- * This is the one place where GGUF's reversed dimensions become [slabs, rows, cols], and where a
- * product of numbers from a file is formed; every product is checked. */
+ * Only this file converts GGUF's reversed dimensions to [slabs, rows, cols] and multiplies numbers
+ * from a file; every product is checked. */
 #include "loader/tensor.h"
 
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* tensor.h - a view of one tensor in a mapped GGUF file. Owns nothing.
  *
  * Shapes are [rows, cols], row-major, cols contiguous; stacked matrices (experts) add slabs in
- * front: [slabs, rows, cols]. GGUF writes them the other way round; tensor_set_shape turns them,
- * once, and checks every product. */
+ * front: [slabs, rows, cols]. GGUF stores dimensions in reverse order; tensor_set_shape converts
+ * them. */
 #ifndef LOADER_TENSOR_H
 #define LOADER_TENSOR_H
 
@@ -16,7 +16,7 @@ typedef struct tensor {
     quant_type type;
     int n_dims;
     uint64_t cols, rows, slabs;          /* ne[0], ne[1], ne[2] * ne[3]; missing ones are 1 */
-    uint64_t outer;                      /* ne[3], which no weight of a model uses: 1 */
+    uint64_t outer;                      /* ne[3]; 1 in all weights of supported models */
     uint64_t row_bytes, slab_bytes;      /* of one row; of one [rows, cols] matrix */
     uint64_t bytes, elems;               /* of all slabs */
     int part;                            /* index of the file it is in: 0 unless split */
@@ -25,14 +25,14 @@ typedef struct tensor {
     const uint8_t *data;                 /* the same byte in the mapping; no alignment promised */
 } tensor;
 
-/* Fills type, n_dims, shape and sizes from a file's numbers: ne[0] is the contiguous dimension.
- * name must be set: messages use it. */
+/* Sets type, n_dims, shape and sizes from a file's numbers; ne[0] is the contiguous dimension.
+ * t->name must be set: messages contain it. */
 int tensor_set_shape(tensor *t, uint32_t type, const uint64_t *ne, uint32_t n_dims, err_ctx *err);
 
-/* First byte of row r of slab s. The caller keeps both in range. */
+/* Returns the first byte of row r of slab s; both must be in range. */
 const uint8_t *tensor_row(const tensor *t, uint64_t s, uint64_t r);
 
-/* "[2048, 512, 512]" with the contiguous dimension first, as GGUF tools print it. */
+/* Writes "[2048, 512, 512]", contiguous dimension first as in GGUF tools. Returns dst. */
 const char *tensor_shape_text(char *dst, size_t cap, const tensor *t);
 
 #endif
