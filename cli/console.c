@@ -184,10 +184,7 @@ void console_below(const char *fmt, ...)
     status_shown = STATUS_BELOW;
 }
 
-bool console_has_below(void)
-{
-    return status_shown == STATUS_BELOW;
-}
+bool console_has_below(void) { return status_shown == STATUS_BELOW; }
 
 void console_status_clear(void)
 {

@@ -57,15 +57,9 @@ void interrupt_install(void)
     take(SIGTERM, 0);
 }
 
-void interrupt_set_limit(int n)
-{
-    wait_limit = n;
-}
+void interrupt_set_limit(int n) { wait_limit = n; }
 
-bool interrupted(void)
-{
-    return caught != 0;
-}
+bool interrupted(void) { return caught != 0; }
 
 bool interrupt_watch(void *ctx)
 {
@@ -79,10 +73,7 @@ void interrupt_clear(void)
     n_caught = 0;
 }
 
-int interrupt_exit_code(void)
-{
-    return caught ? 128 + caught : 0;
-}
+int interrupt_exit_code(void) { return caught ? 128 + caught : 0; }
 
 /* ---- Ctrl-Z -------------------------------------------------------------------------------- */
 
@@ -100,10 +91,7 @@ void interrupt_hold_stop(bool hold)
     if (!hold && stop_asked) interrupt_stop();
 }
 
-bool interrupt_stop_asked(void)
-{
-    return stop_asked;
-}
+bool interrupt_stop_asked(void) { return stop_asked; }
 
 void interrupt_stop(void)
 {

@@ -231,10 +231,7 @@ static void walk(gpu *g, const gpu_delta *d, int first, int n, bool fresh)
     }
 }
 
-bool gpu_delta_fits(int dim)
-{
-    return dim == 32 || dim == 64 || dim == 128;
-}
+bool gpu_delta_fits(int dim) { return dim == 32 || dim == 64 || dim == 128; }
 
 void gpu_delta_rule(gpu *g, const gpu_delta *d)
 {

@@ -50,10 +50,7 @@ int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, e
     return 0;
 }
 
-void gpu_mailbox_free(gpu *g, gpu_mailbox *m)
-{
-    gpu_free_host(g, m);
-}
+void gpu_mailbox_free(gpu *g, gpu_mailbox *m) { gpu_free_host(g, m); }
 
 /* The layout is that of activations.cuh. */
 void gpu_mailbox_put_mid(gpu_mailbox *m, int slot, const int8_t *q, const float *dx,

@@ -144,10 +144,7 @@ char *mem_strdup_n(const char *s, size_t len)
     return p;
 }
 
-void mem_free(void *p)
-{
-    free(p);
-}
+void mem_free(void *p) { free(p); }
 
 mem_layout mem_layout_count(uint64_t align) { return (mem_layout){ .align = align }; }
 
@@ -191,15 +188,9 @@ void mem_fail_after(long n)
     atomic_store(&fail_at, n > 0 ? atomic_load(&alloc_count) + n : 0);
 }
 
-void mem_guard(bool on)
-{
-    atomic_store(&guard_on, on);
-}
+void mem_guard(bool on) { atomic_store(&guard_on, on); }
 
-long mem_count(void)
-{
-    return atomic_load(&alloc_count);
-}
+long mem_count(void) { return atomic_load(&alloc_count); }
 
 /* ---- byte strings ------------------------------------------------------------------------ */
 

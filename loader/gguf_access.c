@@ -27,10 +27,7 @@ const char *gguf_type_name(gguf_type type, bool is_array)
     return is_array ? value_types[type].array_name : value_types[type].name;
 }
 
-int gguf_type_bytes(gguf_type type)
-{
-    return value_types[type].bytes;
-}
+int gguf_type_bytes(gguf_type type) { return value_types[type].bytes; }
 
 int gguf_n_part(const gguf *g) { return g->n_part; }
 const char *gguf_part_path(const gguf *g, int part_no) { return g->parts[part_no].path; }

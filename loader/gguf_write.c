@@ -109,10 +109,7 @@ void gguf_write_str_array(gguf_writer *w, const char *key, uint64_t count)
     begin_array(w, key, GGUF_STRING, count);
 }
 
-void gguf_write_array_str(gguf_writer *w, str_view v)
-{
-    put_str(&w->meta, v);
-}
+void gguf_write_array_str(gguf_writer *w, str_view v) { put_str(&w->meta, v); }
 
 /* Returns the bytes of the value in the file. For strings it adds up their length fields. */
 static size_t value_bytes(const gguf_kv *kv)

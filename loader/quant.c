@@ -16,10 +16,7 @@
 
 /* ---- small floats -------------------------------------------------------------------------- */
 
-static float float_of_bits(uint32_t bits)
-{
-    return load_f32(&bits);
-}
+static float float_of_bits(uint32_t bits) { return load_f32(&bits); }
 
 /* 2^(e-127). e is the exponent field of a binary32, except that e = 0 means 2^-127. 255 is NaN, as
  * in the OCP standard, so a damaged block is visible. llama.cpp decodes 255 as NaN on its GPU path
@@ -43,20 +40,14 @@ float ue4m3_to_f32(uint8_t c)
 
 /* ---- helpers of the decoders --------------------------------------------------------------- */
 
-static float f16_at(const uint8_t *p)
-{
-    return f16_to_f32(load_u16(p));
-}
+static float f16_at(const uint8_t *p) { return f16_to_f32(load_u16(p)); }
 
 /* First byte of the 16 weights of sub-block j in "four planes", and the shift of their codes. */
 static const uint8_t *plane_bytes(const uint8_t *quants, int j)
 {
     return quants + 32 * (j / 8) + 16 * (j % 2);
 }
-static int plane_shift(int j)
-{
-    return 2 * (j % 8 / 2);
-}
+static int plane_shift(int j) { return 2 * (j % 8 / 2); }
 
 /* ---- 32 weights, one scale ----------------------------------------------------------------- */
 

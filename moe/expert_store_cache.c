@@ -86,10 +86,7 @@ void store_cache_free(expert_store *s)
     mem_free(s->jobs);
 }
 
-int expert_store_room(const expert_store *s)
-{
-    return s->n_frame;
-}
+int expert_store_room(const expert_store *s) { return s->n_frame; }
 
 /* Where a slab is in the file, and where in its place. */
 static uint64_t file_offset(const expert_store *s, const store_place *p, expert_slab slab)

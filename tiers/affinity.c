@@ -57,10 +57,7 @@ int affinity_create(affinity **out, int n_thread, err_ctx *err)
     return 0;
 }
 
-void affinity_free(affinity *s)
-{
-    mem_free(s);
-}
+void affinity_free(affinity *s) { mem_free(s); }
 
 void affinity_pin(affinity *s, int thread)
 {

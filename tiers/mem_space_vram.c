@@ -11,16 +11,10 @@ typedef struct vram {
     err_ctx first;                       /* code 0: nothing has failed */
 } vram;
 
-static vram *of(mem_space *self)
-{
-    return (vram *)self;
-}
+static vram *of(mem_space *self) { return (vram *)self; }
 
 /* Where the next failure goes: only the first one is of interest. */
-static err_ctx *note(vram *v)
-{
-    return v->first.code == 0 ? &v->first : NULL;
-}
+static err_ctx *note(vram *v) { return v->first.code == 0 ? &v->first : NULL; }
 
 static int vram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use,
                       const char *what, err_ctx *err)

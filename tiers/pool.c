@@ -429,7 +429,4 @@ void pool_free(pool *p)
     mem_free(p);
 }
 
-int pool_threads(const pool *p)
-{
-    return p->n_thread;
-}
+int pool_threads(const pool *p) { return p->n_thread; }

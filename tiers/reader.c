@@ -118,10 +118,7 @@ static void set_name(reader *r)
 }
 
 /* What a file system returns that has no direct reads, or none with our page size. */
-static bool is_refusal(int why)
-{
-    return why == EINVAL || why == EOPNOTSUPP;
-}
+static bool is_refusal(int why) { return why == EINVAL || why == EOPNOTSUPP; }
 
 static void stop_direct(reader_file *f)
 {
@@ -507,10 +504,7 @@ const char *reader_name(const reader *r)
     return r->name;
 }
 
-int reader_open_jobs(const reader *r)
-{
-    return r->n_open;
-}
+int reader_open_jobs(const reader *r) { return r->n_open; }
 
 void reader_register(reader *r, void *base, uint64_t bytes)
 {

@@ -121,10 +121,7 @@ static void preader_send(void *self, read_request *rq)
     pthread_mutex_unlock(&p->lock);
 }
 
-static void preader_flush(void *self)
-{
-    (void)self;
-}
+static void preader_flush(void *self) { (void)self; }
 
 static read_request *preader_reap(void *self, bool wait)
 {

@@ -109,10 +109,7 @@ static slot find_long(const arg_spec *spec, void *into, str_view name)
     return s.o && s.o->type == alias->type ? s : (slot){ 0 };
 }
 
-static bool takes_value(slot s)
-{
-    return s.o->type != ARG_FLAG;
-}
+static bool takes_value(slot s) { return s.o->type != ARG_FLAG; }
 
 /* A number of MiB as a size; -1 is auto. Text that is no number is returned as it is. */
 static const char *in_mib(char *dst, size_t cap, const char *text)

@@ -220,10 +220,7 @@ typedef struct span {
     int first;
 } span;
 
-static int least(int64_t a, int64_t b)
-{
-    return (int)(a < b ? a : b);
-}
+static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 static void multiply(const span *s, int begin, int end, int thread, token_pack *pack)
 {

@@ -74,10 +74,7 @@ static const char *cache_name(char dst[8], int level)
     return dst;
 }
 
-static const char *plural(int n)
-{
-    return n == 1 ? "" : "s";
-}
+static const char *plural(int n) { return n == 1 ? "" : "s"; }
 
 static void print_cpu(const machine_view *v)
 {

@@ -327,10 +327,7 @@ static int do_help(chat_session *t, str_view arg)
     return CHAT_SLASH_DONE;
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t';
-}
+static bool is_space(char c) { return c == ' ' || c == '\t'; }
 
 int chat_slash(chat_session *t, str_view line)
 {

@@ -242,10 +242,7 @@ static int take(chat_session *t, const chat_message *earlier, err_ctx *err)
     return rc;
 }
 
-int chat_turn(chat_session *t, err_ctx *err)
-{
-    return take(t, NULL, err);
-}
+int chat_turn(chat_session *t, err_ctx *err) { return take(t, NULL, err); }
 
 int chat_turn_again(chat_session *t, err_ctx *err)
 {

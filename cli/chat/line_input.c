@@ -337,7 +337,4 @@ void line_input_close(line_input *in)
     mem_free(in);
 }
 
-bool line_input_is_terminal(const line_input *in)
-{
-    return in->el != NULL;
-}
+bool line_input_is_terminal(const line_input *in) { return in->el != NULL; }

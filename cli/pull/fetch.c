@@ -60,10 +60,7 @@ bool fetch_may_send_token(const char *url)
            !strcmp(o.host, "127.0.0.1") || !strcmp(o.host, "[::1]");
 }
 
-const char *fetch_missing(void)
-{
-    return NULL;
-}
+const char *fetch_missing(void) { return NULL; }
 
 /* ---- response headers ---------------------------------------------------------------------- */
 

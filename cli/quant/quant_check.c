@@ -88,7 +88,4 @@ int quant_check_end(quant_check *c, const char *path)
     return 0;
 }
 
-void quant_check_release(quant_check *c)
-{
-    text_reading_release(&c->r);
-}
+void quant_check_release(quant_check *c) { text_reading_release(&c->r); }

@@ -115,15 +115,9 @@ static char *entries_body(const api_model *m, bool loaded)
     return api_take(&b);
 }
 
-char *api_tags_body(const api_model *m)
-{
-    return entries_body(m, false);
-}
+char *api_tags_body(const api_model *m) { return entries_body(m, false); }
 
-char *api_ps_body(const api_model *m)
-{
-    return entries_body(m, true);
-}
+char *api_ps_body(const api_model *m) { return entries_body(m, true); }
 
 char *api_show_body(const api_model *m)
 {

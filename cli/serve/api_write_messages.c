@@ -9,10 +9,7 @@ static void open_event(api_writer *w, const char *type)
     textbuf_printf(&w->out, "event: %s\ndata: {\"type\":\"%s\"", type, type);
 }
 
-static void close_event(api_writer *w)
-{
-    textbuf_str(&w->out, "}\n\n");
-}
+static void close_event(api_writer *w) { textbuf_str(&w->out, "}\n\n"); }
 
 static void put_usage(textbuf *b, const api_usage *u, bool at_begin)
 {

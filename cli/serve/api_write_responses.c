@@ -11,10 +11,7 @@ static void open_event(api_writer *w, const char *type)
                    w->n_event++);
 }
 
-static void close_event(api_writer *w)
-{
-    textbuf_str(&w->out, "}\n\n");
-}
+static void close_event(api_writer *w) { textbuf_str(&w->out, "}\n\n"); }
 
 static bool is_custom(const api_part *p)
 {
@@ -309,10 +306,7 @@ static void fail(api_writer *w, const api_error *error)
     put_state(w, "response.failed", "failed", error);
 }
 
-static void whole(api_writer *w)
-{
-    put_response(w, final_status(w), NULL);
-}
+static void whole(api_writer *w) { put_response(w, final_status(w), NULL); }
 
 const api_style api_style_responses = {
     .keep_text = true, .begin = begin, .open = open_part, .delta = delta, .close = close_part,

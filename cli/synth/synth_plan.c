@@ -143,15 +143,9 @@ void synth_plan_free(synth_plan *p)
     mem_free(p);
 }
 
-uint64_t synth_plan_bytes(const synth_plan *p)
-{
-    return p->bytes;
-}
+uint64_t synth_plan_bytes(const synth_plan *p) { return p->bytes; }
 
-int synth_plan_n_tensor(const synth_plan *p)
-{
-    return p->n_part;
-}
+int synth_plan_n_tensor(const synth_plan *p) { return p->n_part; }
 
 /* ---- filling ----------------------------------------------------------------------------- */
 

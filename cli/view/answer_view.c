@@ -86,10 +86,7 @@ static int put(answer_view *v, str_view s)
     return rc < 0 ? rc : write_bytes(v, s.ptr, s.len);
 }
 
-static int put_piece(void *ctx, str_view s)
-{
-    return put(ctx, s);
-}
+static int put_piece(void *ctx, str_view s) { return put(ctx, s); }
 
 /* Prints the model's text; on a terminal, without control characters. */
 static int put_text(answer_view *v, str_view s)

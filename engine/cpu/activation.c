@@ -12,15 +12,9 @@
 
 /* ---- int8 codes ---------------------------------------------------------------------------- */
 
-static uint32_t bits_of(float v)
-{
-    return load_u32(&v);
-}
+static uint32_t bits_of(float v) { return load_u32(&v); }
 
-static float float_of(uint32_t bits)
-{
-    return load_f32(&bits);
-}
+static float float_of(uint32_t bits) { return load_f32(&bits); }
 
 /* |q| <= 127 needs no clamp: inv is at most (127 / largest) (1 + 2^-24). A block below 2^-100 is
  * zero, which keeps inv finite and the scale normal. Inf or NaN in x make a NaN of the scale and so
@@ -58,10 +52,7 @@ static void quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_blo
 
 /* ---- gates --------------------------------------------------------------------------------- */
 
-static inline vec8 swiglu8(vec8 g, vec8 u)
-{
-    return vec8_mul(silu(g), u);
-}
+static inline vec8 swiglu8(vec8 g, vec8 u) { return vec8_mul(silu(g), u); }
 
 /* The gate is not clamped from below. */
 static inline vec8 swiglu_clamped8(vec8 g, vec8 u)

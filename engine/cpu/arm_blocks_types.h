@@ -63,10 +63,7 @@ ARM_INLINE int weight_offset(quant_type type)
 }
 
 /* v = d * A + c * B, with the sums of the two halves as A and B. */
-ARM_INLINE bool has_two_scales(quant_type type)
-{
-    return type == QT_NVFP4;
-}
+ARM_INLINE bool has_two_scales(quant_type type) { return type == QT_NVFP4; }
 
 /* ---- where sums start ----------------------------------------------------------------------- */
 

@@ -4,7 +4,4 @@ enum { SAVE_VECTOR_PIPES = 1 };
 
 #include "engine/cpu/arm_blocks_body.h"
 
-void put_dotprod_blocks(kernel_set *s)
-{
-    put_blocks(s);
-}
+void put_dotprod_blocks(kernel_set *s) { put_blocks(s); }

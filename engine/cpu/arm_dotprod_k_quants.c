@@ -4,7 +4,4 @@ enum { SAVE_VECTOR_PIPES = 1 };
 
 #include "engine/cpu/arm_k_quants_body.h"
 
-void put_dotprod_k_quants(kernel_set *s)
-{
-    put_k_quants(s);
-}
+void put_dotprod_k_quants(kernel_set *s) { put_k_quants(s); }

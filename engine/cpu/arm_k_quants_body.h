@@ -56,15 +56,9 @@ typedef sub_scales scales_fn(const uint8_t *block);
  * low half, and 2i + 1. */
 typedef void add_fn(float32x4_t *lane, half_sum *sum, const sub_scales *u, const act_at *x, int n);
 
-ARM_INLINE void keep_order(void)
-{
-    __asm__ volatile("" : : : "memory");
-}
+ARM_INLINE void keep_order(void) { __asm__ volatile("" : : : "memory"); }
 
-ARM_INLINE int8x16_t as_s8(uint8x16_t v)
-{
-    return vreinterpretq_s8_u8(v);
-}
+ARM_INLINE int8x16_t as_s8(uint8x16_t v) { return vreinterpretq_s8_u8(v); }
 
 /* v, with the bits of the mask from elsewhere. Compilers make three instructions of vbslq. */
 ARM_INLINE uint8x16_t put_bits(uint8x16_t v, uint8x16_t from, uint8x16_t mask)

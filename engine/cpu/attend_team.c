@@ -16,10 +16,7 @@ enum {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-static int first_tile(const attend_block *b)
-{
-    return b->first / ATTEND_TILE;
-}
+static int first_tile(const attend_block *b) { return b->first / ATTEND_TILE; }
 
 static int tiles_of(const attend_block *b)
 {

@@ -4,10 +4,7 @@
 
 #include "engine/cpu/deltanet.h"
 
-float sigmoid_f32(float x)
-{
-    return (float)(1.0 / (1.0 + exp(-(double)x)));
-}
+float sigmoid_f32(float x) { return (float)(1.0 / (1.0 + exp(-(double)x))); }
 
 float delta_decay(float alpha, float dt_bias, float a)
 {

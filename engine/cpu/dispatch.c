@@ -31,10 +31,7 @@ typedef struct isa {
 
 #if defined(__aarch64__)
 
-static bool has_dotprod(void)
-{
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
-}
+static bool has_dotprod(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 
 static bool has_i8mm(void)
 {

@@ -43,9 +43,6 @@ static inline vec8 gated(vec8 g, vec8 z)
     return vec8_div(g, below);
 }
 
-static inline vec8 silu(vec8 g)
-{
-    return gated(g, g);
-}
+static inline vec8 silu(vec8 g) { return gated(g, g); }
 
 #endif

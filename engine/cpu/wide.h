@@ -28,10 +28,7 @@
 
 /* Compilers load nothing from below this before what stands above is done. Otherwise they load all
  * they can at once and then have no registers left. */
-WIDE_INLINE void in_order(void)
-{
-    __asm__ volatile("" ::: "memory");
-}
+WIDE_INLINE void in_order(void) { __asm__ volatile("" ::: "memory"); }
 
 /* ---- chunks and slots ---------------------------------------------------------------------- */
 

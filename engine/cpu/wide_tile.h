@@ -77,10 +77,7 @@ static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p
 }
 
 /* Nothing to set up. */
-static void tiles_begin(wide_kind kind)
-{
-    (void)kind;
-}
+static void tiles_begin(wide_kind kind) { (void)kind; }
 
 static void tiles_end(void)
 {

@@ -57,10 +57,7 @@ static void tiles_begin(wide_kind kind)
     _tile_loadconfig(&c);
 }
 
-static void tiles_end(void)
-{
-    _tile_release();
-}
+static void tiles_end(void) { _tile_release(); }
 
 /* [token][row] */
 typedef int32_t block_sums[TILE_STRIPS][PANEL_ROWS];
@@ -157,7 +154,4 @@ static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p
 
 #include "engine/cpu/wide_types.h"
 
-void put_amx_wide(kernel_set *s)
-{
-    wide_put(s, 10, 16);
-}
+void put_amx_wide(kernel_set *s) { wide_put(s, 10, 16); }

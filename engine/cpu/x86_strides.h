@@ -14,15 +14,9 @@
 
 #define AVX_INLINE static inline __attribute__((always_inline))
 
-AVX_INLINE __m128i load128(const void *p)
-{
-    return _mm_loadu_si128(p);
-}
+AVX_INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 
-AVX_INLINE __m256i load256(const void *p)
-{
-    return _mm256_loadu_si256(p);
-}
+AVX_INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
 
 /* The binary16 at p, p + stride, ... */
 AVX_INLINE __m256 halves_at(const uint8_t *p, ptrdiff_t stride)

@@ -642,10 +642,7 @@ int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,
     return 0;
 }
 
-const acts *experts_cpu_mid(const experts_cpu *c)
-{
-    return &c->mid_x;
-}
+const acts *experts_cpu_mid(const experts_cpu *c) { return &c->mid_x; }
 
 /* ---- reading ahead --------------------------------------------------------------------------- */
 

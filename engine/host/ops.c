@@ -330,10 +330,7 @@ typedef struct largest_args {
     int best[LARGEST_RANGES];            /* index of each range's largest value */
 } largest_args;
 
-static bool beats(float a, float b)
-{
-    return a > b || (isnan(b) && !isnan(a));
-}
+static bool beats(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
 
 static int largest_of(const float *x, int first, int end)
 {

@@ -27,15 +27,9 @@ static const struct { const char *name, *hint; } relatives[] = {
               "the file of the model itself" },
 };
 
-const model_family *model_family_of(model_arch a)
-{
-    return families[a];
-}
+const model_family *model_family_of(model_arch a) { return families[a]; }
 
-const char *model_arch_name(model_arch a)
-{
-    return families[a]->name;
-}
+const char *model_arch_name(model_arch a) { return families[a]->name; }
 
 static int unsupported(str_view name, err_ctx *err)
 {

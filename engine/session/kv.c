@@ -45,10 +45,7 @@ static const struct { const char *name; quant_type quant; } types[] = {
     [KV_F32] = { "f32", QT_F32 }, [KV_F16] = { "f16", QT_F16 }, [KV_Q8_0] = { "q8_0", QT_Q8_0 },
 };
 
-const char *kv_type_name(kv_type t)
-{
-    return types[t].name;
-}
+const char *kv_type_name(kv_type t) { return types[t].name; }
 
 bool kv_type_from_name(kv_type *out, const char *name)
 {

@@ -288,10 +288,7 @@ void sampler_ban(sampler *s, int32_t id)
     set_bias(s, id, -INFINITY);
 }
 
-void sampler_allow(sampler *s, const uint64_t *bits)
-{
-    s->allowed = bits;
-}
+void sampler_allow(sampler *s, const uint64_t *bits) { s->allowed = bits; }
 
 void sampler_score(sampler *s, token_scores *to, int n_top)
 {

@@ -98,30 +98,18 @@ void state_free(state *s)
 
 /* ---- position ------------------------------------------------------------------------------- */
 
-mem_space *state_space(const state *s)
-{
-    return s->o.where;
-}
+mem_space *state_space(const state *s) { return s->o.where; }
 
 mem_space *state_layer_space(const state *s, int layer)
 {
     return layer < s->m->hp.n_layer - s->o.n_ram ? s->o.where : mem_space_ram();
 }
 
-kv_store *state_kv(state *s)
-{
-    return s->kv;
-}
+kv_store *state_kv(state *s) { return s->kv; }
 
-recurrent *state_recurrent(state *s)
-{
-    return s->rec;
-}
+recurrent *state_recurrent(state *s) { return s->rec; }
 
-int state_pos(const state *s)
-{
-    return s->pos;
-}
+int state_pos(const state *s) { return s->pos; }
 
 void state_advance(state *s, int n)
 {
@@ -316,10 +304,7 @@ int state_next_snapshot(const state *s, int pos)
     return best;
 }
 
-void state_import_begin(state *s)
-{
-    state_clear(s);
-}
+void state_import_begin(state *s) { state_clear(s); }
 
 /* Of the positions that rows holds only the first are wanted: each head's others are skipped. */
 typedef struct row_source {

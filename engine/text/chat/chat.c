@@ -218,30 +218,18 @@ void chat_free(chat *c)
     mem_free(c);
 }
 
-chat_format chat_format_of(const chat *c)
-{
-    return c->ops->format;
-}
+chat_format chat_format_of(const chat *c) { return c->ops->format; }
 
 const char *chat_format_name(const chat *c)
 {
     return c->xml_calls ? "chatml (xml tools)" : c->ops->name;
 }
 
-bool chat_reasons(const chat *c)
-{
-    return c->knows_reasoning;
-}
+bool chat_reasons(const chat *c) { return c->knows_reasoning; }
 
-bool chat_has_switch(const chat *c)
-{
-    return c->may_rest;
-}
+bool chat_has_switch(const chat *c) { return c->may_rest; }
 
-const char *chat_note(const chat *c)
-{
-    return c->note;
-}
+const char *chat_note(const chat *c) { return c->note; }
 
 /* ---- rendering ----------------------------------------------------------------------------- */
 

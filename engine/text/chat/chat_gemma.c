@@ -509,10 +509,7 @@ static bool is_at(reader *r, const char *expected)
     return true;
 }
 
-static void pass_space(reader *r)
-{
-    r->pos = skip_space(r->s, r->pos);
-}
+static void pass_space(reader *r) { r->pos = skip_space(r->s, r->pos); }
 
 /* Text between two quotes; false if there is no second. */
 static bool read_string(reader *r)

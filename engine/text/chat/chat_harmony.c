@@ -385,10 +385,7 @@ static void harmony_render(prompt *p, const chat_request *req)
 /* Headers are a few words. What is longer is a model that does not speak harmony: answer text. */
 #define HEADER_MAX_BYTES 256
 
-static bool ends_word(char ch)
-{
-    return (unsigned char)ch <= ' ';
-}
+static bool ends_word(char ch) { return (unsigned char)ch <= ' '; }
 
 /* The word at `at`, up to white space, a mark or a recipient glued to it. */
 static str_view word_at(str_view s, size_t pos)

@@ -30,10 +30,7 @@ str_view view_strip(str_view s, const char *chars, bool left, bool right)
     return s;
 }
 
-str_view view_trim(str_view s)
-{
-    return view_strip(s, VIEW_SPACE, true, true);
-}
+str_view view_trim(str_view s) { return view_strip(s, VIEW_SPACE, true, true); }
 
 void split_reasoning(str_view *reasoning, str_view *content)
 {
@@ -71,10 +68,7 @@ void prompt_view(prompt *p, str_view s)
     if (p->rc == 0) textbuf_put(&p->text, s);
 }
 
-void prompt_text(prompt *p, const char *s)
-{
-    prompt_view(p, str_from(s));
-}
+void prompt_text(prompt *p, const char *s) { prompt_view(p, str_from(s)); }
 
 int prompt_flush(prompt *p)
 {

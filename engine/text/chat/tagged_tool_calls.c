@@ -36,10 +36,7 @@ match match_any(str_view s, size_t pos, const char *const *tags, size_t n)
     return best;
 }
 
-static bool is_space(char c)
-{
-    return c && strchr(VIEW_SPACE, c) != NULL;
-}
+static bool is_space(char c) { return c && strchr(VIEW_SPACE, c) != NULL; }
 
 size_t skip_space(str_view s, size_t pos)
 {

@@ -240,10 +240,7 @@ static uint64_t pair_key(uint32_t left, uint32_t right)
     return (uint64_t)left << ID_BITS | right;
 }
 
-static uint64_t pair_hash(uint64_t key)
-{
-    return key * 0x9e3779b97f4a7c15u;
-}
+static uint64_t pair_hash(uint64_t key) { return key * 0x9e3779b97f4a7c15u; }
 
 static uint32_t pair_home(const bpe *b, uint64_t hash)
 {
@@ -430,10 +427,7 @@ static size_t tree_layout(min_tree *t, uint64_t *nodes, size_t cap)
 }
 
 /* Bytes to provide for: whole words of `alive`, with one bit after the last byte to stop at. */
-static size_t padded(size_t len)
-{
-    return (len / 64 + 1) * 64;
-}
+static size_t padded(size_t len) { return (len / 64 + 1) * 64; }
 
 static int work_reserve(bpe_work *w, size_t len, err_ctx *err)
 {

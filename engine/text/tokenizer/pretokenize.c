@@ -282,10 +282,7 @@ size_t pretokenize(pretokenizer pre, size_t *lens, size_t cap, const uint8_t *p,
     return rules[pre].cut(lens, cap, p, p + n);
 }
 
-const char *pretokenizer_name(pretokenizer pre)
-{
-    return rules[pre].name;
-}
+const char *pretokenizer_name(pretokenizer pre) { return rules[pre].name; }
 
 bool pretokenizer_find(pretokenizer *out, str_view name)
 {
@@ -305,20 +302,14 @@ const char *pretokenizer_names(char *dst, size_t cap)
     return dst;
 }
 
-bool pretokenizer_wants_nfc(pretokenizer pre)
-{
-    return rules[pre].asks & NFC;
-}
+bool pretokenizer_wants_nfc(pretokenizer pre) { return rules[pre].asks & NFC; }
 
 bool pretokenizer_takes_whole(pretokenizer pre)
 {
     return rules[pre].asks & WHOLE;
 }
 
-bool pretokenizer_wants_bos(pretokenizer pre)
-{
-    return rules[pre].asks & BOS;
-}
+bool pretokenizer_wants_bos(pretokenizer pre) { return rules[pre].asks & BOS; }
 
 bool pretokenizer_forbids_bos(pretokenizer pre)
 {

@@ -505,15 +505,9 @@ void tokenizer_free(tokenizer *t)
     mem_free(t);
 }
 
-int tokenizer_n_token(const tokenizer *t)
-{
-    return t->vocab.n_token;
-}
+int tokenizer_n_token(const tokenizer *t) { return t->vocab.n_token; }
 
-int tokenizer_n_merge(const tokenizer *t)
-{
-    return (int)t->vocab.n_merge;
-}
+int tokenizer_n_merge(const tokenizer *t) { return (int)t->vocab.n_merge; }
 
 const char *tokenizer_pre_name(const tokenizer *t)
 {
@@ -538,30 +532,15 @@ int tokenizer_stops(const tokenizer *t, int *ids, int cap)
     return t->n_stop;
 }
 
-int tokenizer_bos(const tokenizer *t)
-{
-    return t->bos;
-}
+int tokenizer_bos(const tokenizer *t) { return t->bos; }
 
-int tokenizer_eos(const tokenizer *t)
-{
-    return t->eos;
-}
+int tokenizer_eos(const tokenizer *t) { return t->eos; }
 
-bool tokenizer_adds_bos(const tokenizer *t)
-{
-    return t->add_bos;
-}
+bool tokenizer_adds_bos(const tokenizer *t) { return t->add_bos; }
 
-bool tokenizer_adds_eos(const tokenizer *t)
-{
-    return t->add_eos;
-}
+bool tokenizer_adds_eos(const tokenizer *t) { return t->add_eos; }
 
-bool tokenizer_adds_space(const tokenizer *t)
-{
-    return t->space_prefix;
-}
+bool tokenizer_adds_space(const tokenizer *t) { return t->space_prefix; }
 
 str_view tokenizer_bytes(const tokenizer *t, int id, bool with_special)
 {
