@@ -1,10 +1,9 @@
-/* gemm_choice.h - chooses how a product of some tokens is computed: the one rule, as pure
- * functions.
+/* gemm_choice.h - chooses the kernels of a product of n tokens: pure functions, valid C and C++.
  *
- * Below `from` tokens the contract's kernels; then own kernels on tensor cores, or the vendor's.
- * Own kernels have the products that the vendor's library cannot compute, and small ones; of the
- * others the library has those where it was measured to be faster. With GPU_GEMM_OWN only shapes
- * decide: neither speeds nor the presence of the library. Valid C and C++: cuda/gemm.cu calls it,
+ * Fewer than `from` tokens use the contract's kernels (docs/numerics.md). Larger batches use own
+ * kernels on tensor cores or the vendor's library. The library computes a product if it supports
+ * it, the matrix is not small, and the library was measured to be faster. With GPU_GEMM_OWN the
+ * choice depends on neither speeds nor the library. cuda/gemm.cu calls this header,
  * tests/test_gemm_choice.c checks it. */
 #ifndef CUDA_GEMM_CHOICE_H
 #define CUDA_GEMM_CHOICE_H
@@ -17,15 +16,16 @@ typedef struct gemm_case {
     int n;                               /* tokens */
     int64_t weights;                     /* rows * columns */
     bool vendor_fits;                    /* the library is loaded and supports the product */
-    int cc;                              /* the chip's: 90 */
+    int cc;                              /* compute capability of the chip, e.g. 90 */
 } gemm_case;
 
-/* Smaller matrices do not fill the chip: the second kernel costs more than the first one gains. */
+/* Weights of the smallest matrix for the library. It needs a second kernel, which decodes the
+ * weights; with smaller matrices that costs more than the library gains. */
 #define GEMM_VENDOR_LEAST ((int64_t)1 << 20)
-/* The library must be faster by this factor: noise does not change the choice. */
+/* The library must be faster by this factor, so that noise does not change the choice. */
 #define GEMM_VENDOR_GAIN 1.03
-/* Without measurements: own kernels are near the chip's peak up to Ada; from Hopper on the library
- * is assumed to be faster where a matrix is decoded for many tokens. */
+/* Without measurements: up to Ada own kernels are near the chip's peak; from Hopper on the library
+ * is assumed to be faster from this many tokens on. */
 enum { GEMM_ASSUMED_CC = 90, GEMM_ASSUMED_FROM = 512 };
 
 static inline int gemm_from(const gpu_gemm *how)
@@ -33,8 +33,8 @@ static inline int gemm_from(const gpu_gemm *how)
     return how->from > GPU_FEW ? how->from : GPU_FEW + 1;
 }
 
-/* The time of n tokens at these rates, for each multiply-add of a token. Between two points time
- * grows linearly; below the first point time is constant; above the last one speed is. */
+/* Seconds for n tokens at these rates, divided by the multiply-adds of one token. Time is constant
+ * below the first point and linear between points; speed is constant above the last point. */
 static inline double gemm_time(const double rates[GPU_GEMM_POINTS], int n)
 {
     static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;
@@ -73,8 +73,8 @@ static inline gemm_way gemm_choose(const gpu_gemm *how, const gemm_case *c)
     return gemm_vendor_wins(&how->rates, c->n, c->cc) ? GEMM_VENDOR : GEMM_OWN;
 }
 
-/* Whether the library could compute a product of up to n tokens: otherwise it is not loaded and
- * needs no memory. */
+/* Whether the library could be chosen for a product of up to n tokens. If not, it is not loaded and
+ * gets no memory. */
 static inline bool gemm_may_use_vendor(const gpu_gemm *how, int cc, int n)
 {
     static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;

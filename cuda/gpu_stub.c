@@ -1,7 +1,8 @@
-/* gpu_stub.c - gpu.h for a build without CUDA: no devices, and every request for one says so.
+/* gpu_stub.c - gpu.h, gpu_experts.h and gpu_measure.h for a build without CUDA: gpu_count() is 0,
+ * and gpu_open fails with ERR_UNSUPPORTED.
  *
- * Functions that take a gpu are never called, except with NULL to free nothing, because gpu_open
- * gives none. The linker needs them all the same: they are one function that returns 0. */
+ * No gpu exists, so functions that take one are called only to free NULL. The linker needs their
+ * symbols; most are aliases of one function that returns 0. */
 #include "cuda/gpu_experts.h"
 #include "cuda/gpu_measure.h"
 
@@ -25,7 +26,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     return err_prefix(err, refuse(err), "GPU %d", device);
 }
 
-/* What tests call without a device. */
+/* Tests call the next four without a device. */
 void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
 {
     (void)g, (void)bytes;

@@ -1,9 +1,9 @@
-/* launch_shapes.h - bytes of dynamic shared memory of every launch that has any, and the block that
- * fits the chip.
+/* launch_shapes.h - bytes of dynamic shared memory of every launch that has any, and the number of
+ * threads or tokens that fit a chip's blocks.
  *
- * Pure functions, valid C and C++. Launches take their sizes from here; tests/test_launch_shapes.c
- * compares them with the chips' limits for all types and many widths. A new kernel with dynamic
- * shared memory gets its function here and its row in that test. */
+ * Pure functions, valid C and C++. Kernels and launches take their sizes from here.
+ * tests/test_launch_shapes.c compares the sizes with the chips' limits for all types and many
+ * widths. A new kernel with dynamic shared memory gets a function here and a row in that test. */
 #ifndef CUDA_LAUNCH_SHAPES_H
 #define CUDA_LAUNCH_SHAPES_H
 
@@ -20,16 +20,16 @@
 /* The properties of a chip that a launch depends on. */
 typedef struct chip {
     size_t block_bytes;                  /* most shared memory of a block, static and dynamic */
-    int code;                            /* architecture that kernels were compiled for: 75 */
+    int code;                            /* architecture that kernels were compiled for, e.g. 75 */
     unsigned n_sm;
 } chip;
 
 enum {
     BULK_FROM = 90,                      /* first architecture with bulk copies */
     UNIT_ROWS = 8,                       /* rows that a warp computes at a time */
-    STATIC_BYTES = 4096,                 /* upper bound of static memory, unless a shape counts
-                                          * it */
-    SUMS_BYTES = 32 * sizeof(float)      /* of block_sum */
+    STATIC_BYTES = 4096,                 /* upper bound of a kernel's static shared memory, unless
+                                          * its function here counts it */
+    SUMS_BYTES = 32 * sizeof(float)      /* shared memory of block_sum */
 };
 
 SHAPE_FN bool shape_is_float(int type)
@@ -37,9 +37,9 @@ SHAPE_FN bool shape_is_float(int type)
     return type == QT_F32 || type == QT_F16 || type == QT_BF16;
 }
 
-/* ---- weights on their way -------------------------------------------------------------------- */
+/* ---- weights that are copied to shared memory ------------------------------------------------ */
 
-/* Bytes of 256 weights. */
+/* Bytes of a group, 256 weights; 0: not a block format of the GPU. */
 SHAPE_FN int group_bytes_of(int type)
 {
     switch (type) {
@@ -61,23 +61,24 @@ SHAPE_FN int group_bytes_of(int type)
     }
 }
 
-/* The distance between two rows in shared memory, divided by 128, leaves one of these remainders
- * (bit i: 16 i). They put the words that a warp's threads read in step into as many banks as
- * possible. With others gpt-oss's Q8_0 would take 40 accesses for a block instead of 20, its MXFP4
- * 18 instead of 12. */
+/* Allowed remainders of the pitch (the distance between two rows in shared memory) modulo 128: bit
+ * i allows 16 i. They spread the words that a warp reads at once over as many banks as possible.
+ * With other remainders a block of gpt-oss takes 40 accesses instead of 20 (Q8_0), or 18 instead of
+ * 12 (MXFP4). */
 SHAPE_FN int pitch_mask(int type)
 {
     return type == QT_MXFP4 ? 0x50 : type == QT_Q8_0 ? 0xE4 : type == QT_Q4_K ? 0xEE : 0xAA;
 }
 
+/* The smallest pitch >= room that mask allows; room is a multiple of 16. */
 SHAPE_FN int pitch_of(int room, int mask)
 {
     while (!(mask >> room / 16 % 8 & 1)) room += 16;
     return room;
 }
 
-/* Groups of a chunk, of each of the unit's rows. Threads copy `stages` chunks ahead. bulk: the chip
- * copies, and two longer chunks together are as long as the others, or longer by one group. */
+/* Groups of each row in a chunk. Without bulk copies there are `stages` chunks; with bulk copies
+ * two, which together hold as many groups, or one more. */
 SHAPE_FN int chunk_groups(int type, int stages, bool bulk)
 {
     const int limit = 288, group = group_bytes_of(type), few = group > limit ? 1 : limit / group;
@@ -89,7 +90,7 @@ SHAPE_FN int chunk_bytes(int type, int stages, bool bulk)
     return chunk_groups(type, stages, bulk) * group_bytes_of(type);
 }
 
-/* Bytes of a chunk of a row at any address. */
+/* Bytes of a row's chunk in shared memory, with up to 15 bytes before it if it is not aligned. */
 SHAPE_FN int chunk_row_bytes(int type, int stages, bool bulk)
 {
     return (chunk_bytes(type, stages, bulk) + 15 + 15) / 16 * 16;
@@ -100,7 +101,7 @@ SHAPE_FN int chunk_pitch(int type, int stages, bool bulk)
     return pitch_of(chunk_row_bytes(type, stages, bulk), pitch_mask(type));
 }
 
-/* Bytes of a warp: its chunks, and with bulk copies a barrier of 8 bytes for each. */
+/* Shared memory of a warp: its chunks, and with bulk copies a barrier of 8 bytes for each chunk. */
 SHAPE_FN int warp_bytes_of(int type, int stages, int rows, bool bulk)
 {
     return (bulk ? 2 : stages) * rows * chunk_pitch(type, stages, bulk) + (bulk ? 16 : 0);
@@ -116,8 +117,8 @@ SHAPE_FN size_t warp_bytes(const chip *c, int type, int stages, int rows, bool m
 
 enum { UP_THREADS = 256, UP_ROWS = 32, DOWN_THREADS = 256, DOWN_MOST_THREADS = 384, DOWN_ROWS = 8 };
 
-/* Stages of gate and up. Two where there are no background copies and shared memory is small. Three
- * for MXFP4, whose arithmetic needs as many warps as fit, and where up_takes_fewer. */
+/* Stages of gate and up: two before sm_80 (no background copies, little shared memory); three for
+ * MXFP4, whose arithmetic needs as many warps as fit, and if up_takes_fewer; else four. */
 SHAPE_FN int up_stages_of(int type, bool fewer, int code)
 {
     return code < 80 ? 2 : fewer || type == QT_MXFP4 ? 3 : 4;
@@ -129,8 +130,8 @@ SHAPE_FN size_t up_bytes(const chip *c, int type, int stages, int cols)
     return UP_THREADS / 32 * warp_bytes(c, type, stages, UNIT_ROWS, true) + gpu_blocks_bytes(cols);
 }
 
-/* Whether all blocks would be active at a time with one stage less, but are not with all: then gate
- * and up use one less. For Q4_K alone, which most files have. */
+/* Whether gate and up use three stages instead of four because all n_block blocks are then active
+ * at the same time, but are not with four. Only for Q4_K, the most common type. */
 static inline bool up_takes_fewer(const chip *c, int type, int cols, uint64_t n_block)
 {
     const int most = up_stages_of(type, false, c->code);
@@ -149,7 +150,7 @@ typedef struct down_shape {
 
 SHAPE_FN int down_stages_of(bool paired) { return paired ? 3 : 4; }
 
-/* Whether a warp computes all eight rows of a slot: where rows are short. */
+/* Whether a warp computes all eight rows of a slot instead of four, which pays for short rows. */
 SHAPE_FN bool down_is_paired(int type, uint64_t row_bytes)
 {
     return row_bytes <= 2 * (uint64_t)chunk_bytes(type, 1, false);
@@ -164,8 +165,8 @@ static inline down_shape down_float_shape(const chip *c, int n_slot, int n_ff)
     return s;
 }
 
-/* The number of warps that gives each as many units: with nine slots, some of eight warps would be
- * idle at the end. With two experts, eight rows are too few, so a block has more. */
+/* Chooses the number of warps so that each has the same number of units; with nine slots, eight
+ * warps would be idle at the end. With few slots a block has more than eight rows (octet_shift). */
 static inline down_shape down_block_shape(const chip *c, int type, bool paired, int n_slot,
                                           int n_ff, int n_embd)
 {
@@ -192,14 +193,15 @@ static inline down_shape down_block_shape(const chip *c, int type, bool paired, 
 
 enum { DENSE_THREADS = 512, DENSE_WARPS = DENSE_THREADS / 32, DENSE_STAGES = 3 };
 
-/* Of a kernel for that many tokens. */
+/* Static shared memory of the kernel for this number of tokens. */
 SHAPE_FN size_t dense_static_bytes(int tokens)
 {
     return (size_t)DENSE_WARPS * UNIT_ROWS * (size_t)tokens * sizeof(float);
 }
 
-/* Number of n vectors that fit a block. Of int8 forms all GPU_FEW next to the chunks of one warp,
- * or as many as fit next to those of four warps. */
+/* Number of vectors that a block's shared memory holds. Float weights: at most n. Quantised
+ * weights: GPU_FEW int8 forms if the chunks of one warp fit, too; else a power of two below GPU_FEW
+ * that leaves memory for the chunks of four warps. */
 static inline int dense_tokens(const chip *c, int type, int cols, int n)
 {
     const size_t vector = shape_is_float(type) ? (size_t)cols * sizeof(float)
@@ -219,10 +221,10 @@ static inline int dense_tokens(const chip *c, int type, int cols, int n)
 
 typedef struct dense_shape {
     int warps;                           /* warps that fit */
-    size_t rest, warp;                   /* other bytes, and bytes of each warp */
+    size_t rest, warp;                   /* bytes of vectors and sums; bytes of each warp */
 } dense_shape;
 
-/* n_room: vectors that fit, from dense_tokens; tokens: the kernel's. */
+/* n_room: result of dense_tokens; tokens: template argument TOKENS of the kernel. */
 static inline dense_shape dense_block_shape(const chip *c, int type, int tokens, bool in_bulk,
                                             int n_room, int cols)
 {
@@ -241,11 +243,10 @@ enum {
     FEW_THREADS = 256, FEW_LEAST_THREADS = 128, FEW_STAGES = 3
 };
 
-/* Threads of a block, slots at a time and shared memory: as many threads as fit, then as many
- * slots. */
+/* As many threads as fit the block's shared memory, then as many slots. */
 typedef struct partial_shape {
     unsigned threads;
-    int each;
+    int each;                            /* slots that are computed together */
     size_t bytes;
 } partial_shape;
 
@@ -263,8 +264,7 @@ static inline partial_shape partial_shape_of(const chip *c, int type, int cols)
     return s;
 }
 
-/* Threads of a block for a tile of GPU_FEW tokens; 0: the tokens and some warps' weights do not
- * fit. */
+/* Threads of a block for a tile of GPU_FEW tokens; 0: even FEW_LEAST_THREADS do not fit. */
 static inline unsigned few_shape(size_t *bytes, const chip *c, int type, int cols)
 {
     const size_t vectors = GPU_FEW * gpu_blocks_bytes(cols);
@@ -280,34 +280,35 @@ static inline unsigned few_shape(size_t *bytes, const chip *c, int type, int col
 
 enum { GEMM_ROWS = 128, GEMM_ROW_BYTES = 128, GEMM_LEAST_TOKENS = 32, GEMM_MOST_TOKENS = 256 };
 
-/* Two tiles of weights and two of activations. */
+/* Bytes of two tiles of weights and two of activations. */
 SHAPE_FN size_t tile_bytes(int tokens)
 {
     return 2 * (size_t)(GEMM_ROWS + tokens) * GEMM_ROW_BYTES;
 }
 
-/* staged: bytes of raw weights. */
+/* The largest tile of at most `tokens` tokens that fits. staged: bytes of raw_tile_bytes, or 0. */
 static inline int tile_tokens_that_fit(const chip *c, size_t staged, int tokens)
 {
     while (tokens > GEMM_LEAST_TOKENS && tile_bytes(tokens) + staged > c->block_bytes) tokens /= 2;
     return tokens;
 }
 
-/* Bytes of two groups of a tile's raw weights, which only kernels of sm_90 keep in shared memory.
- * Unpacking may read a word past a block. */
+/* Distance of two rows' raw groups in shared memory. Only kernels for sm_90 have raw groups. */
 SHAPE_FN int raw_tile_pitch(int type)
 {
     const bool aligned = type == QT_Q4_K || type == QT_Q5_K;
     return ((group_bytes_of(type) + (aligned ? 0 : 15) + 15) / 16 | 1) * 16;
 }
 
+/* Two groups of each row. Unpacking may read a word past a block. */
 SHAPE_FN int raw_tile_bytes(int type) { return 2 * GEMM_ROWS * raw_tile_pitch(type) + 16; }
 
 /* ---- products of many tokens by the contract: contract_tile.cuh ------------------------------ */
 
 enum { CONTRACT_STEP = 4, CODE_PITCH = 128 };    /* blocks of a step; bytes of a row's codes */
 
-/* Floats of a row and block: t; t, c m; f, f; sc, sc, d; sc, sc, d, m, m, c. */
+/* Floats that a row stores for each block. By number: 1: t; 2: t, c m or f, f; 3: sc, sc, d; 6: sc,
+ * sc, d, m, m, c (docs/numerics.md, section 3; t = d * sc). */
 SHAPE_FN int contract_row_floats(int type)
 {
     switch (type) {
@@ -318,7 +319,8 @@ SHAPE_FN int contract_row_floats(int type)
     }
 }
 
-/* Floats of a token and block: dx, then the sum of its codes, or of each half. */
+/* Floats that a token stores for each block: dx, then the sum of the block's codes or of each
+ * half's codes, if the type has minimums. */
 SHAPE_FN int contract_token_floats(int type)
 {
     switch (type) {
@@ -328,13 +330,13 @@ SHAPE_FN int contract_token_floats(int type)
     }
 }
 
-/* The distance of two raw groups: an odd number of chunks, so that rows are in other banks. */
+/* The distance of two rows' raw groups: an odd number of 16-byte chunks against bank conflicts. */
 SHAPE_FN int contract_raw_pitch(int type)
 {
     return ((group_bytes_of(type) + 15 + 15) / 16 | 1) * 16;
 }
 
-/* Codes, scales and raw groups of this step and of the next one. */
+/* Bytes of codes, scales and raw groups of this step and of the next one. */
 SHAPE_FN int contract_tile_bytes(int type, int rows, int tokens)
 {
     const int floats = contract_row_floats(type) * rows + contract_token_floats(type) * tokens;
@@ -346,7 +348,7 @@ SHAPE_FN int contract_tile_bytes(int type, int rows, int tokens)
 
 enum { FLOAT_STEP = 16 };                /* columns that are fetched at a time */
 
-/* Two steps of each group, and later all sums in the same bytes. */
+/* Bytes of two steps of each group of threads. All sums later use the same bytes. */
 SHAPE_FN size_t gemm_float_bytes(int side, int tokens, int groups)
 {
     const int stages = 2 * (side + tokens) * FLOAT_STEP, sums = side * tokens;
@@ -355,15 +357,15 @@ SHAPE_FN size_t gemm_float_bytes(int side, int tokens, int groups)
 
 /* ---- attention of prompts: attention_prompt.cu ----------------------------------------------- */
 
-/* Bytes of raw keys of Q8_0: one or two parts of the ring, each with up to 15 bytes more at either
- * end, and 4 readable bytes after them. */
+/* Bytes of a tile of raw Q8_0 keys: one or two ranges of the ring, each with up to 15 more bytes at
+ * either end, and 4 readable bytes after them. */
 SHAPE_FN int attention_raw_bytes(int dim, int keys)
 {
     return keys * (dim / 32 * (int)sizeof(block_q8_0)) + 64;
 }
 
-/* Queries, then two pairs of tiles K and V, used alternately; with Q8_0 one pair, and the next one
- * raw. */
+/* Bytes of the queries and of two pairs of tiles K and V, used alternately. With Q8_0: one pair of
+ * tiles, and the raw bytes of the next pair. */
 SHAPE_FN int attention_tensor_bytes(int dim, int rows, int keys, bool q8)
 {
     const int tile = keys * dim * 2;
@@ -372,8 +374,8 @@ SHAPE_FN int attention_tensor_bytes(int dim, int rows, int keys, bool q8)
 
 enum { FLOAT_QUERY_ROWS = 32 };
 
-/* With F32 keys: queries, keys, values, scores, and a factor for each row. Rows are padded by four
- * floats against conflicts of banks. */
+/* F32 keys: bytes of queries, keys, values, scores, and a factor for each row. Rows are padded by
+ * four floats against bank conflicts. */
 SHAPE_FN int attention_float_bytes(int dim, int keys)
 {
     const int rows = FLOAT_QUERY_ROWS;
@@ -384,8 +386,8 @@ SHAPE_FN int attention_float_bytes(int dim, int keys)
 
 enum { DELTA_TOKENS = GPU_DELTA_CHUNK, DELTA_BLOCKS = DELTA_TOKENS / 16 };
 
-/* Halves of k, high and low; of q, and after it of two squares; diagonal blocks; seven vectors.
- * Rows are padded by 16 bytes. */
+/* Bytes of solve_memory: k as high and low halves; q likewise, whose memory two square matrices use
+ * later; diagonal blocks; seven vectors. Rows are padded by 16 bytes. */
 SHAPE_FN size_t delta_solve_bytes(int dim)
 {
     const size_t k = 4 * DELTA_TOKENS * ((size_t)dim + 8);
@@ -394,13 +396,13 @@ SHAPE_FN size_t delta_solve_bytes(int dim)
            7 * DELTA_TOKENS * sizeof(float);
 }
 
-/* Operands in flight, and three exchanges of half a chunk between four warps. */
+/* Bytes of `stages` operands in flight, and of three exchanges of half a chunk by four warps. */
 SHAPE_FN size_t delta_carry_bytes(int dim, int stages)
 {
     return (size_t)stages * DELTA_TOKENS * (size_t)dim * 4 + 3 * 4 * (DELTA_TOKENS / 16) * 32 * 16;
 }
 
-/* The most stages that fit, or 0: the chip has only the kernels for single tokens. */
+/* The most stages that fit: 6, 4, 2, or 0: chunks cannot be computed on this chip. */
 SHAPE_FN int delta_carry_stages(const chip *c, int dim)
 {
     int stages = 6;
