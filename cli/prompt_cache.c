@@ -1,4 +1,4 @@
-/* prompt_cache.c - marks for a prompt, room for what is written, and when it is. */
+/* prompt_cache.c - cuts a prompt, plans the memory of its states, and has them written. */
 #include "cli/prompt_cache.h"
 
 #include <stdio.h>
@@ -10,8 +10,8 @@
 #include "engine/session/state.h"
 
 enum {
-    MARK_TOKENS = 1024,                  /* between two marks, at least: fewer would cost a prompt
-                                          * of several chunks more chunks */
+    CUT_TOKENS = 1024,                   /* least distance of cuts: shorter ones would split the
+                                          * chunks of a long prompt */
     LEAST_GAP = 4096                     /* tokens of one file, for which there is always room */
 };
 
@@ -31,11 +31,11 @@ void prompt_cache_folder(char *path, size_t cap)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Marks are at multiples of it: of the chunk, so that they cut nothing that was whole. */
-static int mark_every(const session_options *so)
+/* Cuts are at multiples of this number, itself a multiple of the chunk: they split no chunk. */
+static int cut_every(const session_options *so)
 {
     const int chunk = so->chunk > 0 ? so->chunk : SESSION_CHUNK;
-    return (MARK_TOKENS + chunk - 1) / chunk * chunk;
+    return (CUT_TOKENS + chunk - 1) / chunk * chunk;
 }
 
 /* Between two snapshots of a prompt of n tokens: one is for the system message, one for the end. */
@@ -53,8 +53,8 @@ int prompt_cache_place(prompt_cache *p, model_handle *l, session_options *so, in
     p->n_snapshot = n_snapshot;
     if (n_prompt < PROMPT_CACHE_LEAST || p->drive_bytes == 0) return model_handle_place(l, so, err);
     const uint64_t rows = state_rows_bytes(l->m, so->kv, min_int(gap, most));
-    const uint64_t mark = state_mark_bytes(l->m, so->kv, most);
-    if (!size_add(&p->most_bytes, rows, mark)) p->most_bytes = 0;
+    const uint64_t checkpoint = state_checkpoint_bytes(l->m, so->kv, most);
+    if (!size_add(&p->most_bytes, rows, checkpoint)) p->most_bytes = 0;
     const placement_options as_given = *asked;
     asked->ram_aside += p->most_bytes;   /* a bound of RAM counts it, too */
     so->n_snapshot = before > n_snapshot ? before : n_snapshot;
@@ -92,15 +92,15 @@ static void open_once(prompt_cache *p, session *s)
 void prompt_cache_begin(prompt_cache *p, answer_options *o, session *s, const session_options *so,
                         const prompt_parts *parts)
 {
-    const int every = mark_every(so), n = parts->n_prompt;
+    const int every = cut_every(so), n = parts->n_prompt;
     int at[PREFIX_DEFERRED], n_at = 0;
     if (n < PROMPT_CACHE_LEAST) return;
     o->n_stable = parts->n_stable;
-    o->mark_every = every;
+    o->cut_every = every;
     if (parts->n_system >= PROMPT_CACHE_LEAST) {
-        p->marks[0] = at[n_at++] = parts->n_system;
-        o->marks = p->marks;
-        o->n_mark = 1;
+        p->cuts[0] = at[n_at++] = parts->n_system;
+        o->cuts = p->cuts;
+        o->n_cut = 1;
     }
     if (p->most_bytes == 0) return;
     open_once(p, s);

@@ -5,8 +5,8 @@
  * evaluated, snapshots are taken, which the plan counts; after the answer they are written. No
  * function fails: if a state cannot be stored, a line says why, and the next process recomputes it.
  *
- * Prompts of fewer than PROMPT_CACHE_LEAST tokens are not stored. Others are always cut at marks,
- * so that the answer does not depend on whether a stored state was used. */
+ * Prompts of fewer than PROMPT_CACHE_LEAST tokens are not stored. Others are always cut at the same
+ * positions, so that the answer does not depend on whether a stored state was used. */
 #ifndef CLI_PROMPT_CACHE_H
 #define CLI_PROMPT_CACHE_H
 
@@ -29,7 +29,7 @@ typedef struct prompt_cache {
     int n_snapshot;                      /* of the session */
     prefix_cache *kept;                  /* NULL: not open yet, or opening failed */
     bool tried;                          /* to open it */
-    int marks[1];                        /* of the prompt: after the system message */
+    int cuts[1];                         /* of the prompt: after the system message */
 } prompt_cache;
 
 /* The folder, created if missing; "": none. */
@@ -47,7 +47,7 @@ typedef struct prompt_parts {
     int n_stable;                        /* shared with the conversation's next prompt */
 } prompt_parts;
 
-/* Before answer_run on s: fills cache, marks, mark_every and n_stable of o, which borrows p. */
+/* Before answer_run on s: fills cache, cuts, cut_every and n_stable of o, which borrows p. */
 void prompt_cache_begin(prompt_cache *p, answer_options *o, session *s, const session_options *so,
                         const prompt_parts *parts);
 

@@ -107,7 +107,7 @@ static uint64_t look(session *s)
     const state *st = session_state(s);
     const int pos = session_pos(s);
     const size_t rows = (size_t)state_rows_bytes(st->m, st->o.kv, pos);
-    const size_t n = rows + (size_t)state_mark_bytes(st->m, st->o.kv, pos);
+    const size_t n = rows + (size_t)state_checkpoint_bytes(st->m, st->o.kv, pos);
     err_ctx err;
     if (n > sizeof bytes || state_export(st, bytes, 0, bytes + rows, &err) < 0) abort();
     return str_hash((str_view){ (char *)bytes, n });

@@ -139,7 +139,7 @@ held held_by(session *s)
     const state *st = session_state(s);
     const int pos = session_pos(s);
     const size_t rows = (size_t)state_rows_bytes(st->m, st->o.kv, pos);
-    const size_t n = rows + (size_t)state_mark_bytes(st->m, st->o.kv, pos);
+    const size_t n = rows + (size_t)state_checkpoint_bytes(st->m, st->o.kv, pos);
     const size_t n_vocab = (size_t)session_vocab(s);
     char *bytes = test_alloc(n + 1, 1);
     float *logits = test_alloc(n_vocab, sizeof *logits);
@@ -213,5 +213,6 @@ int fixture_load(prefix_cache *c, session *s, const int32_t *ids, int n, const n
 uint64_t fixture_room(const fixture *r, int n, int tokens)
 {
     return (uint64_t)n * (state_rows_bytes(r->m, KV_F16, tokens) +
-                          state_mark_bytes(r->m, KV_F16, tokens) + 4 * (uint64_t)tokens + 200);
+                          state_checkpoint_bytes(r->m, KV_F16, tokens) +
+                          4 * (uint64_t)tokens + 200);
 }

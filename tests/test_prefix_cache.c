@@ -32,7 +32,7 @@ static void test_one(const fixture *r, bool any)
     }
     const prefix_cache_stats n = prefix_cache_counts(c);
     const uint64_t rows = state_rows_bytes(r->m, KV_F16, 120);
-    const uint64_t mark = state_mark_bytes(r->m, KV_F16, 120);
+    const uint64_t mark = state_checkpoint_bytes(r->m, KV_F16, 120);
     CHECK(n.n_state == 3 && n.n_ram == 3 && n.kept == 3);
     CHECK_MSG(n.ram_bytes >= rows + mark && n.ram_bytes <= rows + 3 * mark + 3000,
               "rows are stored once: %d bytes, rows %d, a mark %d", (int)n.ram_bytes, (int)rows,
@@ -286,7 +286,7 @@ static void test_many(const fixture *r, uint64_t seed, uint64_t ram, int rounds)
             session_rewind(k, dice < 9 ? same : 0);
         }
         take_in(c, k, ids, n, &rng, t, ram);
-        for (int j = i % 4; j < 3; j++) prefix_cache_tend(c);    /* and the thread goes on */
+        for (int j = i % 4; j < 3; j++) prefix_cache_poll(c);    /* and the thread goes on */
     }
     const prefix_cache_stats n = prefix_cache_counts(c);
     CHECK_MSG(hits > rounds / 7, "%d hits in %d rounds", hits, rounds);
@@ -306,7 +306,7 @@ enum { SYSTEM = 40, USER = 70, CUE = 3, SAID = 8 };
 /* One request: its tokens, with a cue at the end, and where it is cut. */
 typedef struct request {
     int32_t ids[CTX];
-    int n, marks[4];
+    int n, cuts[4];
     int from;                            /* tokens that a cache has after the requests before it */
 } request;
 
@@ -318,12 +318,12 @@ typedef struct outcome {
 } outcome;
 
 static void ask(outcome *out, const fixture *r, const tokenizer *tok, session *s, prefix_cache *c,
-                const request *q, int mark_every)
+                const request *q, int cut_every)
 {
     const sampler_options so = { .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .seed = 3,
                                  .penalty_window = -1 };
     const answer_options ao = { .tok = tok, .max_tokens = SAID, .n_stable = q->n - CUE, .cache = c,
-                                .marks = q->marks, .n_mark = 4, .mark_every = mark_every };
+                                .cuts = q->cuts, .n_cut = 4, .cut_every = cut_every };
     sampler *smp = NULL;
     err_ctx err = { 0 };
     CHECK(sampler_create(&smp, &so, r->m->hp.n_vocab, CTX, &err) == 0);
@@ -343,7 +343,7 @@ static bool same_outcome(const outcome *a, const outcome *b)
 /* n tokens after the first of another request, or of what became of it. */
 static request after(const int32_t *before, int n_before, int n, uint64_t seed, const model *m)
 {
-    request q = { .n = n_before + n, .marks = { USER, SYSTEM, n_before + n - CUE, 1000 } };
+    request q = { .n = n_before + n, .cuts = { USER, SYSTEM, n_before + n - CUE, 1000 } };
     if (n_before > 0) memcpy(q.ids, before, (size_t)n_before * sizeof *before);
     fixture_ids(q.ids + n_before, n, seed, m);
     return q;
@@ -351,7 +351,7 @@ static request after(const int32_t *before, int n_before, int n, uint64_t seed, 
 
 /* Turns of two conversations with a common beginning: in a session that stays in memory, in a new
  * one for each, and, with a folder, in a new program for each. What is computed does not show. */
-static void test_answers(const fixture *r, const char *name, int mark_every)
+static void test_answers(const fixture *r, const char *name, int cut_every)
 {
     tokenizer *tok = NULL;
     err_ctx err = { 0 };
@@ -374,17 +374,17 @@ static void test_answers(const fixture *r, const char *name, int mark_every)
         else if (i == 5) q[5] = after(first.ids, SYSTEM - 1, 44 + CUE, 35, r->m);
         else q[6] = after(o[0].ids, q[5].n - 8, 20 + CUE, 36, r->m);    /* not at a mark */
         const int wants[7] = { 0, first.n, USER, SYSTEM, q[4].n - CUE,
-                               mark_every ? (SYSTEM - 1) / mark_every * mark_every : 0, USER };
+                               cut_every ? (SYSTEM - 1) / cut_every * cut_every : 0, USER };
         const int want = wants[i];
         session *s = fixture_session(r, CTX, 32, KV_F16), *u = fixture_session(r, CTX, 32, KV_F16);
-        ask(&o[0], r, tok, stays, ram, &q[i], mark_every);
+        ask(&o[0], r, tok, stays, ram, &q[i], cut_every);
         files.folder[0] = '\0';
-        ask(&o[1], r, tok, s, one, &q[i], mark_every);
+        ask(&o[1], r, tok, s, one, &q[i], cut_every);
         CHECK(prefix_cache_flush(one, &err) == 0);
         prefix_cache_free(one);
         snprintf(files.folder, sizeof files.folder, "%s", kept);
         one = fixture_cache(s, 64u << 20);
-        ask(&o[2], r, tok, u, NULL, &q[i], mark_every);
+        ask(&o[2], r, tok, u, NULL, &q[i], cut_every);
         CHECK_MSG(o[0].stats.n_reused == want && o[1].stats.n_reused == want, "%s, %d: %d and %d "
                   "reused, want %d", name, i, o[0].stats.n_reused, o[1].stats.n_reused, want);
         CHECK_MSG(o[2].stats.n_reused == 0 && o[0].stats.n_taken == q[i].n, "%s, %d", name, i);
@@ -436,8 +436,8 @@ int main(int argc, char **argv)
             test_many(&tiny, 5 + (uint64_t)i, fixture_room(&tiny, 6, 200), rounds);
         test_path(files.folder, sizeof files.folder, "%s/kept", temp);
         if (i < 2) {
-            if (on_cpu && (!once || i == 0)) test_answers(&tiny, "marks", 0);
-            if (!once || i == 1) test_answers(&tiny, "more marks", 16);
+            if (on_cpu && (!once || i == 0)) test_answers(&tiny, "cuts", 0);
+            if (!once || i == 1) test_answers(&tiny, "more cuts", 16);
             files.bytes = fixture_room(&tiny, 20, 200);
             if (!once || i == 1)
                 test_many(&tiny, 15 + (uint64_t)i, fixture_room(&tiny, 3, 200), rounds);

@@ -112,7 +112,7 @@ static void test_drive_access(const fixture *r)
     n = prefix_cache_counts(c);
     CHECK(n.n_state == LINKS && n.n_ram == 0 && n.ram_bytes == 0 && n.n_drive == LINKS);
     CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, CHAIN) + LINKS *
-              (state_mark_bytes(r->m, KV_F16, CHAIN) + 4 * CHAIN + 100), "rows are written once");
+              (state_checkpoint_bytes(r->m, KV_F16, CHAIN) + 4 * CHAIN + 100), "rows are written once");
     CHECK(fixture_load(c, u, chain, CHAIN, t, "never in RAM") == CHAIN);
     files.bytes = n.drive_bytes;
     prefix_cache_free(c);
@@ -198,7 +198,7 @@ static void test_second_program(const fixture *r)
     CHECK(prefix_cache_counts(second).loaded == 1 && prefix_cache_counts(second).damaged == 0);
 
     keep_chain(second, u, t, 2);         /* in RAM alone */
-    CHECK(!prefix_cache_tend(second) && prefix_cache_flush(second, &err) == 0);
+    CHECK(!prefix_cache_poll(second) && prefix_cache_flush(second, &err) == 0);
     CHECK(fixture_load(second, u, chain, short_chain(), t, "of its own") == short_chain());
     CHECK(files_list(after, 40) == LINKS && memcmp(names, after, LINKS * sizeof *names) == 0);
     prefix_cache *other = fixture_cache(f32, ram);  /* other sessions have a writer of their own */
@@ -287,7 +287,7 @@ static void test_many_files(const fixture *r)
         for (int to = 1; to <= STATES; to++) {           /* made up: no file is read here */
             const prefix_node shape = prefix_tree_shape(c, to - 1, to);
             const prefix_file f = { .to = to, .rows_bytes = shape.rows_bytes,
-                                    .mark_bytes = shape.mark_bytes };
+                                    .checkpoint_bytes = shape.checkpoint_bytes };
             prefix_node *k = prefix_tree_make(&shape, ids, false);
             k->stamp = (uint64_t)(1 + i * STATES + to);
             k->on_drive = true;
@@ -316,7 +316,7 @@ static void test_many_files(const fixture *r)
 static void tend_all(prefix_cache *c)
 {
     int n = 0;
-    while (prefix_cache_tend(c) && n++ < 100000) nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+    while (prefix_cache_poll(c) && n++ < 100000) nanosleep(&(struct timespec){ 0, 100000 }, NULL);
     CHECK_MSG(n < 100000, "there is no end to it");
 }
 
@@ -332,7 +332,7 @@ static void test_two_programs(const fixture *r)
     files_remove();
     fixture_ids(chain, CHAIN + 1, 31, r->m);
     prefix_cache *c = make_chain(s, t, 64u << 20);
-    CHECK(prefix_cache_tend(c));
+    CHECK(prefix_cache_poll(c));
     CHECK(fixture_load(c, u, chain, CHAIN, t, "while it is written") == CHAIN);
     tend_all(c);
     n = prefix_cache_counts(c);
@@ -340,7 +340,7 @@ static void test_two_programs(const fixture *r)
     prefix_cache_free(c);
     c = fixture_cache(u, 64u << 20);
     CHECK(fixture_load(c, u, chain, CHAIN, t, "written by the other") == CHAIN);
-    CHECK(!prefix_cache_tend(c));
+    CHECK(!prefix_cache_poll(c));
     prefix_cache_free(c);
 
     for (int fail = 1; fail < 12; fail++) {      /* one line, and again when there is more */
@@ -370,7 +370,7 @@ static void test_two_programs(const fixture *r)
             fixture_ids(chain, CHAIN, 900 + (uint64_t)((i + k) % 7), r->m);
             fixture_fill(s, chain, CHAIN);
             CHECK_MSG(fixture_keep(c, s, t, &err) == 0, "%s", err.msg);
-            prefix_cache_tend(c);
+            prefix_cache_poll(c);
             CHECK(fixture_load(c, u, chain, CHAIN, t, "one of two") == CHAIN);
         }
         prefix_cache_free(c);            /* perhaps in the middle */
@@ -426,7 +426,7 @@ static void test_deferred(const fixture *r, int ctx)
     const prefix_cache_stats n = prefix_cache_counts(c);
     CHECK_MSG(n.n_drive == 2 && n.n_ram == 0, "%d states", n.n_drive);
     CHECK_MSG(n.drive_bytes < state_rows_bytes(r->m, KV_F16, 2 * LINK) + 2 *
-              (state_mark_bytes(r->m, KV_F16, 2 * LINK) + 8 * LINK + 100), "rows are written once");
+              (state_checkpoint_bytes(r->m, KV_F16, 2 * LINK) + 8 * LINK + 100), "rows are written once");
     CHECK(fixture_load(c, u, ids, N, t, "settled") == 2 * LINK);
     CHECK(fixture_load(c, u, ids, 2 * LINK - 1, t, "settled first") == LINK);
     CHECK(session_pos(s) == N && held_same(held_by(s), *notes_find(t, ids, N)));

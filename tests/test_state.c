@@ -531,7 +531,7 @@ static void parts_take(kept_parts *k, const reference *t)
 {
     const int from = k->n > 0 ? k->parts[k->n - 1].to : 0;
     const size_t rows = (size_t)state_rows_bytes(t->m, t->o.kv, t->pos - from);
-    const size_t mark = (size_t)state_mark_bytes(t->m, t->o.kv, t->pos);
+    const size_t mark = (size_t)state_checkpoint_bytes(t->m, t->o.kv, t->pos);
     part *p = &k->parts[k->n++];
     err_ctx err = { 0 };
     *p = (part){ test_alloc(rows + 8, 1), from, t->pos };
@@ -615,7 +615,7 @@ static void test_first_rows(void)
         reference_run(&t, &rng, 20, false);
         parts_take(&k, &t);
     }
-    CHECK(state_mark_bytes(m, KV_Q8_0, 40) == 0);
+    CHECK(state_checkpoint_bytes(m, KV_Q8_0, 40) == 0);
     for (int n = 0; n <= 20; n++) {
         reference u;
         reference_open(&u, m, &o);

@@ -295,7 +295,7 @@ static void *run_engine(void *ctx)
         pthread_mutex_unlock(&q->lock);
         if (busy) compute(q);
         if (last) (void)prefix_cache_flush(q->engine.cache, NULL);
-        unsaved = q->engine.cache && !last && prefix_cache_tend(q->engine.cache);
+        unsaved = q->engine.cache && !last && prefix_cache_poll(q->engine.cache);
         pthread_mutex_lock(&q->lock);
     }
     pthread_mutex_unlock(&q->lock);

@@ -1,10 +1,8 @@
-/* answer.c - the loop around the loop: prompt in, tokens drawn, text out, until something says
- * stop.
+/* answer.c - the loop over tokens of an answer: prompt in, tokens drawn, text out.
  *
- * A token passes the form that the answer may have, the sampler, the chat parser (or plain UTF-8),
- * the stop strings and then the caller. Nothing that a stage holds back is lost: whatever ends the
- * answer, the stages are flushed in that order, except after a stop string and after the caller
- * itself said stop. The arithmetic is the session's, the choice the sampler's. */
+ * A token passes the grammar's mask, the sampler, the chat parser (or plain UTF-8), the stop
+ * strings and then the caller. A stage may hold text back; at the end of an answer the stages are
+ * flushed in that order, except after a stop string and after the caller ended the answer. */
 #include "engine/session/answer.h"
 
 #include <string.h>
@@ -27,13 +25,13 @@ typedef struct stream {
     const answer_hooks *hooks;           /* each of them may be NULL */
     chat_parser *parser;                 /* NULL: raw text */
     utf8_stream utf8;                    /* of raw text */
-    char *text;                          /* room for what one token becomes */
+    char *text;                          /* buffer for the text of one token */
     int n_vocab;
-    uint64_t *way;                       /* with a form: tokens on the way to the answer */
-    int moment;                          /* of the parser, when way was filled; 0: none */
-    bool in_form;                        /* the next token is part of the form */
-    bool found;                          /* a stop string */
-    bool quit;                           /* the caller said stop */
+    uint64_t *mask;                      /* with a form: the tokens that may come next */
+    int mask_key;                        /* chat_parser_mask_key of the mask; 0: none */
+    bool in_form;                        /* the form governs the next token */
+    bool found;                          /* a stop string was found */
+    bool quit;                           /* the caller ended the answer */
 } stream;
 
 static int emit(stream *st, const chat_event *ev)
@@ -48,8 +46,8 @@ static int emit_answer(void *ctx, str_view text)
     return emit(ctx, &(chat_event){ .kind = CHAT_ANSWER, .text = text });
 }
 
-/* The answer's text ends here, or is interrupted by something else: what was held back is passed
- * on, unless it now turns out to hold a stop string. */
+/* The answer's text ends, or another event interrupts it: passes on the text held back, unless it
+ * contains a stop string. */
 static int end_text(stream *st)
 {
     const int rc = stop_strings_end(st->o->stop, emit_answer, st);
@@ -103,7 +101,7 @@ static int stream_push(stream *st, int32_t id, err_ctx *err)
     return 1;
 }
 
-/* The answer ended without a stop token: passes on all that was held back. */
+/* The answer ended without a stop token: passes on all text held back. */
 static int stream_flush(stream *st, err_ctx *err)
 {
     const int rc = st->parser ? chat_parser_end(st->parser, on_event, st, err)
@@ -113,7 +111,7 @@ static int stream_flush(stream *st, err_ctx *err)
 }
 
 /* Largest number of bytes that utf8_stream_push writes for a token. */
-static size_t token_room(const answer_options *o)
+static size_t token_text_bytes(const answer_options *o)
 {
     const int n_token = tokenizer_n_token(o->tok);
     size_t longest = 0;
@@ -124,7 +122,7 @@ static size_t token_room(const answer_options *o)
     return 3 * (longest + 3) + 3;
 }
 
-static size_t way_words(const stream *st) { return ((size_t)st->n_vocab + 63) / 64; }
+static size_t mask_words(const stream *st) { return ((size_t)st->n_vocab + 63) / 64; }
 
 static int stream_open(stream *st, const answer_options *o, const answer_hooks *hooks, int n_vocab,
                        err_ctx *err)
@@ -133,47 +131,48 @@ static int stream_open(stream *st, const answer_options *o, const answer_hooks *
     if (o->stop) stop_strings_reset(o->stop);
     if (o->form) {
         grammar_mask_reset(o->form);
-        st->way = mem_array(way_words(st), sizeof *st->way);
-        if (!st->way) return err_set(err, ERR_NOMEM, "answer: a mask of %d tokens", n_vocab);
+        st->mask = mem_array(mask_words(st), sizeof *st->mask);
+        if (!st->mask) return err_set(err, ERR_NOMEM, "answer: a mask of %d tokens", n_vocab);
     }
     if (o->format) return chat_parser_create(&st->parser, o->format, o->req, err);
-    const size_t room = token_room(o);
-    st->text = mem_alloc(room);
-    return st->text ? 0 : err_set(err, ERR_NOMEM, "answer: %zu bytes", room);
+    const size_t bytes = token_text_bytes(o);
+    st->text = mem_alloc(bytes);
+    return st->text ? 0 : err_set(err, ERR_NOMEM, "answer: %zu bytes", bytes);
 }
 
 static void stream_close(stream *st)
 {
     chat_parser_free(st->parser);
     mem_free(st->text);
-    mem_free(st->way);
+    mem_free(st->mask);
 }
 
 /* ---- the form ------------------------------------------------------------------------------ */
 
-static void fill_way(stream *st)
+/* Outside of the form: the mask of the chat format. */
+static void fill_mask(stream *st)
 {
-    const int moment = chat_parser_moment(st->parser);
-    if (moment != 0 && moment == st->moment) return;
-    memset(st->way, 0, way_words(st) * sizeof *st->way);
-    chat_parser_fill(st->parser, st->way, st->n_vocab);
-    st->moment = moment;
+    const int key = chat_parser_mask_key(st->parser);
+    if (key != 0 && key == st->mask_key) return;
+    memset(st->mask, 0, mask_words(st) * sizeof *st->mask);
+    chat_parser_fill(st->parser, st->mask, st->n_vocab);
+    st->mask_key = key;
 }
 
-/* What the form says, but for what the chat format has to add. */
-static int form_bits(stream *st, err_ctx *err)
+/* The form's mask with the changes that the chat format requires. */
+static int fill_form_mask(stream *st, err_ctx *err)
 {
     const uint64_t *bits = grammar_mask_bits(st->o->form, err);
     const int think = st->parser ? chat_parser_think(st->parser) : -1;
     if (!bits) return ERR_RANGE;
-    memcpy(st->way, bits, way_words(st) * sizeof *bits);
-    st->moment = 0;
-    if (think >= 0) st->way[think / 64] |= (uint64_t)1 << think % 64;
-    if (st->parser) chat_parser_trim(st->parser, st->way, st->n_vocab);
+    memcpy(st->mask, bits, mask_words(st) * sizeof *bits);
+    st->mask_key = 0;
+    if (think >= 0) st->mask[think / 64] |= (uint64_t)1 << think % 64;
+    if (st->parser) chat_parser_trim(st->parser, st->mask, st->n_vocab);
     return 0;
 }
 
-/* Tells the sampler what may come next: what the form says, or, outside of it, what leads there. */
+/* Gives the sampler the mask of the next token. */
 static int apply_form(stream *st, sampler *smp, err_ctx *err)
 {
     const bool was_in = st->in_form;
@@ -183,9 +182,9 @@ static int apply_form(stream *st, sampler *smp, err_ctx *err)
     const bool free = !st->in_form && chat_parser_is_free(st->parser);
     if (st->in_form && !was_in && st->parser)
         rc = grammar_mask_begin(st->o->form, chat_parser_key(st->parser), err);
-    if (rc == 0 && st->in_form) rc = form_bits(st, err);
-    else if (rc == 0 && !free) fill_way(st);
-    sampler_allow(smp, free ? NULL : st->way);
+    if (rc == 0 && st->in_form) rc = fill_form_mask(st, err);
+    else if (rc == 0 && !free) fill_mask(st);
+    sampler_allow(smp, free ? NULL : st->mask);
     return rc;
 }
 
@@ -198,9 +197,10 @@ static int follow_form(stream *st, int32_t id, err_ctx *err)
 
 /* ---- prompt -------------------------------------------------------------------------------- */
 
-/* Has the session hold the longest beginning of the prompt that can be had, but not all of it, and
- * returns its length. With a cache the session goes back to where a state was kept, even if it
- * could go back less far: it must not show that it stayed in memory. */
+/* Rewinds the session to the longest beginning of the prompt, or loads a longer one from the cache;
+ * at least one token is left to compute. Returns its length. With a cache the session is rewound to
+ * a kept state, even if a later position could be reached: results must not depend on which tokens
+ * happened to stay in memory. */
 static int reach(session *s, const int32_t *prompt, int n_prompt, const answer_options *o,
                  err_ctx *err)
 {
@@ -212,14 +212,15 @@ static int reach(session *s, const int32_t *prompt, int n_prompt, const answer_o
     return prefix_cache_load(o->cache, s, prompt, n_prompt - 1, err);
 }
 
-/* Where the prompt is cut after pos: at a mark, at the stable part's end, or at its own. */
+/* The next position after pos at which the prompt is cut: a cut of the options, the end of the
+ * stable tokens, or the end of the prompt. */
 static int next_cut(const answer_options *o, int pos, int stable, int n_prompt)
 {
     int cut = pos < stable ? stable : n_prompt;
-    for (int i = 0; i < o->n_mark; i++)
-        if (o->marks[i] > pos && o->marks[i] < cut) cut = o->marks[i];
-    if (o->mark_every > 0 && o->mark_every - pos % o->mark_every < cut - pos)
-        cut = pos + (o->mark_every - pos % o->mark_every);
+    for (int i = 0; i < o->n_cut; i++)
+        if (o->cuts[i] > pos && o->cuts[i] < cut) cut = o->cuts[i];
+    if (o->cut_every > 0 && o->cut_every - pos % o->cut_every < cut - pos)
+        cut = pos + (o->cut_every - pos % o->cut_every);
     return cut;
 }
 
@@ -229,40 +230,40 @@ struct running_answer {
     session *s;
     sampler *smp;
     const int32_t *prompt;
-    int n_prompt, stable;                /* the snapshot is taken after so many of them */
+    int n_prompt, stable;                /* stable: position of the snapshot */
     answer_options o;
     answer_hooks hooks;
     stream st;
     float *logits;                       /* [n_vocab], after the prompt */
     int32_t id;                          /* the latest */
     answer_stats stats;
-    int before;                          /* tokens of the prompt that were computed */
+    int n_computed;                      /* tokens of the prompt */
     enum { TO_REACH, TO_TAKE, TO_DRAW, ENDED } next;
 };
 
-/* While a piece of the prompt is computed. */
-static bool watch_piece(void *ctx, double done_tokens, double n_tokens)
+/* Converts the progress of a chunk to that of the prompt. */
+static bool watch_chunk(void *ctx, double done_tokens, double n_tokens)
 {
     const running_answer *a = ctx;
     (void)n_tokens;
-    return a->hooks.watch(a->hooks.ctx, a->before + done_tokens, a->n_prompt - a->stats.n_reused);
+    return a->hooks.watch(a->hooks.ctx, a->n_computed + done_tokens,
+                          a->n_prompt - a->stats.n_reused);
 }
 
-/* Takes in a piece of what cannot be had of the prompt. At least the last token is computed, for
- * its logits. Pieces end where chunks of the whole would. */
-static int take_piece(running_answer *a, err_ctx *err)
+/* Takes in the next chunk of the prompt. At least the last token is computed, for its logits. */
+static int take_chunk(running_answer *a, err_ctx *err)
 {
     const answer_options *o = &a->o;
     const int pos = session_pos(a->s), cut = next_cut(o, pos, a->stable, a->n_prompt);
     const int end = pos + session_first_chunk(a->s, cut - pos);
     const bool last = end == a->n_prompt;
     const int rc = session_eval(a->s, a->prompt + pos, end - pos, last ? a->logits : NULL, last,
-                                a->hooks.watch ? watch_piece : NULL, a, err);
+                                a->hooks.watch ? watch_chunk : NULL, a, err);
     if (rc < 0) return rc;
     if (end == a->stable) session_snapshot(a->s);
     if (o->cache && end == cut && (!last || end == a->stable))
         prefix_cache_keep(o->cache, a->s, NULL);
-    a->before += end - pos;
+    a->n_computed += end - pos;
     if (!last) return 0;
     for (int i = 0; i < a->n_prompt; i++) sampler_accept(a->smp, a->prompt[i]);
     a->next = TO_DRAW;
@@ -278,11 +279,11 @@ static int step_prompt(running_answer *a, err_ctx *err)
         if (rc >= 0) a->stats.n_reused = rc;
         a->next = TO_TAKE;
     }
-    if (rc >= 0) rc = take_piece(a, err);
+    if (rc >= 0) rc = take_chunk(a, err);
     a->stats.n_taken = session_pos(a->s);
     a->stats.prompt_ns += clock_ns() - from;
     if (rc != ERR_STOPPED) return rc;
-    a->next = ENDED;                     /* as the end says already */
+    a->next = ENDED;                     /* stats.end is ANSWER_INTERRUPTED from the start */
     return 0;
 }
 
@@ -291,7 +292,7 @@ static answer_end end_of(const stream *st, answer_end otherwise)
     return st->quit ? ANSWER_INTERRUPTED : st->found ? ANSWER_STOP_TEXT : otherwise;
 }
 
-/* What ends the answer before its next token, if anything does. */
+/* Whether the answer ends before its next token; sets stats.end. */
 static bool is_over(running_answer *a)
 {
     if (a->o.max_tokens >= 0 && a->stats.n_answer >= a->o.max_tokens) a->stats.end = ANSWER_LENGTH;
@@ -313,7 +314,7 @@ static int draw(running_answer *a, err_ctx *err)
         out->end = end_of(st, out->end);
         return st->quit || st->found ? 0 : rc;
     }
-    /* what may come next is found out while the token before it is computed */
+    /* the mask of the next token is computed while the GPU computes this one */
     if (out->n_answer > 0 && (rc = session_take(a->s, a->id, err)) < 0) return rc;
     if ((rc = apply_form(st, a->smp, err)) < 0) return rc;
     rc = out->n_answer > 0 ? session_pick(a->s, &a->id, a->smp, err)

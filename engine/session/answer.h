@@ -1,15 +1,14 @@
-/* answer.h - one answer: take in the prompt, then sample token after token until something says
- * stop.
+/* answer.h - one answer: takes in the prompt, then samples tokens until the answer ends.
  *
- * What the session already holds of the prompt is not computed again: it goes back to the longest
- * common beginning that it can reach. A snapshot is taken at the end of the prompt, because the
- * next turn of a conversation often differs right after it (reasoning is dropped, text is split
- * into other tokens). With a prefix cache the beginning may also come from there, and states are
- * kept there: at the marks, at the end of the prompt and at the end of the answer.
+ * The session is rewound to the longest beginning that it shares with the prompt, or a prefix cache
+ * restores a longer one; only the rest is computed. A snapshot is taken at the end of the prompt,
+ * because the next turn often differs right after it (reasoning is dropped, text is split into
+ * other tokens). With a cache, states are kept at the cuts, at the end of the prompt and of the
+ * answer.
  *
- * A prompt is cut at its marks, whether there is a cache or not, and whatever is there already: so
- * what is computed after a mark does not show whether the tokens before it were computed just now,
- * stayed in memory or came back. Used by whoever talks: command line, interactive chat, service. */
+ * A prompt is always computed in pieces that end at its cuts. So the bits after a cut do not depend
+ * on the origin of the tokens before it: computed now, still in memory, or from the cache. One
+ * thread at a time, the one that uses the session. */
 #ifndef ENGINE_SESSION_ANSWER_H
 #define ENGINE_SESSION_ANSWER_H
 
@@ -24,37 +23,36 @@ typedef enum answer_end {
     ANSWER_STOP_TEXT,                    /* a stop string came */
     ANSWER_LENGTH,                       /* max_tokens were sampled */
     ANSWER_CONTEXT,                      /* the context is full */
-    ANSWER_INTERRUPTED                   /* a hook said stop */
+    ANSWER_INTERRUPTED                   /* a hook ended it */
 } answer_end;
 const char *answer_end_name(answer_end e);       /* "stop", "stop string", "length", ... */
 
 typedef struct answer_options {
     const tokenizer *tok;
     const chat *format;                  /* splits the stream; NULL: raw text, all of it answer */
-    const chat_request *req;             /* that the prompt was made from, or NULL; with talk
-                                          * only */
-    stop_strings *stop;                         /* stop strings in the answer's text, or NULL */
-    grammar_mask *form;                  /* that the answer's text has, or NULL: any. For
-                                          * session_vocab tokens; is reset first. What ends before
-                                          * the form does (ANSWER_LENGTH) is a beginning of it */
+    const chat_request *req;             /* the source of the prompt, or NULL; only with format */
+    stop_strings *stop;                  /* stop strings in the answer's text, or NULL */
+    grammar_mask *form;                  /* grammar of the answer's text; NULL: any text. For
+                                          * session_vocab tokens; it is reset first. An answer that
+                                          * ends early is a beginning of a valid text */
     int max_tokens;                      /* -1: as many as the context holds */
-    int n_stable;                        /* the snapshot is taken after that many tokens of the
-                                          * prompt instead, where the next turn is known to differ
-                                          * earlier (a cue with <think>); 0: at its end */
-    bool show_special;                   /* without talk: control tokens show as their text */
-    struct prefix_cache *cache;          /* prefix_cache.h; made for sessions like this one. NULL:
-                                          * what the session holds is all there is */
-    const int *marks;                    /* [n_mark]: after how many tokens of the prompt the next
-                                          * one may well differ; in any order, and others than
-                                          * 1 .. n_prompt - 1 do not matter */
-    int n_mark;
-    int mark_every;                      /* more marks, at its multiples; 0: none */
+    int n_stable;                        /* takes the snapshot after this many tokens of the prompt,
+                                          * if the next turn is known to differ earlier (a cue with
+                                          * <think>); 0: at its end */
+    bool show_special;                   /* without format: control tokens show as their text */
+    struct prefix_cache *cache;          /* prefix_cache.h; made for sessions like this one; or
+                                          * NULL */
+    const int *cuts;                     /* [n_cut]: positions in the prompt at which other prompts
+                                          * may begin to differ, in any order; those outside
+                                          * 1 .. n_prompt - 1 are ignored */
+    int n_cut;
+    int cut_every;                       /* further cuts at its multiples; 0: none */
 } answer_options;
 
 /* text gets reasoning, answer and tool calls as chat.h describes them; < 0 ends the answer as
- * ANSWER_INTERRUPTED, and text is not called again. go_on is asked before each token; false ends
- * likewise, after what was held back. watch is for the prompt. token hears of each token before its
- * text; in_text: it may be part of the answer's. Each may be NULL. */
+ * ANSWER_INTERRUPTED, and text is not called again. go_on is called before each token; false ends
+ * the answer likewise, after the text held back. watch is for the prompt. token gets each token
+ * before its text; in_text: the token may be part of the answer's text. Each may be NULL. */
 typedef struct answer_hooks {
     void *ctx;
     chat_event_fn *text;
@@ -65,35 +63,33 @@ typedef struct answer_hooks {
 
 typedef struct answer_stats {
     int n_prompt;                        /* tokens of the prompt */
-    int n_taken;                         /* of these, in the session: fewer if that was stopped */
-    int n_reused;                        /* of these, already there, or in the cache: not computed
-                                          * again */
+    int n_taken;                         /* of these, in the session: fewer if it was stopped */
+    int n_reused;                        /* of these, from the session or the cache, not computed */
     int n_answer;                        /* tokens sampled, the stop token included */
-    uint64_t prompt_ns, answer_ns;       /* taking in; sampling and taking in what was sampled: in
-                                          * steps, not between them */
+    uint64_t prompt_ns, answer_ns;       /* time in steps: for the prompt; for the answer */
     answer_end end;
 } answer_stats;
 
-/* An answer under way, so that several can take turns. smp is new or was just reset: it is told the
- * prompt and every token after it. The last token sampled is not taken in. Prompt, session, sampler
- * and what the options point to are borrowed; nobody else uses the session until answer_free.
- * Everything is allocated before the first token, but for what tool calls need and what is kept. A
- * state that cannot be kept is no failure.
+/* An answer in steps, so that a scheduler can interleave several. smp is new or was just reset; it
+ * accepts the prompt and every sampled token. The last token sampled is not taken in. Prompt,
+ * session, sampler and the pointers in the options are borrowed; no other caller may use the
+ * session until answer_free. Only tool calls and kept states allocate after answer_open. A failure
+ * to keep a state is ignored.
  *
- * answer_open fails if the prompt is empty or leaves no room for a token in the context. A step
- * computes a piece of the prompt, or draws a token, and returns 1, or 0 if that was the end. It
- * fails, with the session usable, if the prompt has an id outside the vocabulary and if logits are
- * not numbers. Interrupted in the prompt it returns 0, with n_answer 0. Where steps are cut does
- * not depend on anything but the prompt and its marks. */
+ * answer_open fails if the prompt is empty or fills the context. A step computes a chunk of the
+ * prompt, or draws a token, and returns 1, or 0 at the end. It fails, with the session usable, if
+ * the prompt has an id outside the vocabulary or if logits are not numbers. Interrupted in the
+ * prompt it returns 0, with n_answer 0. Chunks depend only on the prompt, its cuts and the
+ * session's options. */
 typedef struct running_answer running_answer;
 int answer_open(running_answer **out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                 const answer_options *o, const answer_hooks *hooks, err_ctx *err);
 void answer_free(running_answer *a);             /* NULL is fine */
 int answer_step(running_answer *a, err_ctx *err);
-bool answer_draws(const running_answer *a);      /* the prompt is in: the next step is a token */
+bool answer_draws(const running_answer *a);      /* the next step draws a token */
 const answer_stats *answer_so_far(const running_answer *a);
 
-/* All steps of one. */
+/* Opens an answer, runs all steps and frees it. */
 int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                const answer_options *o, const answer_hooks *hooks, err_ctx *err);
 

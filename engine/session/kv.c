@@ -1,10 +1,10 @@
 /* kv.c - the KV store: rows of F32, F16 or Q8_0, rings for windowed layers.
  *
- * Invariant: in every layer the positions first .. (last one written) are there, unless a rewind
- * made the upper ones void, and nothing before first can be read. A ring moves first on as it
- * overwrites; going back does not bring the overwritten rows back, which is why first is kept and
- * not computed from the position. Whose position it is, and when it may go back, is for state.c.
- * Rows are encoded in RAM only; the rest knows addresses, not what they hold. */
+ * Invariant: every layer stores the positions from `first` to the last one written, unless a rewind
+ * has made the upper ones invalid; no earlier position can be read. A ring raises `first` as it
+ * overwrites. A rewind does not bring the overwritten rows back, so `first` is stored and not
+ * computed from the position. state.c has the position and decides about rewinds. Rows are encoded
+ * in RAM only. */
 #include "engine/session/kv.h"
 
 #include <assert.h>
@@ -20,20 +20,20 @@
 
 typedef struct kv_layer {
     mem_space *where;                    /* borrowed */
-    uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: none here */
+    uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: no memory */
     int n_head, head_dim;
     size_t row_bytes;                    /* one head at one position */
     int rows;
     int window;                          /* 0: all */
-    int first;                           /* lowest position that is still there */
+    int first;                           /* lowest position that is not overwritten */
 } kv_layer;
 
 struct kv_store {
     kv_type type;
     int n_layer, ctx;
-    struct kv_block {                    /* of the layers in the space, and of those in RAM: */
+    struct kv_block {                    /* for the layers in the space, and for those in RAM */
         mem_space *where;
-        void *mem;                       /* one after the other */
+        void *mem;                       /* layer after layer */
         uint64_t bytes;
     } blocks[2];
     kv_layer layers[];
@@ -72,9 +72,9 @@ static int32_t nearest_int(float x)
     return (int32_t)(load_u32(&sum) - 0x4B400000u);
 }
 
-/* Codes are chosen for the scale as it is stored, so its own rounding costs next to nothing. With a
- * NaN in it, or values past what a binary16 scale can carry, the whole block decodes to NaN or
- * infinities: damage shows. */
+/* Codes are chosen for the rounded scale, so rounding it costs almost no precision. A block with a
+ * NaN, or with values too large for a binary16 scale, decodes to NaN or infinities, so that damage
+ * is visible. */
 static void encode_q8_0(uint8_t *out, const float *x, int n)
 {
     for (int b = 0; b < n; b += 32, x += 32, out += sizeof(block_q8_0)) {
@@ -186,30 +186,30 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
                       int first, int end, err_ctx *err)
 {
     const uint64_t bytes = run_bytes(m, o, first, end);
-    char what[64];
+    char purpose[64];
     if (bytes == 0) return 0;
-    snprintf(what, sizeof what, "a KV cache for %d tokens", c->ctx);
-    const int rc = b->where->alloc(&b->mem, b->where, bytes, MEM_SPARSE, what, err);
+    snprintf(purpose, sizeof purpose, "a KV cache for %d tokens", c->ctx);
+    const int rc = b->where->alloc(&b->mem, b->where, bytes, MEM_SPARSE, purpose, err);
     if (rc < 0) return rc;
     b->bytes = bytes;
-    uint8_t *at = b->mem;
+    uint8_t *p = b->mem;
     for (int l = first; l < end; l++) {
         if (!has_kv(m, l)) continue;
         const uint64_t both = kv_layer_bytes(m, o, l);
         const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
         c->layers[l] = (kv_layer){
-            .where = b->where, .k = at, .v = at + both / 2, .n_head = heads.n_head_kv,
+            .where = b->where, .k = p, .v = p + both / 2, .n_head = heads.n_head_kv,
             .head_dim = heads.head_dim, .row_bytes = row_bytes_of(o->type, heads.head_dim),
             .rows = rows_of(m, l, o->ctx, o->slack), .window = m->layers[l].window,
         };
-        at += both;
+        p += both;
     }
     return 0;
 }
 
 int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer, n_there = n_layer - o->n_ram;
+    const int n_layer = m->hp.n_layer, n_space = n_layer - o->n_ram;
     int rc = check_options(m, o->type, o->ctx, o->slack, err);
 
     *out = NULL;
@@ -221,8 +221,8 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
     c->ctx = o->ctx;
     c->blocks[0].where = o->where ? o->where : mem_space_ram();
     c->blocks[1].where = mem_space_ram();
-    if ((rc = make_block(c, &c->blocks[0], m, o, 0, n_there, err)) < 0 ||
-        (rc = make_block(c, &c->blocks[1], m, o, n_there, n_layer, err)) < 0) {
+    if ((rc = make_block(c, &c->blocks[0], m, o, 0, n_space, err)) < 0 ||
+        (rc = make_block(c, &c->blocks[1], m, o, n_space, n_layer, err)) < 0) {
         kv_free(c);
         return rc;
     }
@@ -242,8 +242,7 @@ void kv_free(kv_store *c)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Where a head's row of position pos is; *n is cut to the rows that follow it before the ring
- * wraps. */
+/* The address of a head's row of position pos. Cuts *n to the rows up to the end of the ring. */
 static uint8_t *run_at(const kv_layer *y, uint8_t *store, int head, int pos, int *n)
 {
     const int row = pos % y->rows;
@@ -314,10 +313,10 @@ kv_view kv_layer_view(const kv_store *c, int layer)
 
 kv_type kv_type_of(const kv_store *c) { return c->type; }
 
-/* ---- going back ----------------------------------------------------------------------------- */
+/* ---- rewinds -------------------------------------------------------------------------------- */
 
-/* Lowest position that a token at pos may look at; pos itself if only its own key. */
-static int lowest_seen(const kv_layer *y, int pos)
+/* Lowest position that a token at pos may read; pos itself if only its own key. */
+static int lowest_read(const kv_layer *y, int pos)
 {
     return y->window > 0 && pos > y->window - 1 ? pos - (y->window - 1) : 0;
 }
@@ -328,7 +327,7 @@ int kv_rewind_limit(const kv_store *c, int pos)
     for (int l = 0; l < c->n_layer; l++) {
         const kv_layer *y = &c->layers[l];
         const int first = y->first > pos - y->rows ? y->first : pos - y->rows;
-        /* the token there sees window - 1 keys before its own: none of them may be below first */
+        /* a token reads window - 1 keys before its own: none of them may be below first */
         if (!y->k || first <= 0 || y->window == 1) continue;
         if (limit < first + (y->window - 1)) limit = first + (y->window - 1);
     }
@@ -347,7 +346,7 @@ int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, voi
         if (!is_in_part(c, y, part)) continue;
         for (int i = 0; i < 2 * y->n_head; i++) {        /* heads of the keys, then of the values */
             uint8_t *store = i < y->n_head ? y->k : y->v;
-            for (int p = lowest_seen(y, pos); p < pos;) {
+            for (int p = lowest_read(y, pos); p < pos;) {
                 int n = pos - p;
                 uint8_t *bytes = run_at(y, store, i % y->n_head, p, &n);
                 const int rc = fn(ctx, y->where, bytes, (size_t)n * y->row_bytes);
@@ -363,7 +362,7 @@ void kv_replaced(kv_store *c, kv_part part, int pos)
 {
     for (int l = 0; l < c->n_layer; l++) {
         kv_layer *y = &c->layers[l];
-        if (is_in_part(c, y, part)) y->first = lowest_seen(y, pos);
+        if (is_in_part(c, y, part)) y->first = lowest_read(y, pos);
     }
 }
 

@@ -1,15 +1,14 @@
 /* kv.h - keys and values of the attention layers of one session.
  *
- * A layer that shares those of an earlier one (model_kv_layer) stores none and has no memory.
- * A layer with full attention keeps every position up to ctx; a windowed layer keeps a ring:
- * position p lies in row p % rows, so what is older than the ring has been overwritten. Rows are
- * stored per head, [n_head_kv][rows][head_dim] of that kind of layer, in the type the session asked
- * for. All memory is allocated by kv_create, in a space; in RAM it is committed by the system as it
- * is first written.
+ * A layer that shares those of an earlier one (model_kv_layer) has no memory. A layer with full
+ * attention keeps every position up to ctx. A windowed layer keeps a ring: position p is in row p %
+ * rows, so positions older than the ring are overwritten. Rows are stored per head,
+ * [n_head_kv][rows][head_dim] of that kind of layer, in the session's KV type. kv_create allocates
+ * all memory, in a space; the system commits RAM when it is first written.
  *
- * The last layers may be in RAM while the others are in a space. Where the CPU can address a layer,
- * kv_write stores. Else it must not be called: the code that computes there finds the rows with
- * kv_layer_view, stores them, and says so with kv_wrote. All readers use kv_layer_view. */
+ * The last layers may be in RAM while the others are in a space. If the CPU can address a layer,
+ * kv_write stores. Otherwise other code stores rows at the addresses of kv_layer_view and reports
+ * them with kv_wrote. All readers use kv_layer_view. One thread at a time, except for kv_write. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
 
@@ -25,7 +24,7 @@ typedef struct kv_store kv_store;
 
 typedef struct kv_options {
     mem_space *where;                    /* borrowed until kv_free; NULL: RAM */
-    int n_ram;                           /* this many of the last layers are in RAM anyway */
+    int n_ram;                           /* this many of the last layers are in RAM in any case */
     kv_type type;                        /* Q8_0 needs a head size that is a multiple of 32 */
     int ctx;                             /* positions */
     int slack;                           /* the longest run of tokens written before any of them is
@@ -47,12 +46,12 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
  * them: does what kv_write does, except for the bytes. */
 void kv_wrote(kv_store *c, int layer, int pos, int n);
 
-/* Where a layer's rows are: position p of head h is row_bytes * (h * rows + p % rows) bytes after
- * keys (values). Addresses in the space, multiples of 64. */
+/* Addresses of a layer's rows: position p of head h is row_bytes * (h * rows + p % rows) bytes
+ * after keys (values). Addresses are in the layer's space, multiples of 64. */
 typedef struct kv_view {
     uint8_t *keys, *values;              /* NULL: this layer stores none */
     int rows;
-    int first;                           /* lowest position that is still there */
+    int first;                           /* lowest position that is not overwritten */
     kv_type type;
     size_t row_bytes;                    /* one head at one position */
 } kv_view;
@@ -65,8 +64,8 @@ void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, c
 
 kv_type kv_type_of(const kv_store *c);
 
-/* Lowest position to which a session at position pos can go back without a copy of the rings: every
- * key that the token there may look at is still stored. */
+/* Lowest position to which a session at position pos can be rewound without a copy of the rings:
+ * every key that the token at that position may read is still stored. */
 int kv_rewind_limit(const kv_store *c, int pos);
 
 #endif

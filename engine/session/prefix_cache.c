@@ -1,7 +1,7 @@
-/* prefix_cache.c - states out of sessions and into them, and which leave RAM.
+/* prefix_cache.c - exports states from sessions, imports them, and evicts them from RAM.
  *
- * Rows are only added to a node where the session is known to hold its bits: state_internal.h's
- * kept and kept_pos say so. prefix_tree.h draws the tree, prefix_drive.c does files. */
+ * A node gets a session's node as its parent only if the session has the same bits: kept and
+ * kept_pos of state_internal.h. prefix_tree.h draws the tree, prefix_drive.c has the files. */
 #include "engine/session/prefix_cache.h"
 
 #include <inttypes.h>
@@ -12,8 +12,7 @@
 #include "engine/session/state_internal.h"
 #include "tiers/page_advice.h"
 
-/* The state that s went on from on its way to pos, with the bits it has: root if that is not kept
- * (any more). */
+/* The node with the same bits as s up to its position, not above pos; the root if there is none. */
 static prefix_node *origin(prefix_cache *c, session *s, int pos)
 {
     const state *st = session_state(s);
@@ -21,10 +20,10 @@ static prefix_node *origin(prefix_cache *c, session *s, int pos)
     while (k && k->number != st->kept) k = prefix_tree_next(k, true);
     if (!k) return &c->root;
     while (k->to > min_int(st->kept_pos, pos)) k = k->parent;
-    return prefix_tree_leads_to(k, session_ids(s)) ? k : &c->root;       /* no number alone */
+    return prefix_tree_leads_to(k, session_ids(s)) ? k : &c->root;       /* not by number alone */
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
+/* ---- eviction from RAM ----------------------------------------------------------------------- */
 
 static bool has_child_in_ram(const prefix_node *k)
 {
@@ -33,7 +32,7 @@ static bool has_child_in_ram(const prefix_node *k)
     return false;
 }
 
-/* False: it could not go to the drive, and is gone. */
+/* Evicts a state to the drive. False: it could not be written and is removed. */
 static bool drop_from_ram(prefix_cache *c, prefix_node *k)
 {
     err_ctx err = { 0 };
@@ -50,9 +49,9 @@ static bool drop_from_ram(prefix_cache *c, prefix_node *k)
     return true;
 }
 
-/* Of those that nothing in RAM goes on from the one used longest ago, but none used right now: if
- * these leave too little room, all stay. */
-static bool make_room(prefix_cache *c, uint64_t bytes)
+/* Evicts the least recently used leaves until this many bytes are free. States in use right now
+ * stay. False, and evicts nothing, if these leave too few bytes. */
+static bool free_ram(prefix_cache *c, uint64_t bytes)
 {
     uint64_t needed = bytes;
     for (prefix_node *k = &c->root; (k = prefix_tree_next(k, true));)
@@ -72,7 +71,7 @@ static bool make_room(prefix_cache *c, uint64_t bytes)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* A look at every tensor of the file: once for each session. */
+/* Reads the header of every tensor of the file: once for each session. */
 static uint64_t key_of(session *s)
 {
     state *st = session_state(s);
@@ -101,9 +100,9 @@ int prefix_cache_create(prefix_cache **out, session *like, const prefix_cache_op
     c->m = st->m;
     c->kv = st->o.kv;
     c->key = key_of(like);
-    c->any = state_mark_bytes(c->m, c->kv, c->m->hp.ctx_train) == 0;
+    c->any_length = state_checkpoint_bytes(c->m, c->kv, c->m->hp.ctx_train) == 0;
     c->lock = -1;
-    c->last_number = clock_ns();         /* what another cache kept of a session is not ours */
+    c->last_number = clock_ns();         /* differs from the numbers of another cache */
     if (o->folder) {
         c->o.folder = mem_strdup_n(o->folder, strlen(o->folder));
         const int rc = c->o.folder ? prefix_drive_open(c, err)
@@ -156,24 +155,24 @@ int prefix_cache_held(prefix_cache *c, session *s, int n)
     return c->deferred ? 0 : origin(c, s, n)->to;
 }
 
-/* What came from the drive stays in RAM if its parent did and there is room. */
-static bool adopt(prefix_cache *c, prefix_node *k, uint8_t *body)
+/* Keeps a body read from the drive in RAM, if the parent is in RAM and it fits. */
+static bool keep_in_ram(prefix_cache *c, prefix_node *k, uint8_t *body)
 {
-    if ((k->parent->parent && !k->parent->body) || !make_room(c, prefix_tree_ram(k))) return false;
+    if ((k->parent->parent && !k->parent->body) || !free_ram(c, prefix_tree_ram(k))) return false;
     k->body = body;
     c->n.ram_bytes += prefix_tree_ram(k);
     return true;
 }
 
-/* Puts the rows on the way to best into st, up to *pos, and the last mark there that can be had.
- * Then *pos is its position and *number its state's; 0 if there is none. */
+/* Imports the rows from the root to best, up to position *pos, and the checkpoint of the last node
+ * that could be read. Sets *pos to its position and *number to its number; 0 if there is none. */
 static int import_path(prefix_cache *c, session *s, prefix_node *best, int *pos, uint64_t *number,
                        err_ctx *err)
 {
     state *st = session_state(s);
     const int limit = *pos;
-    const uint8_t *mark = NULL;
-    uint8_t *lent = NULL;                /* the last body, if it is not in the tree */
+    const uint8_t *checkpoint = NULL;
+    uint8_t *own = NULL;                 /* the last body, if it is not in the tree */
     *pos = 0;
     *number = 0;
     for (prefix_node *k = best; k->parent; k = k->parent) k->parent->step = k;
@@ -185,15 +184,15 @@ static int import_path(prefix_cache *c, session *s, prefix_node *best, int *pos,
         if (!body && !(body = prefix_drive_read(c, k, session_team(s)))) break;
         const int to = min_int(limit, k->to);
         state_import_rows(st, body, k->from, k->to, to - k->from);
-        mem_free(lent);
-        lent = k->body || adopt(c, k, body) ? NULL : body;
-        mark = body + k->rows_bytes;
+        mem_free(own);
+        own = k->body || keep_in_ram(c, k, body) ? NULL : body;
+        checkpoint = body + k->rows_bytes;
         *pos = to;
         *number = k->number;
         prefix_drive_refresh(c, k);
     }
-    const int rc = mark ? state_import_end(st, *pos, mark, err) : 0;
-    mem_free(lent);
+    const int rc = checkpoint ? state_import_end(st, *pos, checkpoint, err) : 0;
+    mem_free(own);
     return rc;
 }
 
@@ -223,7 +222,7 @@ static int does_not_fit(const prefix_cache *c, const prefix_node *shape, err_ctx
                    c->o.folder ? ", nor on the drive" : "");
 }
 
-/* New memory comes page by page, and slowly to one thread alone. */
+/* Touches new memory in parallel: a single thread is slow, page by page. */
 static void touch_body(const prefix_node *k, pool *team)
 {
     if (prefix_tree_body(k) < HUGE_PAGE) return;
@@ -231,8 +230,8 @@ static void touch_body(const prefix_node *k, pool *team)
     pages_touch(k->body, (size_t)prefix_tree_body(k), team);
 }
 
-/* At the present position, or at that of a snapshot. What does not fit into RAM beside all that it
- * goes on from is there only until it is written. */
+/* Keeps the state at the present position, or at that of a snapshot. A state that does not fit in
+ * RAM together with its ancestors is written at once and removed from RAM. */
 static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
 {
     state *st = session_state(s);
@@ -240,16 +239,16 @@ static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
     int n_same, rc;
 
     prefix_node *same = prefix_tree_longest(c, ids, pos, &n_same), *parent;
-    if (n_same == pos) {                  /* as good as ours for whoever has neither */
+    if (n_same == pos) {                 /* a session that has neither can use either */
         prefix_tree_touch(c, same);
         return 0;
     }
     parent = origin(c, s, pos);
     prefix_node *in_ram = parent;
     prefix_tree_touch(c, parent);
-    while (in_ram->parent && !in_ram->body) in_ram = in_ram->parent;     /* s has its rows, too */
+    while (in_ram->parent && !in_ram->body) in_ram = in_ram->parent;     /* s has these rows, too */
     prefix_node shape = prefix_tree_shape(c, in_ram->to, pos);
-    const bool fits = make_room(c, prefix_tree_ram(&shape));
+    const bool fits = free_ram(c, prefix_tree_ram(&shape));
     if (fits) parent = in_ram;
     else shape = prefix_tree_shape(c, parent->to, pos);
     if (!fits && (!c->o.folder || c->read_only ||
@@ -259,9 +258,10 @@ static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
     if (!k) return err_set(err, ERR_NOMEM, "prefix cache: no memory for %" PRIu64 " bytes",
                            prefix_tree_ram(&shape));
     touch_body(k, session_team(s));
-    uint8_t *mark = k->body + k->rows_bytes;
-    rc = pos == session_pos(s) ? state_export(st, k->body, parent->to, mark, err)
-                               : state_export_snapshot(st, pos, k->body, parent->to, mark, err);
+    uint8_t *checkpoint = k->body + k->rows_bytes;
+    rc = pos == session_pos(s) ? state_export(st, k->body, parent->to, checkpoint, err)
+                               : state_export_snapshot(st, pos, k->body, parent->to, checkpoint,
+                                                       err);
     if (rc < 0) {
         prefix_tree_free(k);
         return rc;
@@ -270,7 +270,7 @@ static int keep_at(prefix_cache *c, session *s, int pos, err_ctx *err)
     const uint64_t number = k->number;
     if (!fits && !drop_from_ram(c, k)) return does_not_fit(c, &shape, err);
     c->n.kept++;
-    if (pos < session_pos(s) && pos < st->kept_pos) return 0;    /* s went on from a later one */
+    if (pos < session_pos(s) && pos < st->kept_pos) return 0;    /* s continued from a later one */
     st->kept = number;
     st->kept_pos = pos;
     return 0;
@@ -283,20 +283,20 @@ int prefix_cache_keep(prefix_cache *c, session *s, err_ctx *err)
     if ((rc = check_session(c, s, err)) < 0 || (rc = session_check_state(s, err)) < 0) return rc;
     if (pos == 0) return 0;
     if (!c->deferred) return keep_at(c, s, pos, err);
-    if (state_next_snapshot(session_state(s), pos - 1) == pos) return 0; /* s took one just now */
-    for (int i = 0; i < c->n_at; i++)
-        if (c->at[i] == pos) {
+    if (state_next_snapshot(session_state(s), pos - 1) == pos) return 0; /* it exists */
+    for (int i = 0; i < c->n_position; i++)
+        if (c->positions[i] == pos) {
             session_snapshot(s);
             break;
         }
     return 0;
 }
 
-void prefix_cache_defer(prefix_cache *c, const int *at, int n)
+void prefix_cache_defer(prefix_cache *c, const int *positions, int n)
 {
     c->deferred = true;
-    c->n_at = min_int(n, PREFIX_DEFERRED);
-    if (c->n_at > 0) memcpy(c->at, at, (size_t)c->n_at * sizeof *at);
+    c->n_position = min_int(n, PREFIX_DEFERRED);
+    if (n > 0) memcpy(c->positions, positions, (size_t)c->n_position * sizeof *positions);
 }
 
 int prefix_cache_settle(prefix_cache *c, session *s, int least, int least_last, err_ctx *err)
@@ -316,7 +316,7 @@ int prefix_cache_settle(prefix_cache *c, session *s, int least, int least_last, 
     return first;
 }
 
-bool prefix_cache_tend(prefix_cache *c)
+bool prefix_cache_poll(prefix_cache *c)
 {
     if (c->writing && !prefix_drive_end(c, false)) return true;
     if (!c->o.folder || c->all_written == c->n.kept) return false;

@@ -1,4 +1,4 @@
-/* prefix_drive.c - kept states on the drive: written, read, found again and evicted.
+/* prefix_drive.c - writes, reads, finds and evicts the files of kept states.
  *
  * A branch is written from its root and evicted from its leaves, so the parent of every file is on
  * the drive. The states of one key have one writer: the program that holds the key's lock file,
@@ -22,13 +22,13 @@
 #include "tiers/page_advice.h"
 
 enum {
-    STALE_S = 3600                       /* age of a temporary file whose writer is gone */
+    STALE_S = 3600                       /* an older temporary file has no writer any more */
 };
 
-void prefix_drive_note(const prefix_cache *c, const char *what, const char *then)
+void prefix_drive_note(const prefix_cache *c, const char *problem, const char *action)
 {
     char line[1000];
-    snprintf(line, sizeof line, "prefix cache: %s%s", what, then);
+    snprintf(line, sizeof line, "prefix cache: %s%s", problem, action);
     if (c->o.note) c->o.note(c->o.note_ctx, line);
 }
 
@@ -38,8 +38,8 @@ static prefix_file file_of(const prefix_cache *c, const prefix_node *k)
 {
     return (prefix_file){
         .key = c->key, .parent = k->parent->stamp, .from = k->from, .to = k->to,
-        .rows_bytes = k->rows_bytes, .mark_bytes = k->mark_bytes, .body_sum = k->body_sum,
-        .stamp = k->stamp,
+        .rows_bytes = k->rows_bytes, .checkpoint_bytes = k->checkpoint_bytes,
+        .body_sum = k->body_sum, .stamp = k->stamp,
     };
 }
 
@@ -62,21 +62,21 @@ static void remove_name(const prefix_cache *c, const char *name)
     if (path_in(path, sizeof path, c, name)) unlink(path);
 }
 
-static bool is_there(const prefix_cache *c, const char *name)
+static bool name_exists(const prefix_cache *c, const char *name)
 {
     char path[4400];
     struct stat st;
     return path_in(path, sizeof path, c, name) && lstat(path, &st) == 0;
 }
 
-static bool file_is_there(const prefix_cache *c, const prefix_node *k)
+static bool file_exists(const prefix_cache *c, const prefix_node *k)
 {
     const prefix_file f = file_of(c, k);
     char name[PREFIX_NAME];
-    return is_there(c, prefix_file_name(name, &f));
+    return name_exists(c, prefix_file_name(name, &f));
 }
 
-/* The node itself goes, too, if that was all there is of it. */
+/* Removes the file of k, and the node, too, unless it is in RAM. */
 static void remove_file(prefix_cache *c, prefix_node *k)
 {
     char name[PREFIX_NAME];
@@ -91,7 +91,7 @@ static void remove_file(prefix_cache *c, prefix_node *k)
     if (!k->body) prefix_tree_remove(c, k);
 }
 
-/* A file, and all that go on from it. What is in RAM stays there. */
+/* Removes the files of a node and its descendants. Bodies in RAM stay. */
 static void remove_branch(prefix_cache *c, prefix_node *top)
 {
     for (prefix_node *k = top->child, *next; k; k = next) {
@@ -108,9 +108,9 @@ static bool is_older(const prefix_node *a, const prefix_node *b)
     return a->used < b->used || (a->used == b->used && a->to > b->to);
 }
 
-/* Makes room for this many bytes for the sake of k (NULL: at any price): evicts only what was used
- * before k, so nothing that k goes on from. Walks the tree once for each file that goes. */
-static bool make_drive_room(prefix_cache *c, uint64_t bytes, const prefix_node *k)
+/* Evicts files until this many bytes are free: only files used before k, so none of k's ancestors;
+ * k NULL: any file. Visits the whole tree once for each evicted file. False: too few bytes. */
+static bool free_drive(prefix_cache *c, uint64_t bytes, const prefix_node *k)
 {
     if (bytes > c->o.drive_bytes) return false;
     while (c->n.drive_bytes > c->o.drive_bytes - bytes) {
@@ -133,19 +133,19 @@ static int32_t *ids_of(const prefix_node *k)
     return ids;
 }
 
-/* What goes into the file of k, whose parent's is there; *ids is to be freed. 1: no space, and
+/* The contents of k's file; the parent's file exists. The caller frees *ids. 1: no space, and
  * nothing of lower value to evict. */
 static int prepare_file(prefix_file *f, int32_t **ids, prefix_cache *c, const prefix_node *k,
                         err_ctx *err)
 {
     *f = file_of(c, k);
     *ids = NULL;
-    if (!make_drive_room(c, prefix_file_bytes(f), k)) return 1;
+    if (!free_drive(c, prefix_file_bytes(f), k)) return 1;
     *ids = ids_of(k);
     return *ids ? 0 : err_set(err, ERR_NOMEM, "no memory for %d ids", k->to);
 }
 
-static void file_is_written(prefix_cache *c, prefix_node *k, const prefix_file *f)
+static void add_file(prefix_cache *c, prefix_node *k, const prefix_file *f)
 {
     k->body_sum = f->body_sum;
     k->stamp = f->stamp;
@@ -161,7 +161,7 @@ static int write_node(prefix_cache *c, prefix_node *k, err_ctx *err)
     if (rc != 0) return rc;
     rc = prefix_file_write(&f, c->o.folder, ids, k->body, err);
     mem_free(ids);
-    if (rc == 0) file_is_written(c, k, &f);
+    if (rc == 0) add_file(c, k, &f);
     return rc;
 }
 
@@ -176,7 +176,7 @@ uint8_t *prefix_drive_read(prefix_cache *c, prefix_node *k, pool *team)
     if (rc == 0) return body;
     mem_free(body);
     if (rc == ERR_NOMEM) return NULL;
-    if (file_is_there(c, k)) {
+    if (file_exists(c, k)) {
         c->n.damaged++;
         prefix_drive_note(c, err.msg, c->read_only ? "" : "; removed");
     }
@@ -191,7 +191,7 @@ void prefix_drive_refresh(const prefix_cache *c, const prefix_node *k)
     struct timespec now[2];
     if (c->read_only || !k->on_drive || !path_in(path, sizeof path, c, prefix_file_name(name, &f)))
         return;
-    clock_gettime(CLOCK_REALTIME, &now[0]);              /* finer than what the system would set */
+    clock_gettime(CLOCK_REALTIME, &now[0]);      /* finer than the time that the system would set */
     now[1] = now[0];
     utimensat(AT_FDCWD, path, now, 0);
 }
@@ -201,7 +201,7 @@ void prefix_drive_refresh(const prefix_cache *c, const prefix_node *k)
 typedef struct found {
     prefix_node *k;                      /* not yet in the tree */
     int32_t *ids;                        /* of all its tokens */
-    uint64_t parent;
+    uint64_t parent;                     /* the parent's stamp */
 } found;
 
 typedef struct found_list {
@@ -224,11 +224,11 @@ static int by_position(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Does the head describe a state of these sessions? */
+/* Whether the head describes a state of these sessions. */
 static int check_head(const prefix_cache *c, const prefix_file *f, const int32_t *ids, err_ctx *err)
 {
     const prefix_node shape = prefix_tree_shape(c, f->from, f->to);
-    if (shape.rows_bytes != f->rows_bytes || shape.mark_bytes != f->mark_bytes)
+    if (shape.rows_bytes != f->rows_bytes || shape.checkpoint_bytes != f->checkpoint_bytes)
         return err_set(err, ERR_FORMAT, "of another layout");
     for (int i = 0; i < f->to; i++)
         if (ids[i] < 0 || ids[i] >= c->m->hp.n_vocab)
@@ -256,15 +256,15 @@ static int add_found(found_list *l, const prefix_cache *c, const prefix_file *f,
     return 0;
 }
 
-/* It was used at that time, and so was all that it goes on from. */
-static void was_used(prefix_node *k, uint64_t used)
+/* Raises the last use of k and its ancestors to this time. */
+static void raise_used(prefix_node *k, uint64_t used)
 {
     for (; k; k = k->parent)
         if (k->used < used) k->used = used;
 }
 
-/* One name in the folder. < 0: no memory. */
-static int look_at(found_list *l, prefix_cache *c, const char *name)
+/* Reads one file of the folder. < 0: no memory. */
+static int scan_file(found_list *l, prefix_cache *c, const char *name)
 {
     const prefix_kind kind = prefix_file_kind(name, c->key);
     char path[4400];
@@ -284,7 +284,7 @@ static int look_at(found_list *l, prefix_cache *c, const char *name)
     if (rc == 0 && (rc = add_found(l, c, &f, ids, used)) == 0) return 0;
     mem_free(ids);
     if (rc == ERR_NOMEM) return rc;
-    if (!is_there(c, name)) return 0;    /* evicted meanwhile */
+    if (!name_exists(c, name)) return 0; /* evicted meanwhile */
     const bool remove = rc == ERR_FORMAT && !c->read_only;
     c->n.damaged++;
     prefix_drive_note(c, err.msg, remove ? "; removed" : "");
@@ -292,7 +292,7 @@ static int look_at(found_list *l, prefix_cache *c, const char *name)
     return 0;
 }
 
-/* The node that a file goes on from: the stamp says which, the ids must agree. NULL: not there. */
+/* The parent of a found file: its stamp and its ids match. NULL: none. */
 static prefix_node *parent_of(prefix_cache *c, const found *a)
 {
     if (a->k->from == 0) return a->parent == 0 ? &c->root : NULL;
@@ -302,9 +302,9 @@ static prefix_node *parent_of(prefix_cache *c, const found *a)
     return NULL;
 }
 
-/* A file whose parent is missing. The writer removes it; to a reader it may be one that the writer
- * is just adding or evicting. */
-static bool remove_lost(const prefix_cache *c, const found *a)
+/* Removes a file whose parent is missing. A reader leaves it alone, because the writing program may
+ * be adding or evicting it right now. Returns whether it was removed. */
+static bool remove_orphan(const prefix_cache *c, const found *a)
 {
     const prefix_file f = { .key = c->key, .stamp = a->k->stamp };
     char name[PREFIX_NAME];
@@ -315,13 +315,13 @@ static bool remove_lost(const prefix_cache *c, const found *a)
 
 static void link_found(prefix_cache *c, found_list *l)
 {
-    char what[64];
-    int n_lost = 0;
+    char problem[64];
+    int n_orphan = 0;
     if (l->n > 0) qsort(l->list, l->n, sizeof *l->list, by_position);
     for (size_t i = 0; i < l->n; i++) {
         prefix_node *k = l->list[i].k, *parent = parent_of(c, &l->list[i]);
         if (!parent) {
-            n_lost += remove_lost(c, &l->list[i]);
+            n_orphan += remove_orphan(c, &l->list[i]);
             continue;
         }
         const uint64_t used = k->used;
@@ -330,20 +330,20 @@ static void link_found(prefix_cache *c, found_list *l)
         prefix_tree_add(c, parent, k);
         k->used = 0;
         c->n.drive_bytes += drive_of(c, k);
-        was_used(k, used);
+        raise_used(k, used);
     }
-    if (n_lost == 0) return;
-    c->n.damaged += (uint64_t)n_lost;
-    snprintf(what, sizeof what, "%d files go on from one that is not there", n_lost);
-    prefix_drive_note(c, what, "; removed");
+    if (n_orphan == 0) return;
+    c->n.damaged += (uint64_t)n_orphan;
+    snprintf(problem, sizeof problem, "%d files continue one that is missing", n_orphan);
+    prefix_drive_note(c, problem, "; removed");
 }
 
 /* Finds the files of earlier programs. < 0: no memory. */
-static int look_through(prefix_cache *c, DIR *d)
+static int scan_folder(prefix_cache *c, DIR *d)
 {
     found_list l = { 0 };
     int rc = 0;
-    for (const struct dirent *e; rc == 0 && (e = readdir(d));) rc = look_at(&l, c, e->d_name);
+    for (const struct dirent *e; rc == 0 && (e = readdir(d));) rc = scan_file(&l, c, e->d_name);
     for (size_t i = 0; i < l.n; i++)
         if (c->clock <= l.list[i].k->used) c->clock = l.list[i].k->used + 1;
     if (rc == 0) link_found(c, &l);
@@ -353,7 +353,7 @@ static int look_through(prefix_cache *c, DIR *d)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* The first node that is not on the drive, on the way from the root to k, which is not. */
+/* The first node on the path from the root to k that has no file; k has none. */
 static prefix_node *first_missing(prefix_node *k)
 {
     while (k->parent->parent && !k->parent->on_drive) k = k->parent;
@@ -371,22 +371,22 @@ int prefix_drive_save(prefix_cache *c, prefix_node *k, err_ctx *err)
     return 0;
 }
 
-/* ---- beside whatever else is done ------------------------------------------------------------ */
+/* ---- writing in the background --------------------------------------------------------------- */
 
-/* A drive that is full or worse is left alone until there is something new to write. */
-static void rest_after(prefix_cache *c, const char *what)
+/* Stops writing after a failure, e.g. of a full drive, until another state is kept. */
+static void pause_writing(prefix_cache *c, const char *problem)
 {
-    if (!c->told) prefix_drive_note(c, what, "");
-    c->told = true;
+    if (!c->failure_noted) prefix_drive_note(c, problem, "");
+    c->failure_noted = true;
     c->all_written = c->n.kept;
 }
 
-/* One that has not been tried since a state was last kept; parents first. */
+/* A node without a file that was not skipped since a state was last kept; parents first. */
 static prefix_node *next_to_write(prefix_cache *c)
 {
     prefix_node *k = &c->root;
     while ((k = prefix_tree_next(k, true)))
-        if (k->body && !k->on_drive && k->passed_by < c->n.kept) return k;
+        if (k->body && !k->on_drive && k->skipped_at < c->n.kept) return k;
     return NULL;
 }
 
@@ -409,8 +409,8 @@ bool prefix_drive_begin(prefix_cache *c)
     if (!k) return false;
     if (!c->writer && !(c->writer = prefix_writer_create(c->o.folder))) return false;
     const int rc = begin_file(c, k, &err);
-    if (rc < 0) rest_after(c, err.msg);
-    else if (rc > 0) k->passed_by = c->n.kept;
+    if (rc < 0) pause_writing(c, err.msg);
+    else if (rc > 0) k->skipped_at = c->n.kept;
     return true;
 }
 
@@ -422,8 +422,8 @@ bool prefix_drive_end(prefix_cache *c, bool wait)
     if (!prefix_writer_ended(c->writer, wait, &f, &rc, &err)) return false;
     prefix_node *k = c->writing;
     c->writing = NULL;
-    if (rc == 0) file_is_written(c, k, &f);
-    else rest_after(c, err.msg);
+    if (rc == 0) add_file(c, k, &f);
+    else pause_writing(c, err.msg);
     return true;
 }
 
@@ -442,14 +442,14 @@ static bool take_lock(prefix_cache *c)
 
 int prefix_drive_open(prefix_cache *c, err_ctx *err)
 {
-    char what[600];
+    char problem[600];
     int rc = 0;
     const int made = mkdir(c->o.folder, 0700);
     DIR *d = made == 0 || errno == EEXIST ? opendir(c->o.folder) : NULL;
     if (!d || strlen(c->o.folder) > 4000) {
-        snprintf(what, sizeof what, "%.400s: %s; nothing goes to the drive", c->o.folder,
+        snprintf(problem, sizeof problem, "%.400s: %s; nothing goes to the drive", c->o.folder,
                  d ? "too long a name" : strerror(errno));
-        prefix_drive_note(c, what, "");
+        prefix_drive_note(c, problem, "");
         mem_free((char *)(uintptr_t)c->o.folder);
         c->o.folder = NULL;
         if (d) closedir(d);
@@ -458,11 +458,11 @@ int prefix_drive_open(prefix_cache *c, err_ctx *err)
     c->read_only = !take_lock(c);
     if (c->read_only)
         prefix_drive_note(c, "another program keeps states in this folder", "; nothing is written");
-    rc = look_through(c, d);
+    rc = scan_folder(c, d);
     closedir(d);
     if (rc < 0)
-        return err_set(err, rc, "prefix cache: no memory for what is in %.400s", c->o.folder);
-    if (!c->read_only) make_drive_room(c, 0, NULL);
+        return err_set(err, rc, "prefix cache: no memory for the states in %.400s", c->o.folder);
+    if (!c->read_only) free_drive(c, 0, NULL);
     return 0;
 }
 

@@ -1,8 +1,8 @@
-/* prefix_file.c - a kept state to a file and back.
+/* prefix_file.c - writes and reads the file of a kept state.
  *
  *   head   HEAD_BYTES, drawn below
  *   ids    one i32 for each position up to `to`
- *   body   rows, mark
+ *   body   rows, checkpoint
  *
  * All little-endian, without gaps. */
 #include "engine/session/prefix_file.h"
@@ -25,8 +25,8 @@
 enum {
     VERSION = 2,
     MOST_TOKENS = 1 << 27,
-    PIECE = 4 << 20,                     /* bytes that have a checksum of their own */
-    /* where the fields of the head are */
+    PIECE = 4 << 20,                     /* bytes of the body with a checksum of their own */
+    /* offsets of the head's fields */
     AT_MAGIC = 0,                        /* 8 bytes */
     AT_VERSION = 8,                      /* u32 */
     AT_FROM = 12,                        /* u32 */
@@ -35,7 +35,7 @@ enum {
     AT_KEY = 24,                         /* u64 each from here on */
     AT_PARENT = 32,
     AT_ROWS = 40,                        /* bytes */
-    AT_MARK = 48,                        /* bytes */
+    AT_CHECKPOINT = 48,                        /* bytes */
     AT_BODY_SUM = 56,
     AT_STAMP = 64,                       /* checksum of the head up to here and the ids */
     HEAD_BYTES = 72
@@ -46,7 +46,7 @@ enum {
 uint64_t prefix_file_bytes(const prefix_file *f)
 {
     uint64_t sum = HEAD_BYTES + 4 * (uint64_t)f->to;
-    if (!size_add(&sum, sum, f->rows_bytes) || !size_add(&sum, sum, f->mark_bytes))
+    if (!size_add(&sum, sum, f->rows_bytes) || !size_add(&sum, sum, f->checkpoint_bytes))
         return UINT64_MAX;
     return sum;
 }
@@ -72,16 +72,16 @@ prefix_kind prefix_file_kind(const char *name, uint64_t key)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-static int read_at(int fd, void *bytes, size_t n, off_t at, err_ctx *err)
+static int read_at(int fd, void *bytes, size_t n, off_t offset, err_ctx *err)
 {
     uint8_t *p = bytes;
     while (n > 0) {
-        const ssize_t got = pread(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2, at);
+        const ssize_t got = pread(fd, p, n < INT_MAX / 2 ? n : INT_MAX / 2, offset);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return err_sys(err, "cannot read");
         if (got == 0) return err_set(err, ERR_FORMAT, "truncated");
         p += got;
-        at += got;
+        offset += got;
         n -= (size_t)got;
     }
     return 0;
@@ -109,7 +109,7 @@ static uint64_t body_checksum(const uint8_t *body, size_t n)
 
 typedef struct body_reader {
     int fd;
-    off_t at;                            /* of the body in the file */
+    off_t offset;                        /* of the body in the file */
     uint8_t *body;
     size_t n;
     uint64_t *sums;                      /* of each piece */
@@ -122,20 +122,20 @@ static void read_pieces(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (size_t i = (size_t)begin; i < (size_t)end; i++) {
         const size_t n = piece_bytes(r->n, i);
-        const off_t at = r->at + (off_t)(i * PIECE);
-        uint8_t *to = r->body + i * PIECE;
-        (void)posix_fadvise(r->fd, at, (off_t)n, POSIX_FADV_WILLNEED);   /* in one go, all of it */
-        if (read_at(r->fd, to, n, at, &r->errs[i]) == 0)
-            r->sums[i] = state_checksum(0, to, n);
+        const off_t offset = r->offset + (off_t)(i * PIECE);
+        uint8_t *piece = r->body + i * PIECE;
+        (void)posix_fadvise(r->fd, offset, (off_t)n, POSIX_FADV_WILLNEED);       /* one request */
+        if (read_at(r->fd, piece, n, offset, &r->errs[i]) == 0)
+            r->sums[i] = state_checksum(0, piece, n);
     }
 }
 
-/* Reads n bytes from a place in a file; their checksum in *sum. */
-static int read_body(uint64_t *sum, uint8_t *body, size_t n, int fd, off_t at, pool *team,
+/* Reads n bytes from this offset; their checksum in *sum. */
+static int read_body(uint64_t *sum, uint8_t *body, size_t n, int fd, off_t offset, pool *team,
                      err_ctx *err)
 {
     const size_t n_piece = n_pieces(n);
-    body_reader r = { .fd = fd, .at = at, .body = body, .n = n,
+    body_reader r = { .fd = fd, .offset = offset, .body = body, .n = n,
                       .sums = mem_array(n_piece, sizeof *r.sums),
                       .errs = mem_zalloc(n_piece * sizeof *r.errs) };
     int rc = r.sums && r.errs ? 0 : err_set(err, ERR_NOMEM, "no memory for %zu checksums", n_piece);
@@ -151,7 +151,7 @@ static int read_body(uint64_t *sum, uint8_t *body, size_t n, int fd, off_t at, p
     return rc;
 }
 
-/* The path in allocated memory, with room for 8 more characters; NULL without memory. */
+/* The path in allocated memory; NULL without memory. */
 static char *path_of(const char *folder, const char *name, err_ctx *err)
 {
     const size_t n = strlen(folder) + strlen(name) + 2;
@@ -171,7 +171,7 @@ static void make_head(uint8_t h[HEAD_BYTES], const prefix_file *f)
     store_u64(h + AT_KEY, f->key);
     store_u64(h + AT_PARENT, f->parent);
     store_u64(h + AT_ROWS, f->rows_bytes);
-    store_u64(h + AT_MARK, f->mark_bytes);
+    store_u64(h + AT_CHECKPOINT, f->checkpoint_bytes);
     store_u64(h + AT_BODY_SUM, f->body_sum);
     store_u64(h + AT_STAMP, f->stamp);
 }
@@ -195,7 +195,7 @@ static int write_parts(void *ctx, int fd, err_ctx *err)
     if ((rc = file_write(fd, h, sizeof h, err)) < 0 ||
         (rc = file_write(fd, p->ids, (size_t)f->to * sizeof *p->ids, err)) < 0)
         return rc;
-    return file_write(fd, p->body, (size_t)(f->rows_bytes + f->mark_bytes), err);
+    return file_write(fd, p->body, (size_t)(f->rows_bytes + f->checkpoint_bytes), err);
 }
 
 int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, const uint8_t *body,
@@ -203,7 +203,7 @@ int prefix_file_write(prefix_file *f, const char *folder, const int32_t *ids, co
 {
     uint8_t h[HEAD_BYTES];
     char name[PREFIX_NAME];
-    f->body_sum = body_checksum(body, (size_t)(f->rows_bytes + f->mark_bytes));
+    f->body_sum = body_checksum(body, (size_t)(f->rows_bytes + f->checkpoint_bytes));
     f->stamp = 0;
     make_head(h, f);
     f->stamp = stamp_of(h, ids, f->to);
@@ -223,7 +223,7 @@ static int open_file(int *fd, uint64_t *bytes, const char *folder, const char *n
     char *path = path_of(folder, name, err);
     *fd = -1;
     if (!path) return ERR_NOMEM;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);    /* no FIFO holds us up */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);    /* a FIFO cannot block */
     mem_free(path);
     if (*fd < 0) return err_sys(err, "cannot open");
     if (fstat(*fd, &st) < 0) return err_sys(err, "cannot read");
@@ -232,7 +232,7 @@ static int open_file(int *fd, uint64_t *bytes, const char *folder, const char *n
     return 0;
 }
 
-/* What the head says, as far as one can tell without the ids. */
+/* Parses the head and checks all but its checksum, which covers the ids. */
 static int parse_head(prefix_file *f, const uint8_t h[HEAD_BYTES], uint64_t bytes, uint64_t key,
                       err_ctx *err)
 {
@@ -245,8 +245,9 @@ static int parse_head(prefix_file *f, const uint8_t h[HEAD_BYTES], uint64_t byte
         return err_set(err, ERR_FORMAT, "damaged: tokens %u to %u", from, to);
     *f = (prefix_file){
         .key = load_u64(h + AT_KEY), .parent = load_u64(h + AT_PARENT), .from = (int)from,
-        .to = (int)to, .rows_bytes = load_u64(h + AT_ROWS), .mark_bytes = load_u64(h + AT_MARK),
-        .body_sum = load_u64(h + AT_BODY_SUM), .stamp = load_u64(h + AT_STAMP),
+        .to = (int)to, .rows_bytes = load_u64(h + AT_ROWS),
+        .checkpoint_bytes = load_u64(h + AT_CHECKPOINT), .body_sum = load_u64(h + AT_BODY_SUM),
+        .stamp = load_u64(h + AT_STAMP),
     };
     if (f->key != key) return err_set(err, ERR_FORMAT, "made for another model or KV type");
     if (prefix_file_bytes(f) != bytes)
@@ -263,7 +264,7 @@ static int read_head(prefix_file *f, int32_t **ids, int fd, uint64_t bytes, cons
     int rc;
     if ((rc = read_at(fd, h, sizeof h, 0, err)) < 0 || (rc = parse_head(f, h, bytes, key, err)) < 0)
         return rc;
-    *ids = mem_array((size_t)f->to, sizeof **ids);       /* less than the file, which is there */
+    *ids = mem_array((size_t)f->to, sizeof **ids);       /* less than the file's bytes */
     if (!*ids) return err_set(err, ERR_NOMEM, "no memory for %d ids", f->to);
     if ((rc = read_at(fd, *ids, (size_t)f->to * sizeof **ids, HEAD_BYTES, err)) < 0) return rc;
     if (stamp_of(h, *ids, f->to) != f->stamp || strcmp(prefix_file_name(own, f), name) != 0)
@@ -288,13 +289,13 @@ int prefix_file_read_head(prefix_file *f, int32_t **ids, const char *folder, con
 int prefix_file_read_body(uint8_t *body, const prefix_file *f, const char *folder, pool *team,
                           err_ctx *err)
 {
-    const size_t n = (size_t)(f->rows_bytes + f->mark_bytes);
-    const off_t at = HEAD_BYTES + 4 * (off_t)f->to;
+    const size_t n = (size_t)(f->rows_bytes + f->checkpoint_bytes);
+    const off_t offset = HEAD_BYTES + 4 * (off_t)f->to;
     char name[PREFIX_NAME];
     uint64_t bytes, sum = 0;
     int fd, rc = open_file(&fd, &bytes, folder, prefix_file_name(name, f), err);
     if (rc == 0 && bytes != prefix_file_bytes(f)) rc = err_set(err, ERR_FORMAT, "truncated");
-    if (rc == 0) rc = read_body(&sum, body, n, fd, at, team, err);
+    if (rc == 0) rc = read_body(&sum, body, n, fd, offset, team, err);
     if (rc == 0 && sum != f->body_sum) rc = err_set(err, ERR_FORMAT, "damaged (wrong checksum)");
     if (fd >= 0) close(fd);
     return rc < 0 ? err_prefix(err, rc, "%s", name) : 0;

@@ -1,4 +1,5 @@
-/* prefix_tree.c - nodes: made, found, linked and taken out. Who stays is prefix_cache.c's. */
+/* prefix_tree.c - creates, finds, links and removes nodes. prefix_cache.c decides what is
+ * evicted. */
 #include "engine/session/prefix_tree.h"
 
 #include <assert.h>
@@ -14,7 +15,7 @@ prefix_node *prefix_tree_next(prefix_node *k, bool into)
     return k ? k->next : NULL;
 }
 
-/* How many ids are the same, from the first on. */
+/* Length of the common beginning. */
 static int common(const int32_t *a, const int32_t *b, int n)
 {
     int i = 0;
@@ -38,7 +39,7 @@ prefix_node *prefix_tree_longest(prefix_cache *c, const int32_t *ids, int n, int
         const int most = min_int(n, k->to) - k->from;
         const int same = most > 0 ? common(k->ids, ids + k->from, most) : 0;
         into = same == k->to - k->from;
-        if (same == 0 || (!into && !c->any)) continue;
+        if (same == 0 || (!into && !c->any_length)) continue;
         const int reach = k->from + same;
         if (reach < *pos || (reach == *pos && k->used <= best->used)) continue;
         best = k;
@@ -65,7 +66,7 @@ prefix_node prefix_tree_shape(const prefix_cache *c, int from, int to)
 {
     return (prefix_node){
         .from = from, .to = to, .rows_bytes = state_rows_bytes(c->m, c->kv, to - from),
-        .mark_bytes = state_mark_bytes(c->m, c->kv, to),
+        .checkpoint_bytes = state_checkpoint_bytes(c->m, c->kv, to),
     };
 }
 
@@ -79,10 +80,10 @@ void prefix_tree_free(prefix_node *k)
 
 void prefix_tree_remove(prefix_cache *c, prefix_node *k)
 {
-    prefix_node **at = &k->parent->child;
+    prefix_node **link = &k->parent->child;
     assert(!k->child);
-    while (*at != k) at = &(*at)->next;
-    *at = k->next;
+    while (*link != k) link = &(*link)->next;
+    *link = k->next;
     if (k->body) c->n.ram_bytes -= prefix_tree_ram(k);
     prefix_tree_free(k);
 }

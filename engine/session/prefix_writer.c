@@ -1,4 +1,4 @@
-/* prefix_writer.c - a mailbox for one file, and the thread that empties it. */
+/* prefix_writer.c - a queue of one file, and the background thread that writes it. */
 #include "engine/session/prefix_writer.h"
 
 #include <pthread.h>
@@ -11,9 +11,9 @@
 struct prefix_writer {
     const char *folder;                  /* borrowed */
     pthread_t thread;
-    pthread_mutex_t lock;                /* of all below */
+    pthread_mutex_t lock;                /* guards the fields below */
     pthread_cond_t changed;
-    enum { EMPTY, FULL, WRITTEN, CLOSED } box;
+    enum { EMPTY, FULL, WRITTEN, CLOSED } queue;
     prefix_file file;
     int32_t *ids;
     const uint8_t *body;
@@ -21,8 +21,8 @@ struct prefix_writer {
     err_ctx err;
 };
 
-/* What computes has no time to lose, and this has. */
-static void give_way(void)
+/* The threads that compute have priority. */
+static void lower_priority(void)
 {
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
 }
@@ -30,10 +30,10 @@ static void give_way(void)
 static void *write_files(void *ctx)
 {
     prefix_writer *w = ctx;
-    give_way();
+    lower_priority();
     pthread_mutex_lock(&w->lock);
-    while (w->box != CLOSED) {
-        if (w->box != FULL) {
+    while (w->queue != CLOSED) {
+        if (w->queue != FULL) {
             pthread_cond_wait(&w->changed, &w->lock);
             continue;
         }
@@ -42,7 +42,7 @@ static void *write_files(void *ctx)
         w->rc = prefix_file_write(&w->file, w->folder, w->ids, w->body, &w->err);
         mem_free(w->ids);
         pthread_mutex_lock(&w->lock);
-        w->box = WRITTEN;
+        w->queue = WRITTEN;
         pthread_cond_broadcast(&w->changed);
     }
     pthread_mutex_unlock(&w->lock);
@@ -67,8 +67,8 @@ void prefix_writer_free(prefix_writer *w)
 {
     if (!w) return;
     pthread_mutex_lock(&w->lock);
-    while (w->box == FULL) pthread_cond_wait(&w->changed, &w->lock);
-    w->box = CLOSED;
+    while (w->queue == FULL) pthread_cond_wait(&w->changed, &w->lock);
+    w->queue = CLOSED;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
@@ -83,7 +83,7 @@ void prefix_writer_begin(prefix_writer *w, const prefix_file *f, int32_t *ids, c
     w->file = *f;
     w->ids = ids;
     w->body = body;
-    w->box = FULL;
+    w->queue = FULL;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
 }
@@ -91,13 +91,13 @@ void prefix_writer_begin(prefix_writer *w, const prefix_file *f, int32_t *ids, c
 bool prefix_writer_ended(prefix_writer *w, bool wait, prefix_file *f, int *rc, err_ctx *err)
 {
     pthread_mutex_lock(&w->lock);
-    while (wait && w->box == FULL) pthread_cond_wait(&w->changed, &w->lock);
-    const bool ended = w->box == WRITTEN;
+    while (wait && w->queue == FULL) pthread_cond_wait(&w->changed, &w->lock);
+    const bool ended = w->queue == WRITTEN;
     if (ended) {
         *f = w->file;
         *rc = w->rc;
         if (err) *err = w->err;
-        w->box = EMPTY;
+        w->queue = EMPTY;
     }
     pthread_mutex_unlock(&w->lock);
     return ended;

@@ -2,8 +2,8 @@
  *
  *   layer 0: conv [ssm_conv - 1, channels], state [n_v_head, dim, dim] | layer 1: ... | ...
  *
- * without gaps, so both blocks together have the same bytes in every session of a model and may go
- * into a file. engine/cpu/deltanet.h says what they hold. */
+ * There are no gaps, so both blocks together have the same bytes in every session of a model and
+ * may be written to a file. engine/cpu/deltanet.h describes window and state. */
 #include "engine/session/recurrent.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@ struct recurrent {
     recurrent_block blocks[RECURRENT_BLOCKS];    /* each at a cache line */
     size_t conv_floats;
     int n_layer;
-    float *layers[];                     /* [n_layer]: where its part begins; NULL: none */
+    float *layers[];                     /* [n_layer]: the layer's window; NULL: none */
 };
 
 /* Floats of one layer's window and state. False: too much. */
@@ -51,21 +51,22 @@ static int make_block(recurrent *r, recurrent_block *b, const model *m, int firs
 {
     const uint64_t bytes = run_bytes(m, first, end);
     if (bytes == 0) return 0;
-    const int rc = b->where->alloc(&b->at, b->where, bytes, MEM_DENSE, "the recurrent state", err);
+    const int rc =
+        b->where->alloc(&b->data, b->where, bytes, MEM_DENSE, "the recurrent state", err);
     if (rc < 0) return rc;
     b->bytes = bytes;
-    uint8_t *at = b->at;
+    uint8_t *p = b->data;
     for (int l = first; l < end; l++) {
         if (m->layers[l].mixer != MIX_DELTANET) continue;
-        r->layers[l] = (float *)(void *)at;
-        at += recurrent_layer_bytes(m, l);
+        r->layers[l] = (float *)(void *)p;
+        p += recurrent_layer_bytes(m, l);
     }
     return 0;
 }
 
 int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ram, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer, n_there = n_layer - n_ram;
+    const int n_layer = m->hp.n_layer, n_space = n_layer - n_ram;
     recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->layers[0]);
     uint64_t conv = 0, state;
     int rc;
@@ -77,8 +78,8 @@ int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ra
     r->blocks[1].where = mem_space_ram();
     if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp))
         r->conv_floats = (size_t)conv;
-    if ((rc = make_block(r, &r->blocks[0], m, 0, n_there, err)) < 0 ||
-        (rc = make_block(r, &r->blocks[1], m, n_there, n_layer, err)) < 0) {
+    if ((rc = make_block(r, &r->blocks[0], m, 0, n_space, err)) < 0 ||
+        (rc = make_block(r, &r->blocks[1], m, n_space, n_layer, err)) < 0) {
         recurrent_free(r);
         return rc;
     }
@@ -91,7 +92,7 @@ void recurrent_free(recurrent *r)
     if (!r) return;
     for (int i = 0; i < RECURRENT_BLOCKS; i++) {
         recurrent_block *b = &r->blocks[i];
-        b->where->free(b->where, b->at, b->bytes);
+        b->where->free(b->where, b->data, b->bytes);
     }
     mem_free(r);
 }
@@ -111,7 +112,7 @@ void recurrent_clear(recurrent *r)
 {
     for (int i = 0; i < RECURRENT_BLOCKS; i++) {
         recurrent_block *b = &r->blocks[i];
-        if (b->bytes > 0) b->where->zero(b->where, b->at, (size_t)b->bytes);
+        if (b->bytes > 0) b->where->zero(b->where, b->data, (size_t)b->bytes);
     }
 }
 

@@ -1,8 +1,8 @@
-/* recurrent.h - what the DeltaNet layers of one session remember: convolution window and state.
+/* recurrent.h - convolution windows and recurrent states of one session's DeltaNet layers.
  *
- * One block of memory for the layers in a space and one for those in RAM: a snapshot is one copy of
- * each. A lossy summary of all tokens so far: it can be replaced by an earlier copy of itself,
- * never shortened. All addresses here are those of the space that the layer is in. */
+ * One block of memory for the layers in a space and one for the layers in RAM: a snapshot is one
+ * copy of each. The state is a lossy summary of all tokens so far: it can be replaced by an earlier
+ * copy of itself, never shortened. Addresses are in the layer's space. One thread at a time. */
 #ifndef ENGINE_SESSION_RECURRENT_H
 #define ENGINE_SESSION_RECURRENT_H
 
@@ -31,7 +31,7 @@ void recurrent_clear(recurrent *r);
 enum { RECURRENT_BLOCKS = 2 };
 typedef struct recurrent_block {
     mem_space *where;
-    void *at;
+    void *data;
     uint64_t bytes;
 } recurrent_block;
 recurrent_block recurrent_block_of(const recurrent *r, int i);

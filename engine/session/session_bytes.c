@@ -1,4 +1,4 @@
-/* session_bytes.c - sizes by the functions of whatever allocates. */
+/* session_bytes.c - adds up sizes that the allocating modules report. */
 #include "engine/session/session_bytes.h"
 
 #include "engine/gpu/gpu_steps.h"

@@ -1,6 +1,6 @@
-/* session_bytes.h - what the sessions of one runner allocate. session_plan and the planner both add
- * up these figures, so that a plan and a session cannot disagree. A figure of UINT64_MAX is too
- * large to count. */
+/* session_bytes.h - the memory that the sessions of one runner allocate. session_plan and the
+ * planner both add up these figures, so that a plan and a session cannot disagree. A figure of
+ * UINT64_MAX is too large to count. Any thread. */
 #ifndef ENGINE_SESSION_SESSION_BYTES_H
 #define ENGINE_SESSION_SESSION_BYTES_H
 

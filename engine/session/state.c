@@ -1,8 +1,8 @@
-/* state.c - a session's position, its snapshots, and the way back.
+/* state.c - a session's position, its snapshots, rewinds, export and import.
  *
- * Invariant: the KV store holds everything that the token at pos may look at, and the recurrent
- * block sums up exactly the tokens before pos. A snapshot is never above pos: rows of full layers
- * below it have not been touched since it was taken. state_file.c does files. */
+ * Invariant: the KV store has all positions that the token at pos may read, and the recurrent
+ * blocks summarise exactly the tokens before pos. A snapshot is never above pos, so the rows of
+ * full layers below it have not changed since it was taken. state_file.c reads and writes files. */
 #include "engine/session/state.h"
 
 #include <assert.h>
@@ -117,7 +117,7 @@ void state_advance(state *s, int n)
     s->pos += n;
 }
 
-/* Snapshots above pos look at rows of full layers that may be written anew from now on. */
+/* Snapshots above pos depend on rows of full layers that may be overwritten from now on. */
 static void drop_snapshots(state *s, int pos)
 {
     for (int i = 0; i < s->o.n_snapshot; i++)
@@ -134,21 +134,21 @@ void state_clear(state *s)
 
 /* ---- snapshots ------------------------------------------------------------------------------ */
 
-/* Between a space and the memory of a snapshot, piece by piece; ctx: where the next piece begins in
- * the snapshot. What was copied out is there after the next check. */
+/* kv_piece_fn: copies a piece to or from a buffer in RAM and advances its pointer, *ctx. A copy
+ * from the space is complete after the next check. */
 static int copy_out(void *ctx, mem_space *where, void *bytes, size_t n)
 {
-    uint8_t **at = ctx;
-    where->read_later(where, *at, bytes, n);
-    *at += n;
+    uint8_t **buffer = ctx;
+    where->read_later(where, *buffer, bytes, n);
+    *buffer += n;
     return 0;
 }
 
 static int copy_in(void *ctx, mem_space *where, void *bytes, size_t n)
 {
-    uint8_t **at = ctx;
-    where->write(where, bytes, *at, n);
-    *at += n;
+    uint8_t **buffer = ctx;
+    where->write(where, bytes, *buffer, n);
+    *buffer += n;
     return 0;
 }
 
@@ -157,7 +157,7 @@ int state_each_block(const state *s, kv_piece_fn *fn, void *ctx)
     int rc = 0;
     for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
         const recurrent_block b = recurrent_block_of(s->rec, i);
-        if (b.bytes > 0) rc = fn(ctx, b.where, b.at, (size_t)b.bytes);
+        if (b.bytes > 0) rc = fn(ctx, b.where, b.data, (size_t)b.bytes);
     }
     return rc;
 }
@@ -167,10 +167,10 @@ int state_check(const state *s, err_ctx *err)
     return s->o.where->check(s->o.where, err);   /* RAM never fails */
 }
 
-/* The place of the snapshot of this position, else a free one, else that of the lowest. The lowest
- * is the one least recently taken or used: using a snapshot drops all above it, and each is taken
- * above all that are there. */
-static int choose_place(const state *s)
+/* The index of this position's snapshot, else a free one, else that of the lowest snapshot. The
+ * lowest is the one least recently taken or used: using a snapshot drops all above it, and a new
+ * one is above all others. */
+static int choose_snapshot(const state *s)
 {
     int best = 0;
     for (int i = 0; i < s->o.n_snapshot; i++) {
@@ -183,26 +183,26 @@ static int choose_place(const state *s)
 void state_snapshot(state *s, pool *team)
 {
     if (s->o.n_snapshot == 0 || s->pos == 0) return;
-    const int i = choose_place(s);
-    uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
+    const int i = choose_snapshot(s);
+    uint8_t *to = s->snap_mem + (size_t)i * s->snap_bytes;
     if (team && s->snap_pos[i] == 0 && s->snap_bytes >= HUGE_PAGE)
-        pages_touch(at, (size_t)s->snap_bytes, team);    /* it may be its first time */
+        pages_touch(to, (size_t)s->snap_bytes, team);    /* the memory may be new */
     s->snap_pos[i] = s->pos;
-    state_each_block(s, copy_out, &at);
-    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &at);
-    (void)state_check(s, NULL);          /* a failure stays */
+    state_each_block(s, copy_out, &to);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_out, &to);
+    (void)state_check(s, NULL);          /* the space reports a failure at the next check again */
 }
 
 static void restore(state *s, int i)
 {
-    uint8_t *at = s->snap_mem + (size_t)i * s->snap_bytes;
+    uint8_t *from = s->snap_mem + (size_t)i * s->snap_bytes;
     s->pos = s->snap_pos[i];
-    state_each_block(s, copy_in, &at);
-    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &at);
+    state_each_block(s, copy_in, &from);
+    kv_each_piece(s->kv, KV_RINGS, s->pos, copy_in, &from);
     kv_replaced(s->kv, KV_RINGS, s->pos);
 }
 
-/* ---- the way back --------------------------------------------------------------------------- */
+/* ---- rewinds -------------------------------------------------------------------------------- */
 
 /* The highest snapshot not above pos, or -1. */
 static int find_snapshot(const state *s, int pos)
@@ -215,7 +215,7 @@ static int find_snapshot(const state *s, int pos)
     return best;
 }
 
-/* Can the position simply be set to pos? */
+/* Whether a rewind to pos only has to set the position. */
 static bool is_direct(const state *s, int pos)
 {
     return pos == s->pos || (s->rec_bytes == 0 && pos >= kv_rewind_limit(s->kv, s->pos));
@@ -244,27 +244,27 @@ int state_rewind(state *s, int pos)
     return target;
 }
 
-/* ---- in parts ------------------------------------------------------------------------------- */
+/* ---- export and import ---------------------------------------------------------------------- */
 
 uint64_t state_rows_bytes(const model *m, kv_type type, int n)
 {
     return kv_full_bytes(m, type, n);
 }
 
-uint64_t state_mark_bytes(const model *m, kv_type type, int pos)
+uint64_t state_checkpoint_bytes(const model *m, kv_type type, int pos)
 {
     const uint64_t rec = recurrent_bytes(m), windows = kv_window_bytes(m, type, pos);
     uint64_t sum;
     return size_add(&sum, rec, windows) ? sum : UINT64_MAX;
 }
 
-int state_export(const state *s, void *rows, int from, void *mark, err_ctx *err)
+int state_export(const state *s, void *rows, int from, void *checkpoint, err_ctx *err)
 {
-    uint8_t *to = rows, *at = mark;
+    uint8_t *row = rows, *out = checkpoint;
     assert(from >= 0 && from <= s->pos);
-    kv_each_full(s->kv, from, s->pos, copy_out, &to);
-    state_each_block(s, copy_out, &at);
-    kv_each_piece(s->kv, KV_WINDOWS, s->pos, copy_out, &at);
+    kv_each_full(s->kv, from, s->pos, copy_out, &row);
+    state_each_block(s, copy_out, &out);
+    kv_each_piece(s->kv, KV_WINDOWS, s->pos, copy_out, &out);
     return state_check(s, err);
 }
 
@@ -277,22 +277,23 @@ static int add_bytes(void *ctx, mem_space *where, void *bytes, size_t n)
     return 0;
 }
 
-/* A snapshot has the recurrent blocks and the rings as a mark has them. A window as long as the
- * context is no ring: it is where it was. */
-int state_export_snapshot(const state *s, int pos, void *rows, int from, void *mark, err_ctx *err)
+/* A snapshot has the recurrent blocks and the rings in the layout of a checkpoint. A window as long
+ * as the context is no ring, so its positions are still in the KV store. */
+int state_export_snapshot(const state *s, int pos, void *rows, int from, void *checkpoint,
+                          err_ctx *err)
 {
     uint64_t in_rings = 0;
-    uint8_t *to = rows, *at = mark;
+    uint8_t *row = rows, *out = checkpoint;
     const int i = find_snapshot(s, pos);
     if (i < 0 || s->snap_pos[i] != pos || from < 0 || from > pos)
         return err_set(err, ERR_RANGE, "no snapshot at %d", pos);
     kv_each_piece(s->kv, KV_RINGS, pos, add_bytes, &in_rings);
     if (in_rings > 0 && in_rings != kv_window_bytes(s->m, s->o.kv, pos))
-        return err_set(err, ERR_UNSUPPORTED, "the snapshot at %d has some of its windows", pos);
-    kv_each_full(s->kv, from, pos, copy_out, &to);
-    memcpy(at, s->snap_mem + (size_t)i * s->snap_bytes, (size_t)(s->rec_bytes + in_rings));
-    at += s->rec_bytes;
-    if (in_rings == 0) kv_each_piece(s->kv, KV_WINDOWS, pos, copy_out, &at);
+        return err_set(err, ERR_UNSUPPORTED, "the snapshot at %d lacks some windows", pos);
+    kv_each_full(s->kv, from, pos, copy_out, &row);
+    memcpy(out, s->snap_mem + (size_t)i * s->snap_bytes, (size_t)(s->rec_bytes + in_rings));
+    out += s->rec_bytes;
+    if (in_rings == 0) kv_each_piece(s->kv, KV_WINDOWS, pos, copy_out, &out);
     return state_check(s, err);
 }
 
@@ -306,17 +307,17 @@ int state_next_snapshot(const state *s, int pos)
 
 void state_import_begin(state *s) { state_clear(s); }
 
-/* Of the positions that rows holds only the first are wanted: each head's others are skipped. */
+/* Rows of which each head uses only the first positions. */
 typedef struct row_source {
-    const uint8_t *at;
-    size_t wanted, all;                  /* positions of a head */
+    const uint8_t *head;
+    size_t n_used, n_stored;             /* positions of a head */
 } row_source;
 
 static int copy_head(void *ctx, mem_space *where, void *bytes, size_t n)
 {
     row_source *src = ctx;
-    where->write(where, bytes, src->at, n);
-    src->at += n / src->wanted * src->all;
+    where->write(where, bytes, src->head, n);
+    src->head += n / src->n_used * src->n_stored;
     return 0;
 }
 
@@ -327,13 +328,13 @@ void state_import_rows(state *s, const void *rows, int from, int to, int n)
     kv_each_full(s->kv, from, from + n, copy_head, &src);
 }
 
-int state_import_end(state *s, int pos, const void *mark, err_ctx *err)
+int state_import_end(state *s, int pos, const void *checkpoint, err_ctx *err)
 {
-    /* copy_in only reads what it copies from */
-    uint8_t *at = (uint8_t *)(uintptr_t)mark;
+    /* copy_in only reads the buffer */
+    uint8_t *in = (uint8_t *)(uintptr_t)checkpoint;
     assert(pos >= 0 && pos <= s->o.ctx);
-    state_each_block(s, copy_in, &at);
-    kv_each_piece(s->kv, KV_WINDOWS, pos, copy_in, &at);
+    state_each_block(s, copy_in, &in);
+    kv_each_piece(s->kv, KV_WINDOWS, pos, copy_in, &in);
     const int rc = state_check(s, err);
     if (rc < 0) {
         state_clear(s);

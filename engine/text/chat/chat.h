@@ -162,6 +162,6 @@ void chat_parser_fill(const chat_parser *p, uint64_t *bits, int n_vocab);
 
 /* A number for what chat_parser_fill says now: as long as it is the same, and not 0, so are the
  * bits. */
-int chat_parser_moment(const chat_parser *p);
+int chat_parser_mask_key(const chat_parser *p);
 
 #endif

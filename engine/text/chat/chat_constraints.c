@@ -221,7 +221,7 @@ void chat_parser_fill(const chat_parser *p, uint64_t *bits, int n_vocab)
     }
 }
 
-int chat_parser_moment(const chat_parser *p)
+int chat_parser_mask_key(const chat_parser *p)
 {
     if (is_harmony(p)) return p->harmony.route == ROUTE_HEADER ? 0 : 1;
     return 1 + (int)begun_end(p);
