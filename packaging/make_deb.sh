@@ -23,15 +23,21 @@ gzip -9n "$stage"/usr/share/man/man1/*.1
 install -d "$stage/DEBIAN"
 install -m 644 LICENSE "$stage/usr/share/doc/moe/copyright"
 
-# The packages of the libraries, from paths as ldd writes them or as the package lists them.
+# The packages of the libraries, from paths as ldd writes them or as the package lists them. One
+# question for all of them: dpkg reads every list of files each time.
+candidates() { echo "$1" "/usr$1" "$(readlink -f "$1")" "${1#/usr}"; }
 needs() {
-    for p in "$stage"/usr/bin/*; do
+    libs=$(for p in "$stage"/usr/bin/*; do
         names=$(objdump -p "$p" | sed -n 's/^ *NEEDED *//p')
-        for n in $names; do ldd "$p" | sed -n "s|^[[:space:]]*$n => \(/[^ ]*\).*|\1|p"; done
-    done | sort -u | while read -r lib; do
+        paths=$(ldd "$p")
+        for n in $names; do echo "$paths" | sed -n "s|^[[:space:]]*$n => \(/[^ ]*\).*|\1|p"; done
+    done | sort -u)
+    # shellcheck disable=SC2046
+    owners=$(dpkg -S $(for lib in $libs; do candidates "$lib"; done) 2>/dev/null) || true
+    for lib in $libs; do
         owner=
-        for f in "$lib" "/usr$lib" "$(readlink -f "$lib")" "${lib#/usr}"; do
-            owner=$(dpkg -S "$f" 2>/dev/null | sed -n '1s/:.*//p')
+        for f in $(candidates "$lib"); do
+            owner=$(echo "$owners" | sed -n "\|: $f\$|{s/:.*//p;q}")
             [ -z "$owner" ] || { echo "$owner"; break; }
         done
         [ -n "$owner" ] || echo "$lib" >>"$stage/DEBIAN/unowned"
