@@ -17,7 +17,7 @@ gptoss=tests/models/demo-gptoss-MXFP4.gguf
 tiny=$build/golden/models/tiny-qwen3next-f32.gguf        # noise, but fast
 wait_limit_s=20                          # until something expected counts as lost
 [ -z "${TEST_SAN:-}" ] || wait_limit_s=300
-# Looking for leaks costs seconds a run on some machines: the last section of a test does it.
+# Looking for leaks costs seconds a run on some machines: what comes after leaks_last does it.
 export ASAN_OPTIONS=detect_leaks=0
 # python3 may be a shim that needs the real HOME; kernels that a driver has compiled may stay
 python=${TEST_PYTHON-$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)}
@@ -132,6 +132,13 @@ least_budget() {
 # depends on build and threads. advised COMMAND...: the --ram that the refusal tells to use.
 least() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.* needs \([0-9.]*\) MB of memory at least.*/\1/p' | awk 'NR == 1 { n = ($1 + 0.05) * 1e6 / 1048576; print int(n) + (n > int(n)) }'; }
 advised() { "$@" --ram 0 2>&1 </dev/null | sed -n 's/.*; use --ram \([0-9]*\)M or more.*/\1/p' | head -n 1; }
+
+# leaks_last: ends the test here, except with a sanitizer that looks for leaks: the rest is for that one.
+sanitized() { nm "$run" | grep -q -e __asan_init -e __tsan_init; }
+leaks_last() {
+    nm "$run" | grep -q __asan_init || { finish; exit; }
+    export ASAN_OPTIONS=detect_leaks=1
+}
 
 finish() {
     if [ $skipped -eq 0 ]; then echo "$area $passed passed, $failed failed"

@@ -63,7 +63,7 @@ refuse 1 "huge.txt: 1073741824 bytes are too many" $run -m $tiny -f "$tmp/huge.t
 rm "$tmp/huge.txt"
 
 # ---- tokenize: every golden case through the program, and back
-for v in qwen3 gptoss; do
+for v in $(rounds "qwen3 gptoss" qwen3); do
     vocab=$build/golden/tokenizer/$v-vocab.gguf cases=$build/golden/tokenizer/cases-$v.jsonl
     sed 's/.*"ids": *\(\[[^]]*\]\).*/\1/; s/ //g' $cases >"$tmp/want"
     $run tokenize -m "$vocab" <$cases >"$tmp/ids" 2>"$tmp/err"
@@ -124,7 +124,7 @@ equal "kernels --json: rows" 2 "$(grep -c '^{"type":"F16","isa":"scalar","kernel
 sets=$($bench machine $quick --json | sed 's/.*"kernels":\["\([^]]*\)"\].*/\1/; s/","/ /g')
 for m in $(rounds "$qwen $gptoss" $qwen); do
     for isa in $sets; do
-        $bench decode -m $m -p $(rounds 70 35) -n $(rounds 6 3) -r 1 --isa $isa --json 2>"$tmp/err" |
+        $bench decode -m $m -p $(rounds 70 18) -n $(rounds 6 2) -r 1 --isa $isa --json 2>"$tmp/err" |
             sed -n 's/.*"logits":"\([0-9a-f]\{16\}\)".*/\1/p'
     done >"$tmp/hashes"
     equal "$m: logits of $sets: hashes, different ones" "$(echo $sets | wc -w) 1" "$(wc -l <"$tmp/hashes") $(sort -u "$tmp/hashes" | wc -l)"
@@ -180,7 +180,7 @@ if [ "$python" ] && "$python" -c 'import pty, os; os.waitstatus_to_exitcode' 2>/
     # an answer of more than half a second, after which the speed comes
     n=$(sed -n 's/.* answer tokens at \([0-9]*\).*/\1/p' "$tmp/words")
     n=$(rounds 900 $((${n:-400} * 65 / 100)))
-    if nm $run | grep -q __asan_init; then n=40; fi
+    if sanitized; then n=40; fi
     quick="-s 1 -n $n --logit-bias 4095=-inf,4093=-inf -p Hello."        # the same words
     $run $quick >"$tmp/pipe" 2>"$tmp/err"
     $screen 10 50 $run $quick --isa scalar -t 1 >"$tmp/screen" 2>"$tmp/err" || bad "at a terminal"
@@ -198,8 +198,7 @@ else
 fi
 
 # ---- verbs once more, with a sanitizer build looking for leaks
-nm $run | grep -q __asan_init || { finish; exit; }
-export ASAN_OPTIONS=detect_leaks=1
+leaks_last
 echo '{"messages":[{"role":"user","content":"Hi"}]}' >"$tmp/req.json"
 head -c 10000000 $qwen >"$tmp/cut.gguf"
 expect 0 "deltanet" $run inspect --json --tensors $qwen
