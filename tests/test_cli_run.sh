@@ -143,7 +143,7 @@ done
 equal "--json: a line with seed and tokens" 1 "$(grep -c '"answer_tokens": 12, .*"seed": 7, ' "$tmp/j")"
 
 # ---- ended from outside: a reader that leaves, a full disk, Ctrl-C. Long enough that only these end it
-forever="-m $gptoss -p Hello -n 7000 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"
+forever="-m $gptoss --raw -p Hello -n 7000 --seed 1 --show-reasoning --logit-bias 4095=-inf,4094=-inf,4093=-inf,4092=-inf,4091=-inf,4090=-inf,4089=-inf,4088=-inf"
 { $run $forever 2>"$tmp/err"; echo $? >"$tmp/rc"; } | head -c 1 >/dev/null
 equal "exit code with a closed pipe, errors" "1 0" "$(cat "$tmp/rc") $(grep -c error "$tmp/err")"
 if [ -w /dev/full ]; then
@@ -265,8 +265,7 @@ if [ -w /dev/full ]; then
     same plain out "an answer whose counts cannot be written"
 fi
 
-# ---- once more, with a sanitizer build looking for leaks
-export ASAN_OPTIONS=detect_leaks=1
+leaks_last
 expect 0 "\"text\"" $run -m $tiny -p "Hello" -n 3 --json --stop zzz --logit-bias 5=1 --perf full --perf-out "$perf"
 expect 1 "the context 10" $run -m $tiny --ctx 10 -p "Once upon a time there was a king."
 expect 1 "of memory at least" env MOE_RAM_AVAILABLE=1M $run -m $tiny -p x

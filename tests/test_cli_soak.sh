@@ -22,7 +22,7 @@ soak() {
     [ -z "${SOAK:-}" ] || echo "$what: $said"
 }
 
-for m in $qwen $gptoss; do
+for m in $(if [ "${SOAK:-}" ] || long_check; then echo $qwen; fi) $gptoss; do
     start -m $m --ctx 1024 --prompt-cache 24M --prompt-cache-drive 64M $team
     soak "$m" $((n / 2)) $clients 1
     before=$(memory)
@@ -32,7 +32,6 @@ for m in $qwen $gptoss; do
     if [ -z "${SOAK:-}" ] || [ "$after" -le $((before + before / 10 + 8192)) ]; then ok
     else bad "$m: $before kB became $after kB"; fi
     stop
-    long_check || [ $m = $gptoss ] || [ -n "${SOAK:-}" ] || continue  # one model from a drive is enough
     few="-m $m --ctx 1024 --parallel 4 $team"
     small=$(($(least "$serve" --listen 127.0.0.1:0 $few) + 2))M  # one for the cache
     MOE_FAULT="read-error:200:2:1500,read-short:100:20:200"
