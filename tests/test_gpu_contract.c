@@ -261,7 +261,7 @@ static void test_types(void)
 {
     static const int tokens[] = { 9, 33, 70, 150 };
     test_rng rng = { 31 };
-    for (int i = 0; i < GPU_TYPE_COUNT; i++) {
+    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(test_rounds(1, 3), 3)) {
         const quant_type type = gpu_types[i];
         if (!is_block(type)) continue;
         family(test_path((char[64]){ 0 }, 64, "%s", quant_name(type)));
@@ -322,7 +322,7 @@ static void test_shapes(void)
     family("shapes");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         contract_case c = cases[i].c;
-        if (sim_gpu_skips((int)i, 2)) continue;
+        if (sim_gpu_skips((int)i, 4)) continue;
         c.weights = c.down_weights = WEIGHTS_PLAUSIBLE;
         check(&c, cases[i].n, &rng);
     }
@@ -337,7 +337,7 @@ static void test_tokens(void)
     test_rng rng = { 33 };
     family("tokens");
     for (int n = 9, i = 0; n <= 300; n += n % 16 == 1 ? 7 : n % 16 == 0 ? 1 : 16 - n % 16, i++)
-        if (!sim_gpu_skips(i, 4)) check(&c, n, &rng);
+        if (!sim_gpu_skips(i, 8)) check(&c, n, &rng);
 }
 
 int main(int argc, char **argv)

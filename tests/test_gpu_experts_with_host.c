@@ -902,7 +902,7 @@ static void test_special(void)
     test_rng rng = { 22 };
     int option = 0;
     family("special experts in two places");
-    for (size_t i = 0; i < ARRAY_LEN(special); i += (size_t)sim_gpu_step(1, 5)) {
+    for (size_t i = 0; i < ARRAY_LEN(special); i += (size_t)sim_gpu_step(test_rounds(1, 6), 6)) {
         for (size_t p = 0; p < ARRAY_LEN(plans); p++, option++)
             if (!sim_gpu_skips((int)(i + p), (int)ARRAY_LEN(plans)))
                 run_case(&special[i], &plans[p], 1, option % 4 != 3, &rng);

@@ -489,7 +489,7 @@ static void test_whole_norms(void)
     test_rng rng = { 27 };
     family("attention, norms of all heads");
     for (int i = 0; i < 12; i++) {
-        if (sim_gpu_skips(i + i / 3, 3)) continue;
+        if (sim_gpu_skips(i + i / 3, 7)) continue;
         const int dim = 32 << i / 3, h = (i + 1) % 4;
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
                                 .n_head_kv = head_counts[h][1], .window = i % 2 ? 5 : 0,
@@ -506,7 +506,7 @@ static void test_values(void)
     test_rng rng = { 28 };
     family("attention, values");
     for (int i = 0; i < 30; i++) {
-        if (sim_gpu_skips(i + i / 3, 3)) continue;
+        if (sim_gpu_skips(i + i / 3, 7)) continue;
         const int dim = 32 << i / 3 % 5, h = i % 4;
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
                                 .n_head_kv = head_counts[h][1], .window = i % 4 == 3 ? 128 : 0,
@@ -523,7 +523,7 @@ static void test_stored(void)
     test_rng rng = { 29 };
     family("attention, keys that are stored already");
     for (int i = 0; i < 30; i++) {
-        if (sim_gpu_skips(i + i / 3, 3)) continue;
+        if (sim_gpu_skips(i + i / 3, 7)) continue;
         const int dim = 32 << i / 3 % 5, h = i % 4;
         const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
                                 .n_head_kv = head_counts[h][1], .window = i % 4 == 3 ? 128 : 0,
@@ -830,7 +830,7 @@ static void test_delta_orders(void)
     test_rng rng = { 28 };
     family("delta rule, orders");
     for (int i = 0; i < 9; i++) {
-        if (sim_gpu_skips(i + i / 3, 3)) continue;
+        if (sim_gpu_skips(i + i / 3, 7)) continue;
         const delta_order order = { i % 3 != 0, i % 3 != 1 };
         const gpu_cursor start = { 0, 0 };
         const int dim = 32 << i / 3, n_k = 2 + i % 2, n_v = n_k * (3 - i % 2);

@@ -121,7 +121,7 @@ static void test_types(void)
 {
     static const int tokens[] = { 1, 2, 8, 9, 40, 200 };
     test_rng rng = { 61 };
-    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(3, 5)) {
+    for (int i = 0; i < GPU_TYPE_COUNT; i += sim_gpu_step(test_rounds(3, 5), 5)) {
         family(test_path((char[64]){ 0 }, 64, "%s network", quant_name(gpu_types[i])));
         for (int t = 0; t < (int)ARRAY_LEN(tokens); t++) {
             if (sim_gpu_skips(t + i / 3, 2)) continue;

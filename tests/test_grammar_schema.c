@@ -245,7 +245,7 @@ static void test_random(void)
 {
     int n_schema = 0, n_good = 0, n_bad = 0, n_led = 0, n_none = 0;
     rng = (test_rng){ 7 };
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < test_rounds(300, 210); round++) {
         const bool strict = round & 1;
         json_t *schema = schema_random(&rng);
         char *shown = json_dumps(schema, JSON_COMPACT);

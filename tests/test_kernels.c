@@ -173,7 +173,7 @@ static void test_type(const kernel_set *sets[], int n_set, quant_type type, test
 {
     static const int tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 33, 70 };
     const quant_traits *t = quant_traits_of(type);
-    for (int round = 0; round < 120; round += test_rounds(1, 3)) {
+    for (int round = 0; round < 120; round += test_rounds(1, 7)) {
         shape c = {
             .type = type, .cols = length_of(t, round, rng),
             .n_row = 1 + (int)test_below(rng, round % 8 == 0 ? MAX_ROWS : 13),

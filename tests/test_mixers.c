@@ -202,7 +202,7 @@ typedef struct attend_case {
     int pos, n;                          /* of the tokens that are asked about */
     int window;
     key_kind keys;
-    float output_file;                   /* NAN: none; of head h: sink + h / 4 */
+    float sink;                   /* NAN: none; of head h: sink + h / 4 */
     double bound;
     const char *why;
 } attend_case;
@@ -359,6 +359,7 @@ static void check_attention(const attend_case *c, const attend_args *a, const do
     for (int i = 0; i < n_set; i++)
         for (int n_thread = 1; n_thread <= 4; n_thread++) {
             const bool alone = n_thread == 4;
+            if (!test_is_long() && (n_thread == 2 || (i > 0 && n_thread == 3))) continue;
             memset(a->out, 0xFF, n * sizeof *a->out);
             for (int t = 0; t < c->n; t += alone ? 1 : c->n) {
                 attend_args part = *a;
@@ -391,14 +392,14 @@ static void test_attention_case(const attend_case *c)
     double *want = room(n_q, sizeof *want);
     make_keys(q, n_q, k, c, n_pos, &rng);
     fill_f16(v, (size_t)n_pos * width, &rng);
-    for (int h = 0; h < c->n_head; h++) sinks[h] = c->output_file + (float)h / 4;
+    for (int h = 0; h < c->n_head; h++) sinks[h] = c->sink + (float)h / 4;
     kv_store *store = make_store(c, k, v, n_pos);
     const attend_args a = {
         .out = out, .q = q, .stored = store ? kv_layer_view(store, 1) : (kv_view){ 0 },
         .n_head = c->n_head, .n_head_kv = c->n_head_kv, .head_dim = c->head_dim, .pos = c->pos,
         .n = c->n, .window = c->window,
         .scale = c->keys == KEYS_RANDOM ? 1.0f / sqrtf((float)c->head_dim) : 1.0f,
-        .sinks = isnan(c->output_file) ? NULL : sinks,
+        .sinks = isnan(c->sink) ? NULL : sinks,
     };
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->n_head; h++)
@@ -431,7 +432,7 @@ static void test_q8_0_range(void)
  * v = wave(20, .83, 2).reshape(5, 4)
  * s = k @ q / 2 [of the last 3 keys where the window is 3]; w = exp(s); t = w.sum(), with the sink
  * t + exp(.5); w / t @ v */
-static const struct { int window; bool output_file; double want[4]; } attend_golden[] = {
+static const struct { int window; bool sink; double want[4]; } attend_golden[] = {
     { 0, false, { 0.0392180888, 0.244047539, 0.2901854, 0.147630669 } },
     { 0, true, { 0.0376605576, 0.234355285, 0.278660799, 0.141767574 } },
     { 3, true, { -0.498259628, 0.191090816, 0.756184699, 0.829570661 } },
@@ -439,7 +440,7 @@ static const struct { int window; bool output_file; double want[4]; } attend_gol
 
 static void test_attention_golden(const loops *f)
 {
-    const float output_file = 0.5f;
+    const float sink = 0.5f;
     float q[4], k[20], v[20], out[4];
     wave(q, 4, 0.31, 0.0);
     wave(k, 20, 0.47, 1.0);
@@ -452,7 +453,7 @@ static void test_attention_golden(const loops *f)
         kv_store *store = make_store(&c, k, v, 5);
         if (!store) return;
         const attend_args a = { out, q, kv_layer_view(store, 1), 1, 1, 4, 4, 1, c.window, 0.5f,
-                                attend_golden[i].output_file ? &output_file : NULL };
+                                attend_golden[i].sink ? &sink : NULL };
         run_attention(f, 1, &a);
         const double e = rel_error(out, attend_golden[i].want, 4);
         CHECK_MSG(e < 1.5e-7, "%s: golden %zu: error %.1e", f->isa, i, e);
@@ -466,7 +467,7 @@ static void test_attention_golden(const loops *f)
     kv_store *store = make_store(&c, k2, v2, 2);
     if (!store) return;
     const attend_args a = {out,  query,       kv_layer_view(store, 1), 1, 1, 2, 1, 1, 0,
-                           1.0f, &output_file};
+                           1.0f, &sink};
     run_attention(f, 1, &a);
     const double e = rel_error(out, weights, 2);
     CHECK_MSG(e < 2e-7, "%s: published weights: error %.1e", f->isa, e);

@@ -425,7 +425,7 @@ int main(int argc, char **argv)
         if (on_cpu && (!once || i == 0)) test_least_recent(&r[i]);
         test_no_memory(&r[i]);
         test_path(files.folder, sizeof files.folder, "%s/kept", temp);
-        if (!once || i == 0) test_answers(&r[i], fixture_demos[i], 0);
+        if (!once || (on_cpu && i == 0)) test_answers(&r[i], fixture_demos[i], 0);
         files.folder[0] = '\0';
     }
     for (int i = 0; i < 2; i++) fixture_close(&r[i]);

@@ -343,7 +343,7 @@ static void test_two_programs(const fixture *r)
     CHECK(!prefix_cache_poll(c));
     prefix_cache_free(c);
 
-    for (int fail = 1; fail < 12; fail++) {      /* one line, and again when there is more */
+    for (int fail = 1; fail < 12; fail += test_rounds(1, 2)) {      /* one line, and again when there is more */
         files_remove();
         c = make_chain(s, t, 64u << 20);
         files.n_note = 0;
@@ -363,7 +363,7 @@ static void test_two_programs(const fixture *r)
     }
 
     /* RAM for one of two: each evicts the other */
-    for (int i = 0; i < test_rounds(20, 6); i++) {
+    for (int i = 0; i < test_rounds(20, 4); i++) {
         if (i % 5 == 0) files_remove();
         c = fixture_cache(s, fixture_room(r, 1, CHAIN));
         for (int k = 0; k < 2; k++) {
@@ -637,7 +637,7 @@ static void test_bad_drive(const fixture *r)
 
     for (int cut = 1; cut >= 0; cut--) { /* reading: less, but right */
         int reach = -1;
-        for (n = 1; reach < CHAIN && n < 60; n++) {
+        for (n = 1; reach < CHAIN && n < 60; n += test_rounds(1, 2)) {
             files_remove();
             prefix_cache_free((c = make_chain(s, t, 64u << 20), prefix_cache_flush(c, &err), c));
             disk.n_call = 0;

@@ -225,8 +225,8 @@ static void test_settings(void)
 {
     static const int sizes[] = { 1, 2, 7, 63, 64, 65, 200, 1000 };
     for (size_t k = 0; k < ARRAY_LEN(settings); k++) {
-        for (size_t n = test_is_long() ? 0 : k % 2; n < ARRAY_LEN(sizes);
-             n += (size_t)test_rounds(1, 2))
+        for (size_t n = test_is_long() ? 0 : k % 4; n < ARRAY_LEN(sizes);
+             n += (size_t)test_rounds(1, 4))
             for (terrain t = 0; t < N_TERRAIN; t++) {
                 const int n_pick = sizes[n] < 100 ? 60 : 15;
                 compare(&settings[k].o, t, sizes[n], n_pick, false, settings[k].why);

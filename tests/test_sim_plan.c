@@ -240,7 +240,7 @@ int main(int argc, char **argv)
     test_begin("plan", argc, argv);
     for (size_t i = test_is_long() ? 0 : 1; i < ARRAY_LEN(variants); i += (size_t)test_rounds(1, 3))
         test_budgets(&variants[i]);
-    for (int part = 6; part <= 8; part++) {
+    for (int part = 6; part <= 8; part += test_rounds(1, 2)) {
         test_full_card(&variants[part % 2], part);
         if (test_is_long()) test_full_card(&variants[1 - part % 2], part);
     }

@@ -743,7 +743,7 @@ int main(int argc, char **argv)
         test_in_vram();
         return test_end();
     }
-    walk_steps = test_rounds(250, 100);
+    walk_steps = test_rounds(250, 40);
     test_names();
     test_sizes();
     test_lazy();
