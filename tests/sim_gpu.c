@@ -27,6 +27,7 @@ static struct {
     uint64_t total, used;                /* guarded by lock, as is the rest; used in whole grains */
     piece pieces[MAX_PIECES];
     int n_piece;
+    int until_refused;                   /* allocations of page-locked RAM; 0: none is refused */
 } card = { .lock = PTHREAD_MUTEX_INITIALIZER, .total = (uint64_t)2 << 30 };
 
 /* ---- what lies where ------------------------------------------------------------------------- */
@@ -144,6 +145,15 @@ uint64_t sim_gpu_vram_used(void)
     return used;
 }
 
+bool sim_gpu_refuse_locked(int nth)
+{
+    pthread_mutex_lock(&card.lock);
+    const bool refused = card.until_refused == 0;
+    card.until_refused = nth;
+    pthread_mutex_unlock(&card.lock);
+    return refused;
+}
+
 /* ---- devices --------------------------------------------------------------------------------- */
 
 const char *gpu_backend(void) { return SIM_GPU_BACKEND; }
@@ -254,7 +264,8 @@ void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err)
     if (bytes == 0) bytes = 1;
     if (bytes > SIZE_MAX / 2 || posix_memalign(&p, page_bytes(), (size_t)bytes) != 0) p = NULL;
     pthread_mutex_lock(&card.lock);
-    if (p && !add_piece(p, bytes, OWN_LOCKED)) {
+    const bool refused = card.until_refused > 0 && --card.until_refused == 0;
+    if (p && (refused || !add_piece(p, bytes, OWN_LOCKED))) {
         free(p);
         p = NULL;
     }

@@ -60,5 +60,8 @@ void sim_gpu_set_vram(uint64_t bytes);
 uint64_t sim_gpu_vram_used(void);
 /* While on, a device runs nothing before a thread waits for it. Set it while devices are idle. */
 void sim_gpu_lazy(bool on);
+/* Refuses the nth allocation of page-locked RAM from now on, counted from 1; 0: none. Returns whether
+ * the last call has refused one. */
+bool sim_gpu_refuse_locked(int nth);
 
 #endif

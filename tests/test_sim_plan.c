@@ -2,8 +2,9 @@
  *
  * Models of the families, also such whose layers are not alike, in budgets of VRAM from little to
  * all: sessions of the planned kind, up to eight, allocate no more than the plan says, and not much
- * less. On a card that is full all the same, tokens without a recording have the same bits. For the
- * simulated GPU, which counts every byte. */
+ * less. On a card that is full all the same, tokens without a recording have the same bits. Where
+ * page-locked RAM is refused, loading fails and takes nothing. For the simulated GPU, which counts
+ * every byte. */
 
 #include "cuda/gpu_measure.h"
 #include "engine/engine_stats.h"
@@ -235,6 +236,55 @@ static void test_full_card(const variant *v, int part)
     made_free(&d);
 }
 
+/* ---- refused page-locked RAM ----------------------------------------------------------------- */
+
+/* Each allocation of page-locked RAM is refused once. Loading then fails, or does without it; it
+ * keeps no VRAM, and the next attempt finds a device that works. */
+static void test_refused(const variant *v)
+{
+    static planning in;
+    const session_options so = { .ctx = CTX, .chunk = 64, .kv = v->kv, .n_snapshot = 1 };
+    const engine_options eo = { .threads = sim_n_thread() };
+    const postfetch_options post = { .off = false };
+    plan_wish w = { .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = 0, .gpu_wanted = true };
+    made d = { 0 };
+    gpu *g = NULL;
+    plan p;
+    err_ctx err = { 0 };
+    in.machine = (plan_machine){ .gpu = true, .vram_free = 2 * GB, .ram_available = 8 * GB };
+    const bool ready = make(&d, v) && gpu_open(&g, 0, &err) == 0 &&
+        planning_make(&p, &in, d.m, &so, 1, planning_gpu_work, g, &w, &err) == 0 && p.gpu;
+    CHECK_MSG(ready, "%s: %s", v->arch, err.msg);
+    const engine_placement where = { .gpu = true, .plan = &p, .postfetch = &post };
+    const uint64_t before = sim_gpu_vram_used();
+    int n_failed = 0;
+    bool refused = true;
+    for (int nth = 1; ready && refused; nth++) {
+        engine *e = NULL;
+        session *s = NULL;
+        sim_gpu_refuse_locked(nth);
+        int rc = engine_open(&e, d.m, &eo, &err);
+        if (rc == 0 && (rc = engine_place(e, &where, &err)) < 0) {
+            n_failed++;
+            CHECK_MSG(rc == ERR_NOMEM, "allocation %d: %s", nth, err.msg);
+            rc = engine_place(e, &where, &err);
+        }
+        if (rc == 0 && (rc = session_create(&s, e, &so, &err)) < 0) {
+            n_failed++;
+            CHECK_MSG(rc == ERR_NOMEM, "allocation %d: %s", nth, err.msg);
+            rc = session_create(&s, e, &so, &err);
+        }
+        CHECK_MSG(rc == 0 && run(s, d.m, &err), "after allocation %d: %s", nth, err.msg);
+        refused = sim_gpu_refuse_locked(0);
+        session_free(s);
+        engine_close(e);
+        CHECK_MSG(sim_gpu_vram_used() == before, "allocation %d: VRAM is kept", nth);
+    }
+    CHECK_MSG(!ready || n_failed > 2, "%d allocations of page-locked RAM", n_failed);
+    gpu_close(g);
+    made_free(&d);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("plan", argc, argv);
@@ -244,5 +294,6 @@ int main(int argc, char **argv)
         test_full_card(&variants[part % 2], part);
         if (test_is_long()) test_full_card(&variants[1 - part % 2], part);
     }
+    test_refused(&variants[0]);
     return test_end();
 }
