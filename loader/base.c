@@ -171,14 +171,14 @@ float *mem_layout_floats(mem_layout *a, int n, int64_t width)
     return (float *)mem_layout_take(a, (uint64_t)n, (uint64_t)width, sizeof(float));
 }
 
-uint64_t mem_layout_back(mem_layout *a, uint64_t to)
+uint64_t mem_layout_rewind(mem_layout *a, uint64_t begin)
 {
     const uint64_t end = a->used;
-    if (end != UINT64_MAX) a->used = to;
+    if (end != UINT64_MAX) a->used = begin;
     return end;
 }
 
-void mem_layout_reach(mem_layout *a, uint64_t end)
+void mem_layout_extend(mem_layout *a, uint64_t end)
 {
     if (a->used < end) a->used = end;
 }

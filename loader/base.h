@@ -134,8 +134,8 @@ void *mem_layout_take(mem_layout *a, uint64_t n, uint64_t width, uint64_t bytes)
 float *mem_layout_floats(mem_layout *a, int n, int64_t width);
 /* Two buffers that are never in use together can overlap. After the first, _back(its start) rewinds
  * and returns its end; after the second, _reach(that end) raises `used` to it if it is larger. */
-uint64_t mem_layout_back(mem_layout *a, uint64_t to);
-void mem_layout_reach(mem_layout *a, uint64_t end);
+uint64_t mem_layout_rewind(mem_layout *a, uint64_t begin);
+void mem_layout_extend(mem_layout *a, uint64_t end);
 
 /* For tests. After mem_fail_after(n) only the n-th allocation (1: the next) fails; 0 cancels it.
  * Between mem_guard(true) and mem_guard(false) every allocation fails: the token loop must not

@@ -131,9 +131,9 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
     const uint64_t mixers = a->used;     /* a layer has one of the two: they share memory */
     place_attention(b, a, &w, m, n);
     if (hp->ssm_n_v_head > 0) {
-        const uint64_t attention = mem_layout_back(a, mixers);
+        const uint64_t attention = mem_layout_rewind(a, mixers);
         place_deltanet(b, a, g, hp, n);
-        mem_layout_reach(a, attention);
+        mem_layout_extend(a, attention);
     }
     place_experts(b, a, g, m, n);
     const uint64_t gemm = gpu_gemm_scratch(g, n);

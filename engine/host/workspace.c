@@ -74,9 +74,9 @@ static void place_all(workspace *w, mem_layout *a, const model *m, int n_thread,
     const uint64_t mixers = a->used;     /* a layer has one of the two: they share memory */
     place_attention(w, a, m, n);
     if (hp->ssm_n_v_head > 0) {
-        const uint64_t attention = mem_layout_back(a, mixers);
+        const uint64_t attention = mem_layout_rewind(a, mixers);
         place_deltanet(w, a, hp, n);
-        mem_layout_reach(a, attention);
+        mem_layout_extend(a, attention);
     }
     place_experts(w, a, hp, n);
 
