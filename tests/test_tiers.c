@@ -66,7 +66,7 @@ static void test_affinity(void)
 
     CHECK(affinity_create(&m.s, n_core + 1, NULL) == 0 && !m.s);
     affinity_pin(NULL, 1);
-    affinity_make_way(NULL);
+    affinity_yield_core(NULL);
     if (n_core < 2) {
         test_skip("affinity: one core");
         return;
@@ -82,7 +82,7 @@ static void test_affinity(void)
     for (int i = 0; i < 6; i++) {
         const int here = cpus[i % 2];
         go_to(here);
-        affinity_make_way(m.s);
+        affinity_yield_core(m.s);
         CHECK_MSG(!allowed(m.tid, here), "move %d: both on CPU %d", i, here);
     }
     sched_setaffinity(0, sizeof before, &before);

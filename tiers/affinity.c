@@ -1,7 +1,7 @@
-/* affinity.c - pins the threads of a team to cores, and keeps the caller's core clear of them.
+/* affinity.c - pins the threads of a team to cores, and keeps them off the caller's core.
  *
- * Only the caller's thread changes affinity after the start, so a plain array of which thread is on
- * which core is enough; members write only their own thread ids. */
+ * After the start only the caller's thread changes affinity, so the array of cores needs no lock;
+ * members write only their own thread ids. */
 #include "tiers/affinity.h"
 
 #include <sched.h>
@@ -31,7 +31,7 @@ static void pin(const affinity *s, int tid, int core)
     (void)sched_setaffinity(tid, sizeof set, &set);      /* if refused, it stays unpinned */
 }
 
-static int core_here(const affinity *s)
+static int current_core(const affinity *s)
 {
     const int cpu = sched_getcpu();
     return cpu >= 0 && cpu < CPU_SETSIZE ? s->core_of[cpu] : -1;
@@ -49,9 +49,9 @@ int affinity_create(affinity **out, int n_thread, err_ctx *err)
         mem_free(s);
         return 0;
     }
-    const int here = core_here(s);
+    const int core = current_core(s);
     s->n_thread = n_thread;
-    s->home = here < 0 ? 0 : here;
+    s->home = core < 0 ? 0 : core;
     for (int t = 0; t < n_thread; t++) s->of[t].core = (s->home + t) % n_core;
     *out = s;
     return 0;
@@ -66,17 +66,17 @@ void affinity_pin(affinity *s, int thread)
     atomic_store_explicit(&s->of[thread].tid, (int)gettid(), memory_order_release);
 }
 
-void affinity_make_way(affinity *s)
+void affinity_yield_core(affinity *s)
 {
     if (!s) return;
-    const int here = core_here(s);
-    if (here < 0 || here == s->home) return;
+    const int core = current_core(s);
+    if (core < 0 || core == s->home) return;
     for (int t = 1; t < s->n_thread; t++) {
         const int tid = atomic_load_explicit(&s->of[t].tid, memory_order_acquire);
-        if (s->of[t].core != here) continue;
-        if (tid == 0) return;            /* not written yet: next time */
+        if (s->of[t].core != core) continue;
+        if (tid == 0) return;            /* not yet written: retry before the next loop */
         s->of[t].core = s->home;
         pin(s, tid, s->home);
     }
-    s->home = here;
+    s->home = core;
 }

@@ -1,8 +1,8 @@
-/* affinity.h - which core each thread of a team runs on: one physical core each.
+/* affinity.h - pins each thread of a team to its own physical core.
  *
- * Thread 0 is the caller's own and stays as free as it was; the others are pinned to the other
- * cores. If the system moves thread 0 onto a core that is taken, the thread there goes to the core
- * that thread 0 came from. Without this, some systems kept both threads of a team on one core. */
+ * Thread 0 is the caller and is not pinned; the others are pinned to the other cores. If the system
+ * moves thread 0 to the core of another thread, that thread is moved to thread 0's earlier core.
+ * Without this, some systems kept both threads of a team on one core. */
 #ifndef TIERS_AFFINITY_H
 #define TIERS_AFFINITY_H
 
@@ -10,12 +10,12 @@
 
 typedef struct affinity affinity;
 
-/* *out stays NULL, without an error, if there are more threads than cores: then nothing is pinned.
- * All functions below accept that NULL. */
+/* *out stays NULL, without an error, with more threads than cores: no thread is pinned then. All
+ * functions below accept that NULL. */
 int affinity_create(affinity **out, int n_thread, err_ctx *err);
 void affinity_free(affinity *s);
 
-void affinity_pin(affinity *s, int thread);   /* by each thread but 0, once: pins itself */
-void affinity_make_way(affinity *s);           /* by thread 0, before each loop */
+void affinity_pin(affinity *s, int thread);      /* each thread except 0 pins itself, once */
+void affinity_yield_core(affinity *s);           /* by thread 0, before each loop */
 
 #endif

@@ -1,7 +1,7 @@
-/* background_worker.c - one thread, which sleeps until it is asked to begin.
+/* background_worker.c - one thread, which sleeps until background_worker_begin.
  *
- * The lock is never held during a step. Whoever sees `working` change under it sees all that the
- * other one wrote. */
+ * The lock is never held during a step. `working` changes under the lock, which orders the writes
+ * of owner and worker. */
 #include "tiers/background_worker.h"
 
 #include <errno.h>
@@ -13,13 +13,13 @@
 struct background_worker {
     background_worker_fn *step;
     void *ctx;
-    bool begun;                          /* the owner's: begin without an end */
+    bool begun;                          /* between begin and end; owner only */
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock;
-    pthread_cond_t asked, over;          /* working, or quit; no longer working */
+    pthread_cond_t wake, idle;           /* working or quit was set; working was cleared */
     bool working, quit;                  /* guarded by lock */
-    _Atomic bool stop;                   /* after the step under way */
+    _Atomic bool stop;                   /* return after the current step */
 };
 
 static void work(background_worker *s)
@@ -34,14 +34,14 @@ static void *serve(void *self)
     pthread_mutex_lock(&s->lock);
     while (!s->quit) {
         if (!s->working) {
-            pthread_cond_wait(&s->asked, &s->lock);
+            pthread_cond_wait(&s->wake, &s->lock);
             continue;
         }
         pthread_mutex_unlock(&s->lock);
         work(s);
         pthread_mutex_lock(&s->lock);
         s->working = false;
-        pthread_cond_signal(&s->over);
+        pthread_cond_signal(&s->idle);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -52,18 +52,18 @@ int background_worker_create(background_worker **out, background_worker_fn *step
 {
     background_worker *s = mem_zalloc(sizeof *s);
     *out = NULL;
-    if (!s) return err_set(err, ERR_NOMEM, "a thread that goes on: %zu bytes", sizeof *s);
+    if (!s) return err_set(err, ERR_NOMEM, "background thread: %zu bytes", sizeof *s);
     s->step = step;
     s->ctx = ctx;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->asked, NULL);
-    pthread_cond_init(&s->over, NULL);
-    const int why = thread_start(&s->thread, serve, s);
-    s->has_thread = why == 0;
-    if (why != 0) {
+    pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->idle, NULL);
+    const int code = thread_start(&s->thread, serve, s);
+    s->has_thread = code == 0;
+    if (code != 0) {
         background_worker_free(s);
-        errno = why;
-        return err_sys(err, "no thread that goes on");
+        errno = code;
+        return err_sys(err, "cannot start a background thread");
     }
     *out = s;
     return 0;
@@ -76,12 +76,12 @@ void background_worker_free(background_worker *s)
     if (s->has_thread) {
         pthread_mutex_lock(&s->lock);
         s->quit = true;
-        pthread_cond_signal(&s->asked);
+        pthread_cond_signal(&s->wake);
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->thread, NULL);
     }
-    pthread_cond_destroy(&s->over);
-    pthread_cond_destroy(&s->asked);
+    pthread_cond_destroy(&s->idle);
+    pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }
@@ -93,7 +93,7 @@ void background_worker_begin(background_worker *s)
     atomic_store_explicit(&s->stop, false, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
     s->working = true;
-    pthread_cond_signal(&s->asked);
+    pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -103,6 +103,6 @@ void background_worker_end(background_worker *s)
     s->begun = false;
     atomic_store_explicit(&s->stop, true, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
-    while (s->working) pthread_cond_wait(&s->over, &s->lock);
+    while (s->working) pthread_cond_wait(&s->idle, &s->lock);
     pthread_mutex_unlock(&s->lock);
 }

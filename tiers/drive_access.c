@@ -8,14 +8,14 @@
 
 enum {
     IN_FLIGHT = READER_DEPTH,
-    LEAST_PLACES = 4,                    /* of the file */
+    LEAST_PLACES = 4,                    /* read offsets in the file */
     SLICES = 4,                          /* of the time; the watch is asked before each */
     LEAST_ROUNDS = 3, MOST_ROUNDS = 15   /* of waiting for a few reads */
 };
 
-static const double ROUNDS_PART = 0.2;   /* of the time, for those above the least */
+static const double ROUNDS_PART = 0.2;   /* of the time, for rounds above LEAST_ROUNDS */
 
-/* Where reads come from and go to. Each read in flight has a part of the memory to itself. */
+/* Offsets and addresses of the reads. Each read in flight has its own range of the memory. */
 typedef struct spread {
     uint64_t one, n_page, n_each;        /* bytes; pages a read may begin at; places per read */
     uint8_t *memory;
@@ -33,7 +33,7 @@ static read_job job_of(spread *s, uint64_t part)
                        .to = s->memory + (part * s->n_each + below(s, s->n_each)) * s->one };
 }
 
-/* One slice. Begins and ends with nothing in flight. */
+/* One slice. No read is in flight before and after it. */
 static int read_slice(double *bytes, double *used, reader *r, spread *s, double seconds,
                       err_ctx *err)
 {
@@ -65,7 +65,7 @@ static int measure_speed(drive_speed *out, const drive_task *t, reader *r, sprea
     return 0;
 }
 
-/* Seconds until a few reads are done that begin with nothing in flight. */
+/* Seconds for a few reads, when no other read is in flight. */
 static int read_few(double *seconds, reader *r, spread *s, int n, err_ctx *err)
 {
     const uint64_t from = clock_ns();
@@ -130,7 +130,7 @@ int drive_measure(drive_speed *out, const drive_task *t, err_ctx *err)
     int rc = pages_map(&memory, bytes, PAGES_HUGE, err);
     if (rc < 0) return rc;
     s.memory = memory;
-    s.n_random = clock_ns();             /* not what the last measurement left in some cache */
+    s.n_random = clock_ns();             /* other offsets than last time: those are cached */
     pages_touch(memory, bytes, t->team);
     rc = measure_open(out, t, &s, err);
     pages_unmap(memory, bytes);

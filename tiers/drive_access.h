@@ -1,37 +1,36 @@
-/* drive_access.h - how fast a drive reads parts of a file into scattered memory.
+/* drive_access.h - measures how fast a drive reads ranges of a file into scattered memory.
  *
- * The memory is new to the drive, as a cache of experts is in its first round, and in all later
- * ones if it is large: virtual drives that are slow at first stayed slow with 17 GB and became fast
- * with 6. */
+ * Each read goes to memory that no earlier read used, as in a cache of experts that fills. A large
+ * cache stays that way: virtual drives whose first reads into memory are slow became fast with a
+ * cache of 6 GB but not with 17 GB. */
 #ifndef TIERS_DRIVE_ACCESS_H
 #define TIERS_DRIVE_ACCESS_H
 
 #include "tiers/pool.h"
 #include "tiers/reader.h"
 
-enum { DRIVE_MEMORY = 512 << 20 };       /* that reads are spread over, if there is room */
+enum { DRIVE_MEMORY = 512 << 20 };       /* bytes for the reads, if RAM suffices */
 
 typedef struct drive_task {
     const char *path;
-    uint64_t file_bytes;                 /* of it, from the beginning */
+    uint64_t file_bytes;                 /* reads stay within the first file_bytes */
     uint64_t one;                        /* bytes of a read, rounded up to pages */
     uint64_t memory_bytes;               /* DRIVE_MEMORY is enough */
-    pool *team;                          /* that touches the memory first */
+    pool *team;                          /* touches the memory first */
     double seconds;
-    int at_once;                         /* reads that somebody waits for with nothing else under
-                                          * way: those of an expert; READER_DEPTH at most, 0: the
-                                          * wait is not measured */
-    keep_going_fn *watch;                  /* or NULL */
+    int at_once;                         /* reads of one wait, as for an expert: at most
+                                          * READER_DEPTH; 0: the wait is not measured */
+    keep_going_fn *watch;                /* or NULL */
     void *ctx;
 } drive_task;
 
 typedef struct drive_speed {
     double speed;                        /* bytes per second */
-    double wait;                         /* s that at_once reads take beyond their bytes; within
-                                          * the bounds below */
+    double wait;                         /* latency of at_once reads in s, without the time for
+                                          * their bytes; within the bounds below */
 } drive_speed;
 
-/* A file in the system's cache, and a disk that turns: what is measured outside is an accident. */
+/* From a file in the page cache to a rotating disk; other measurements are clamped. */
 #define DRIVE_LEAST_WAIT_S 1e-6
 #define DRIVE_MOST_WAIT_S 20e-3
 

@@ -1,19 +1,19 @@
-/* fault_injection.c - counts the questions about each point, and says yes to those that were armed.
+/* fault_injection.c - counts the calls for each point and fails those that were armed.
  *
- * A point that is not armed costs one load of a word that nobody writes. What a yes means is up to
- * the code that asked. */
+ * An unarmed point costs one load of a word that no thread writes. The caller simulates the
+ * fault. */
 #include "tiers/fault_injection.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
 typedef struct fault_state {
-    _Atomic int64_t asked;               /* since it was armed */
-    _Atomic int64_t from, until;         /* yes to questions from .. until - 1, ... */
-    _Atomic int64_t every;               /* and again each time that so many more were asked; 0:
-                                          * never. All written before the bit in armed is set, read
-                                          * after it was seen. Who asks while it is armed anew gets
-                                          * either answer */
+    _Atomic int64_t calls;               /* since it was armed */
+    _Atomic int64_t from, until;         /* calls from .. until - 1 fail, ... */
+    _Atomic int64_t every;               /* ... and again after each `every` calls; 0: never. All
+                                          * are written before the bit in armed is set, and read
+                                          * after it. While a point is armed again a call may get
+                                          * either result */
 } fault_state;
 
 static fault_state points[FAULT_COUNT];
@@ -35,7 +35,7 @@ static void arm_every(fault_point p, int skip, int n, int every)
     atomic_store_explicit(&s->from, from, memory_order_relaxed);
     atomic_store_explicit(&s->until, until, memory_order_relaxed);
     atomic_store_explicit(&s->every, every, memory_order_relaxed);
-    atomic_store_explicit(&s->asked, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->calls, 0, memory_order_relaxed);
     atomic_fetch_or_explicit(&armed, UINT32_C(1) << p, memory_order_release);  /* fault_hits */
 }
 
@@ -53,7 +53,7 @@ bool fault_hits(fault_point p)
     if (!(atomic_load_explicit(&armed, memory_order_acquire) >> p & 1)) return false;
     const int64_t from = atomic_load_explicit(&s->from, memory_order_relaxed);
     const int64_t every = atomic_load_explicit(&s->every, memory_order_relaxed);
-    int64_t i = atomic_fetch_add_explicit(&s->asked, 1, memory_order_relaxed);
+    int64_t i = atomic_fetch_add_explicit(&s->calls, 1, memory_order_relaxed);
     if (every > 0 && i >= from) i = from + (i - from) % every;
     return i >= from && i < atomic_load_explicit(&s->until, memory_order_relaxed);
 }

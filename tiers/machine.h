@@ -1,4 +1,4 @@
-/* machine.h - what this machine has: cores, memory, GPUs. Looked up, not measured. */
+/* machine.h - this machine's cores, memory and GPUs, as the system reports them. */
 #ifndef TIERS_MACHINE_H
 #define TIERS_MACHINE_H
 
@@ -18,11 +18,11 @@ typedef struct machine {
     gpu_info gpus[MACHINE_MAX_GPUS];
 } machine;
 
-/* Fills *out. Fails only if /proc/meminfo cannot be understood. A GPU that does not respond is left
- * out. Starts the GPU's driver, which takes a second, RAM and VRAM. */
+/* Fails only if /proc/meminfo cannot be parsed. A GPU that does not respond is left out. Starts the
+ * GPU's driver, which takes a second, RAM and VRAM. */
 int machine_probe(machine *out, err_ctx *err);
 
-/* The RAM alone, for whoever has no business with GPUs. */
+/* The RAM alone; does not start the GPU's driver. */
 int machine_ram(uint64_t *total, uint64_t *available, err_ctx *err);
 
 /* The CPUs that this process may use. */
@@ -32,7 +32,7 @@ void machine_cpus(cpu_set_t *set);
  * logical CPUs. core_of[cpu] is the core's number, 0 and up, or -1, for CPUs below cap. */
 int machine_cores(int *core_of, int cap, int *n_cpu);
 
-/* The two fields of /proc/meminfo's text that matter; for machine_ram and its test. */
+/* MemTotal and MemAvailable of /proc/meminfo's text; for machine_ram and its test. */
 int machine_parse_meminfo(uint64_t *total, uint64_t *available, const char *text, err_ctx *err);
 
 #endif

@@ -1,20 +1,20 @@
-/* mem_space.h - a place where bytes live: RAM, or memory that the CPU cannot address.
+/* mem_space.h - one interface to RAM and to memory that the CPU cannot address.
  *
- * What is kept in a space has addresses there, and arithmetic on them is fine. Follow them as
- * pointers only where the space is addressable; elsewhere the functions below move the bytes.
+ * Address arithmetic is valid in each space. Dereference addresses only if the space is
+ * addressable; otherwise use the functions below.
  *
- * read, write, zero and copy take effect in the order of the calls. They return nothing: the first
- * failure is kept, and check reports it from then on. Until check has returned 0, do not rely on
- * what they did. One thread at a time; RAM may be used by any number. */
+ * read, write, zero and copy take effect in the order of the calls. They return nothing: the space
+ * stores the first failure, and every later check reports it. Results are valid after check has
+ * returned 0. One thread at a time; any number for RAM. */
 #ifndef TIERS_MEM_SPACE_H
 #define TIERS_MEM_SPACE_H
 
 #include "loader/base.h"
 
 typedef enum mem_space_use {
-    MEM_DENSE,                         /* all of it is used, and often */
-    MEM_SPARSE                         /* much of it perhaps never: RAM is committed in small pages,
-                                        * at the first write */
+    MEM_DENSE,                         /* all bytes are used often */
+    MEM_SPARSE                         /* many bytes may never be used: RAM is committed in small
+                                        * pages, at the first write */
 } mem_space_use;
 
 typedef struct mem_space mem_space;
@@ -23,8 +23,8 @@ struct mem_space {
     const char *name;
     bool addressable;                    /* by the CPU */
 
-    /* bytes (1 or more) of zeros, at a multiple of 64. what names the use: "no room for WHAT: ...".
-     * Returns 0, or < 0 with *err filled and *out NULL. */
+    /* bytes (1 or more) of zeros, at a multiple of 64. what: the use, for messages. Returns 0, or
+     * < 0 with *err filled and *out NULL. */
     int (*alloc)(void **out, mem_space *self, uint64_t bytes, mem_space_use use, const char *what,
                  err_ctx *err);
     void (*free)(mem_space *self, void *p, uint64_t bytes);  /* bytes as allocated; NULL is fine */
@@ -41,10 +41,10 @@ struct mem_space {
     int (*check)(mem_space *self, err_ctx *err);
 };
 
-mem_space *mem_space_ram(void);                  /* not to be freed; never fails except in alloc */
+mem_space *mem_space_ram(void);                  /* static; only alloc can fail */
 
-/* The memory of a GPU. Borrows g, which must outlive the space; the space must outlive what was
- * allocated in it. */
+/* The memory of a GPU. Borrows g, which must outlive the space; the space must outlive its
+ * allocations. */
 struct gpu;
 int mem_space_vram_create(mem_space **out, struct gpu *g, err_ctx *err);
 void mem_space_vram_free(mem_space *s);          /* NULL is fine */

@@ -13,7 +13,7 @@ typedef struct vram {
 
 static vram *of(mem_space *self) { return (vram *)self; }
 
-/* Where the next failure goes: only the first one is of interest. */
+/* The destination of the next failure; only the first one is kept. */
 static err_ctx *note(vram *v) { return v->first.code == 0 ? &v->first : NULL; }
 
 static int vram_alloc(void **out, mem_space *self, uint64_t bytes, mem_space_use use,
@@ -69,10 +69,10 @@ static void vram_copy(mem_space *self, void *to, const void *from, size_t n)
 static int vram_check(mem_space *self, err_ctx *err)
 {
     vram *v = of(self);
-    gpu_read_end(v->g, note(v));         /* nobody waits for them after this */
+    gpu_read_end(v->g, note(v));         /* earlier reads are complete now */
     const err_ctx first = v->first;
     v->first = (err_ctx){ 0 };
-    if (first.code == 0) return gpu_wait(v->g, err);     /* what is for good it reports again */
+    if (first.code == 0) return gpu_wait(v->g, err);     /* reports a lost device again */
     if (err) *err = first;
     return first.code;
 }

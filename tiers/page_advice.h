@@ -4,29 +4,29 @@
 
 #include "tiers/pool.h"
 
-/* HUGE asks for pages of 2 MiB, which the system may silently refuse (topology.huge_pages tells
- * what it is set to); SMALL forbids them. */
+/* HUGE requests pages of 2 MiB, which the system may silently refuse (its setting is
+ * topology.huge_pages); SMALL forbids them. */
 typedef enum page_kind { PAGES_SMALL, PAGES_HUGE } page_kind;
 
 enum { SMALL_PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
-/* bytes of zeros that begin at a multiple of HUGE_PAGE. Each page lies in the memory of the
+/* bytes of zeros that begin at a multiple of HUGE_PAGE. Each page is allocated on the node of the
  * processor that first writes to it. Returns 0, or < 0 with *err filled and *out NULL. */
 int pages_map(void **out, size_t bytes, page_kind kind, err_ctx *err);
 void pages_unmap(void *at, size_t bytes);        /* NULL is fine */
 
-/* Writes a zero to every small page, from all threads: then pages come from the memory of all
- * processors, and nobody has to wait for them later. */
+/* Writes a zero to every small page, from all threads, so that pages come from the nodes of all
+ * processors and later writes cause no page faults. */
 void pages_touch(void *at, size_t bytes, pool *team);
 
-/* Memory of the allocator that was never written to: its whole huge pages become such. */
+/* Requests huge pages for memory of the allocator that was never written to. */
 void pages_few_faults(const void *at, uint64_t bytes);
 
-/* For a part of a mapped file that is read now and then, a few bytes here and there. pages_few:
- * each such read takes PAGES_AROUND bytes of memory at most, not a huge page. pages_forget: what
- * was read takes no memory of this process until it is read again. Bytes at the edges that fill no
- * page are left alone. Never for memory without a file: its contents would be lost. */
-enum { PAGES_AROUND = 64 << 10 };        /* the system maps what is around a page, too: 64 KiB */
+/* For a range of a mapped file of which few bytes are read, at random. After pages_few each read
+ * maps at most PAGES_AROUND bytes, not a huge page. pages_forget unmaps the pages until they are
+ * read again. Incomplete pages at the edges are not changed. Only for mapped files: other memory
+ * would lose its contents. */
+enum { PAGES_AROUND = 64 << 10 };        /* the system maps 64 KiB around a page */
 void pages_few(const void *at, uint64_t bytes);
 void pages_forget(const void *at, uint64_t bytes);
 

@@ -1,4 +1,4 @@
-/* plan.h - which bytes go to which tier: a pure function of machine, model, session and wishes.
+/* plan.h - which bytes go to which tier: a pure function of machine, model, session and request.
  *
  * VRAM first gets what every token needs: dense weights, state, workspace, buffers for prompts and
  * post-fetch. The rest of it is for experts, in one of three forms:
@@ -18,12 +18,12 @@
 enum { PLAN_MAX_LAYERS = 1024, PLAN_CHUNKS = 7, PLAN_MOST_USED = 32, PLAN_PAD_WHOLE = 2,
        PLAN_SPLIT_TOKENS = 2048, PLAN_FEW_TOKENS = 8, PLAN_SHARED_SLOTS = 64 };
 
-/* Who computes the experts outside VRAM for a prompt of more than PLAN_FEW_TOKENS tokens. */
+/* What computes the experts outside VRAM for a prompt of more than PLAN_FEW_TOKENS tokens. */
 typedef enum prompt_strategy {
-    PROMPT_CORES, /* the CPU */
-    PROMPT_SPLIT, /* the GPU, after a copy, those with many slots; the CPU the
-                                          * others; up to PLAN_SPLIT_TOKENS tokens */
-    PROMPT_BUS    /* the GPU: whole banks are copied */
+    PROMPT_CORES,                        /* the CPU */
+    PROMPT_SPLIT,                        /* the GPU, after a copy, experts with many slots; the CPU
+                                          * the others; up to PLAN_SPLIT_TOKENS tokens */
+    PROMPT_BUS                           /* the GPU: whole banks are copied */
 } prompt_strategy;
 
 typedef struct plan_machine {
@@ -46,18 +46,18 @@ typedef struct plan_model {
     const uint64_t *layer_dense;         /* [n_layer]: a layer's dense weights; NULL: all layers are
                                           * on one processor */
     int split_most;                      /* the GPU has at most this many layers, or all of them */
-    uint64_t embed;                      /* the embedding table; 0 if it is the head, too */
+    uint64_t embed;                      /* the embedding table; 0 if it is also the head */
     uint64_t table;                      /* the embedding table in both cases */
     uint64_t token_dense;                /* dense bytes read for each token */
     double dense_macs, expert_macs;      /* multiply-adds for a token of a prompt */
-    bool float_experts;                  /* some experts are floats: the GPU has no kernels for them
-                                          * that give the CPU's bits with many tokens */
+    bool float_experts;                  /* some experts are floats: for many tokens the GPU has no
+                                          * kernels with the CPU's bits */
     uint64_t file_bytes;                 /* dense weights and all experts */
     uint64_t least_cache;                /* the store's smallest cache in RAM; 0: the default of
                                           * plan_least_cache */
 } plan_model;
 
-/* A session that needs less, with the smallest chunk: for advice. */
+/* A session that needs less memory, with the smallest chunk, for error messages. */
 typedef struct plan_less {
     int ctx;
     bool q8;                             /* keys and values become q8_0 */
@@ -74,8 +74,8 @@ typedef struct plan_session {
     uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
     uint64_t vram_cold;                  /* more workspace if some experts are cold */
     uint64_t ram_work[PLAN_CHUNKS];      /* workspace if the CPU computes all */
-    uint64_t state[PLAN_CHUNKS];        /* KV and recurrent state, in the memory of its processor */
-    uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* the same of each layer */
+    uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state, next to their processor */
+    uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* state of each layer */
     uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
     uint64_t ram_with_gpu[PLAN_CHUNKS];  /* buffers in RAM with a GPU if some experts are cold */
     uint64_t ram_embed[PLAN_CHUNKS];     /* rows of the embedding table that the CPU reads */
@@ -87,7 +87,7 @@ typedef struct plan_session {
 typedef struct plan_wish {
     uint64_t vram, ram;                  /* limits; UINT64_MAX: all available memory */
     bool cpu_only;
-    bool gpu_wanted;                     /* also where the CPU alone would be faster */
+    bool gpu_wanted;                     /* even if the CPU alone would be faster */
     bool no_postfetch;
     uint64_t ram_copy;                   /* of the repacked head: if the CPU computes it and RAM is
                                           * left */
@@ -95,10 +95,10 @@ typedef struct plan_wish {
     bool no_hot;                         /* no experts in VRAM, but all dense weights: a GPU that
                                           * cannot hold these is not used */
     bool whole_banks;                    /* whole banks in VRAM, never exchanged */
-    bool fixed;                          /* measured speeds decide nothing that shows in results:
-                                          * prompts are streamed wherever that is possible */
-    bool strategy_wanted; /* prompts have this strategy wherever it is possible; fixed
-                                          * overrides it */
+    bool fixed;                          /* results do not depend on measured speeds: prompts are
+                                          * streamed if possible */
+    bool strategy_wanted;                /* prompts have `strategy` if possible; fixed overrides
+                                          * it */
     prompt_strategy strategy;
 } plan_wish;
 
@@ -115,12 +115,12 @@ typedef struct plan {
     bool embed_in_ram;                   /* with a GPU: it reads rows of the table over the bus */
     int cpu_layers;                      /* the last layers whose dense part, state and experts are
                                           * on the CPU */
-    bool head_in_ram; /* with a GPU: the CPU computes the head; true if cpu_layers
-                                          * > 0 */
+    bool head_in_ram;                    /* with a GPU: the CPU computes the head; true if
+                                          * cpu_layers > 0 */
     int chunk;
-    bool cache; /* experts in VRAM are exchanged for others; page-locked RAM
-                                          * holds all experts, or with `moved` those that VRAM does
-                                          * not hold */
+    bool cache;                          /* experts in VRAM are exchanged for others; page-locked
+                                          * RAM has all experts, or with `moved` those outside
+                                          * VRAM */
     bool moved;
     int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM at first: 0 .. hot - 1;
                                           * n_expert for a layer without experts */
@@ -163,17 +163,16 @@ int plan_make(plan *out, const plan_machine *m, const plan_model *model, const p
 
 prompt_strategy plan_prompt_strategy(const plan *p, int n);      /* of a batch of n tokens */
 
-/* The longest batch whose experts the CPU may compute for the GPU's layers, unless a wish says
- * otherwise: PLAN_SHARED_SLOTS slots for each expert. Up to here all strategies give the same bits,
- * so speeds may choose; longer batches have one strategy and faster kernels. */
+/* The longest batch whose experts the CPU may compute for the GPU's layers, unless the request sets
+ * a strategy: PLAN_SHARED_SLOTS slots for each expert. Up to this length all strategies give the
+ * same bits, so speeds may choose; longer batches have one strategy and faster kernels. */
 int plan_most_shared(int n_used, int n_expert);
 #define PLAN_CONTRACT_SPEED 0.4          /* speed of the GPU's experts under the contract, relative
                                           * to without: measured */
 
 int plan_first_bank(const plan_model *model);    /* the first layer with experts */
 int plan_n_bank(const plan_model *model);        /* layers with experts */
-int plan_gpu_layers(const plan *p,
-                    int n_layer); /* the first layers, with the dense part on the GPU */
+int plan_gpu_layers(const plan *p, int n_layer); /* first layers, with the dense part on the GPU */
 uint64_t plan_all_experts(const plan_model *model);
 uint64_t plan_vram(const plan *p);       /* the sum of its vram_ fields */
 uint64_t plan_ram(const plan *p);
@@ -182,7 +181,7 @@ bool plan_uses_drive(const plan *p, int n_layer);        /* some layer has PLAN_
 /* The smallest cache of experts that works: those of one token in one layer, twice. */
 uint64_t plan_least_cache(const plan_model *model);
 
-/* How many of m cold experts to fetch at these speeds: the fraction pull / (pull + cpu) of their
+/* The number of m cold experts to fetch at these speeds: the fraction pull / (pull + cpu) of their
  * bytes, first down slabs, then at most PLAN_PAD_WHOLE whole experts. */
 void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t down_bytes,
                 const speeds *rate);

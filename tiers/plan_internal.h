@@ -12,12 +12,12 @@ typedef struct planner {
     speeds rate;                         /* with assumptions for unmeasured figures */
     uint64_t vram, ram;                  /* budgets, without the program */
     uint64_t program;
-    uint64_t ram_most;                   /* the budget without a wish */
-    uint64_t experts;                    /* all of them */
-    uint64_t one, down;                  /* the largest expert and down slab */
+    uint64_t ram_most;                   /* the budget without a limit */
+    uint64_t experts;                    /* bytes of all experts */
+    uint64_t one, down;                  /* bytes of the largest expert and down slab */
 } planner;
 
-/* Bytes of experts that are not in VRAM. */
+/* Bytes of experts outside VRAM. */
 static inline uint64_t plan_cold_bytes(const plan *p, const planner *j)
 {
     return j->experts - p->vram_experts;

@@ -192,9 +192,9 @@ static double prompt_s(const plan *p, const planner *j)
 {
     const double n = p->chunk, in_vram = (double)plan_gpu_layers(p, j->model->n_layer) /
                                        j->model->n_layer;
-    const double alone = n * j->model->dense_macs / j->rate.cpu_many + cpu_prompt_s(p, j, n);
-    const double beside = strategy_s(p, j, plan_prompt_strategy(p, p->chunk), n);
-    return in_vram * beside + (1 - in_vram) * alone;
+    const double cpu_s = n * j->model->dense_macs / j->rate.cpu_many + cpu_prompt_s(p, j, n);
+    const double gpu_s = strategy_s(p, j, plan_prompt_strategy(p, p->chunk), n);
+    return in_vram * gpu_s + (1 - in_vram) * cpu_s;
 }
 
 /* ---- a token --------------------------------------------------------------------------------- */

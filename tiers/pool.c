@@ -1,18 +1,17 @@
 /* pool.c - the thread team: OpenMP's threads, our own way of waiting.
  *
  * One parallel region is open for the life of the pool, on a thread of its own; its members wait
- * for loops. A fork and join for each loop would be simpler, but was measured: libgomp's threads
- * spin for each other, and when two share a core a token costs ten times as much.
+ * for loops. A fork and join for each loop would be simpler, but libgomp's threads spin for each
+ * other: when two of them share a core, a token takes ten times as long (measured).
  *
- * The caller works too, and waits only for members that have joined the loop under way: one that
- * sleeps costs nothing but its help. After a loop, members spin for a few microseconds, then sleep.
+ * The caller works too, and waits only for members that have joined the current loop, so it never
+ * waits for a sleeping one. After a loop, members spin for a few microseconds, then sleep.
  *
- * In a loop no word is written by all threads: on a large processor these writes take 80 ns each,
- * one after the other. Each thread has a share of every list, and a line of its own that says how
- * much of it is taken, by itself or by others who have nothing left to do, and whether it is
- * inside. Only the caller writes the gate. A member says that it is inside before it looks at the
- * gate once more, and the caller closes the gate before it looks who is inside: one of the two sees
- * the other. */
+ * In a loop no word is written by all threads: on a large processor each such write takes 80 ns,
+ * and they are serialised. Each thread owns a range of every list, and a cache line that says how
+ * much of the range is claimed, by the owner or by thieves, and whether the thread is inside the
+ * loop. Only the caller writes the gate. A member sets `inside` and then reads the gate again; the
+ * caller closes the gate and then reads all `inside`: one of the two sees the other's write. */
 #include "tiers/pool.h"
 
 #include <assert.h>
@@ -33,143 +32,143 @@
 
 enum {
     APART = 128,                         /* cache lines come in pairs */
-    COPY_PIECE = 256 << 10,              /* bytes: some for each thread of a slab */
-    SPIN_IDLE = 4000,                    /* looks at the gate before a member sleeps: ~20 us */
-    SPIN_CLOSE = 1000,                   /* ... at members before the caller yields its core */
-    SPIN_CROWDED = 20                    /* either, where members share cores: a thread that spins
-                                          * keeps another from working */
+    COPY_CHUNK = 256 << 10,              /* bytes: several for each thread of a slab */
+    SPIN_IDLE = 4000,                    /* polls of the gate before a member sleeps: ~20 us */
+    SPIN_CLOSE = 1000,                   /* polls of members before the caller yields its core */
+    SPIN_CROWDED = 20                    /* either, where members share cores: a spinning thread
+                                          * delays a working one */
 };
 
-/* Where the numbers of loops begin: so shortly before their end, after which 1 follows, that this
- * is nothing rare. 0 is no number. */
+/* Number of the first loop: close to the largest, so that every run tests the wrap to 1. 0 is not
+ * a number. */
 #define FIRST_NUMBER (UINT32_MAX - 1000)
 
-/* A list of the loop under way, in grains: the first `more` threads own each + 1 of them, the
- * others each, one after another. */
+/* A list of the current loop, in grains: each of the first `more` threads owns each + 1 consecutive
+ * grains, each other thread `each`. */
 typedef struct shared_list {
     pool_fn *fn;
     void *ctx;
     int64_t n, grain;
     uint32_t each, more;
-    uint32_t n_part;                     /* an owner takes one of so many of what is left */
+    uint32_t n_part;                     /* an owner claims 1 / n_part of its remaining grains */
 } shared_list;
 
-/* Members that wait look at the gate, and get with it what they need next. */
+/* The gate's cache line: waiting members poll it, and it has the loop's arguments. */
 typedef struct loop {
-    _Alignas(APART) _Atomic uint32_t gate;       /* number of the loop under way; 0: closed */
-    /* Written while the gate is closed and nobody is inside, read by those inside. */
+    _Alignas(APART) _Atomic uint32_t gate;       /* number of the current loop; 0: closed */
+    /* Written while the gate is closed and no member is inside, read by members inside. */
     int n_list;
     shared_list lists[POOL_LISTS];
 } loop;
 
-/* A thread's line. */
-typedef struct share {
-    _Alignas(APART) _Atomic uint32_t inside;     /* written by the thread; 0: it is not */
-    /* Written by those inside: the number of a loop, and below it how many grains of the share are
-     * taken. Of another number: none; so nobody has to write it before a loop. */
-    _Atomic uint64_t taken[POOL_LISTS];
-} share;
+/* A thread's cache line. */
+typedef struct thread_line {
+    _Alignas(APART) _Atomic uint32_t inside;     /* written by the thread; 0: not in a loop */
+    /* Written by members inside: number of a loop in the upper half, claimed grains of the thread's
+     * range in the lower. Another number means no claimed grains, so no reset is needed. */
+    _Atomic uint64_t claimed[POOL_LISTS];
+} thread_line;
 
-static_assert(sizeof(loop) == APART && sizeof(share) == APART, "lines of their own");
+static_assert(sizeof(loop) == APART && sizeof(thread_line) == APART, "one cache line pair each");
 
 struct pool {
-    int n_thread;                        /* set once, as are all down to shares */
+    int n_thread;                        /* set once, as all fields down to lines */
     int n_help;                          /* threads that can run at the same time */
     int spin_idle, spin_close;
     pthread_t host;                      /* runs the parallel region; exists if n_thread > 1 */
     affinity *cores;                     /* NULL: threads run where the system puts them */
     void *storage;
     loop *now;
-    share *shares;                       /* [n_thread] */
+    thread_line *lines;                  /* [n_thread] */
 
     char apart_1[APART];
     uint32_t number;                     /* of the last loop; the caller's */
-    _Atomic uint32_t bell;               /* changes when sleepers are woken; futex */
-    _Atomic int n_asleep;                /* members that may wait for the bell */
+    _Atomic uint32_t n_wake_up;          /* number of wake-ups; futex */
+    _Atomic int n_asleep;                /* members that may wait for n_wake_up to change */
     char apart_2[APART];
-    _Atomic bool quit;                   /* looked at with each poll of the gate, hardly written */
-    _Atomic bool awake;                  /* nobody sleeps, unless members share cores */
+    _Atomic bool quit;                   /* read with each poll of the gate, written once */
+    _Atomic bool awake;                  /* no member sleeps, unless members share cores */
     _Atomic int n_come, n_gone;          /* members that began and ended; equal after the join */
 };
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* After the news. Whoever raises n_asleep later than it is looked at here sees the news. */
-static void ring(pool *p)
+/* Call after opening the gate or setting quit. A member that increments n_asleep after the load
+ * here sees that change before it sleeps. */
+static void wake_sleepers(pool *p)
 {
     if (atomic_load_explicit(&p->n_asleep, memory_order_seq_cst) == 0) return;
-    atomic_fetch_add_explicit(&p->bell, 1, memory_order_seq_cst);
-    syscall(SYS_futex, &p->bell, FUTEX_WAKE_PRIVATE, POOL_MAX_THREADS, NULL, NULL, 0);
+    atomic_fetch_add_explicit(&p->n_wake_up, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &p->n_wake_up, FUTEX_WAKE_PRIVATE, POOL_MAX_THREADS, NULL, NULL, 0);
 }
 
-static bool is_news(const pool *p, uint32_t gate, uint32_t done)
+static bool must_wake(const pool *p, uint32_t gate, uint32_t done)
 {
     return (gate != 0 && gate != done) || atomic_load_explicit(&p->quit, memory_order_seq_cst);
 }
 
-/* Returns when there is a loop other than the one done last, or the end; perhaps sooner. */
-static void await_news(pool *p, uint32_t done)
+/* Waits for a loop with another number than `done`, or for quit; may return early. */
+static void await_loop(pool *p, uint32_t done)
 {
     const int n = p->spin_idle;
     for (int i = 0; i < n; i++) {
-        if (is_news(p, atomic_load_explicit(&p->now->gate, memory_order_relaxed), done)) return;
+        if (must_wake(p, atomic_load_explicit(&p->now->gate, memory_order_relaxed), done)) return;
         if (i == n - 1 && p->cores && atomic_load_explicit(&p->awake, memory_order_relaxed)) i = 0;
         pool_relax();
     }
-    /* Whoever rings after n_asleep was raised changes the bell; what came before shows. */
+    /* a wake-up after n_asleep was incremented changes n_wake_up; an earlier one is visible */
     atomic_fetch_add_explicit(&p->n_asleep, 1, memory_order_seq_cst);
-    const uint32_t heard = atomic_load_explicit(&p->bell, memory_order_seq_cst);
-    if (!is_news(p, atomic_load_explicit(&p->now->gate, memory_order_seq_cst), done))
-        syscall(SYS_futex, &p->bell, FUTEX_WAIT_PRIVATE, heard, NULL, NULL, 0);
+    const uint32_t n_seen = atomic_load_explicit(&p->n_wake_up, memory_order_seq_cst);
+    if (!must_wake(p, atomic_load_explicit(&p->now->gate, memory_order_seq_cst), done))
+        syscall(SYS_futex, &p->n_wake_up, FUTEX_WAIT_PRIVATE, n_seen, NULL, NULL, 0);
     atomic_fetch_sub_explicit(&p->n_asleep, 1, memory_order_seq_cst);
 }
 
-/* ---- handing out ----------------------------------------------------------------------------- */
+/* ---- claiming -------------------------------------------------------------------------------- */
 
-/* Takes one of n_part parts of the grains that are left of a share, which has `all`, at least one.
- * Returns how many; *first: how many were taken before. */
-static uint32_t take_grains(_Atomic uint64_t *taken, uint32_t *first, uint32_t number, uint32_t all,
-                            uint32_t n_part)
+/* Claims 1 / n_part, at least one, of the unclaimed grains of a range of `all` grains. Returns
+ * their number; *first: the grains claimed before. */
+static uint32_t claim_grains(_Atomic uint64_t *claimed, uint32_t *first, uint32_t number,
+                             uint32_t all, uint32_t n_part)
 {
-    uint64_t seen = atomic_load_explicit(taken, memory_order_relaxed), next;
+    uint64_t old = atomic_load_explicit(claimed, memory_order_relaxed), next;
     uint32_t left, n;
     do {
-        *first = seen >> 32 == number ? (uint32_t)seen : 0;
+        *first = old >> 32 == number ? (uint32_t)old : 0;
         if ((left = all - *first) == 0) return 0;
         n = left / n_part + (left % n_part > 0);
         next = (uint64_t)number << 32 | (*first + n);
-    } while (!atomic_compare_exchange_weak_explicit(taken, &seen, next, memory_order_relaxed,
+    } while (!atomic_compare_exchange_weak_explicit(claimed, &old, next, memory_order_relaxed,
                                                     memory_order_relaxed));
     return n;
 }
 
-/* Grains of a share, and how many there are before it. */
-static int64_t share_of(const shared_list *l, int owner, uint32_t *n)
+/* Grains of the owner's range in *n; returns the number of grains before it. */
+static int64_t own_range(const shared_list *l, int owner, uint32_t *n)
 {
     const uint32_t o = (uint32_t)owner;
     *n = l->each + (o < l->more);
     return (int64_t)l->each * owner + (o < l->more ? o : l->more);
 }
 
-/* All that is left of a share of list i. The owner takes half of it, because memory is read fastest
- * in long runs, then half of the rest and so on, in case it is slow; or a quarter each time, where
- * half of one share may be more work than all of another. When helpers come, all the others may:
- * each leaves something for them. */
-static void work_off(pool *p, const shared_list *l, int i, uint32_t number, int owner, int thread)
+/* Runs the unclaimed grains of the owner's range of list i. The owner claims half of them, because
+ * long ranges are read fastest, then half of the rest and so on, in case it is slow; for uneven
+ * lists a quarter each time. A thief claims 1 / n_help, because other thieves may follow. */
+static void run_range(pool *p, const shared_list *l, int i, uint32_t number, int owner, int thread)
 {
     uint32_t all;
-    const int64_t before = share_of(l, owner, &all);
+    const int64_t before = own_range(l, owner, &all);
     const uint32_t n_part = owner == thread ? l->n_part : (uint32_t)p->n_help;
     uint32_t first, n;
-    while ((n = take_grains(&p->shares[owner].taken[i], &first, number, all, n_part)) > 0) {
+    while ((n = claim_grains(&p->lines[owner].claimed[i], &first, number, all, n_part)) > 0) {
         const int64_t begin = (before + first) * l->grain, end = begin + n * l->grain;
         l->fn(l->ctx, begin, end < l->n ? end : l->n, thread);
     }
 }
 
-/* Of each list the thread's own share first, then those of the others from the next one on, so that
- * not all helpers begin with the same one: then all of it is taken. What it needs to know it
- * copies: the gate's line is lost when the gate closes. */
+/* For each list the thread's own range first, then the ranges of the next threads, so that thieves
+ * spread. Afterwards all grains are claimed. The list is copied, because the caller may overwrite
+ * the gate's line after closing. */
 static void work(pool *p, uint32_t number, int thread)
 {
     const int n_list = p->now->n_list;
@@ -177,27 +176,27 @@ static void work(pool *p, uint32_t number, int thread)
         const shared_list l = p->now->lists[i];
         const int n_owner = l.each > 0 ? p->n_thread : (int)l.more, from = thread % n_owner;
         for (int owner = from; owner < n_owner; owner++)
-            work_off(p, &l, i, number, owner, thread);
-        for (int owner = 0; owner < from; owner++) work_off(p, &l, i, number, owner, thread);
+            run_range(p, &l, i, number, owner, thread);
+        for (int owner = 0; owner < from; owner++) run_range(p, &l, i, number, owner, thread);
     }
 }
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-/* A member's life. Not inlined: the thread sanitizer watches from here on. */
+/* A member's loop. Not inlined, because the thread sanitizer instruments it but not host_team. */
 static __attribute__((noinline)) void serve(pool *p, int thread)
 {
-    _Atomic uint32_t *inside = &p->shares[thread].inside;
+    _Atomic uint32_t *inside = &p->lines[thread].inside;
     uint32_t done = 0;
     atomic_fetch_add_explicit(&p->n_come, 1, memory_order_relaxed);
     affinity_pin(p->cores, thread);
     while (!atomic_load_explicit(&p->quit, memory_order_acquire)) {
         uint32_t gate = atomic_load_explicit(&p->now->gate, memory_order_relaxed);
         if (gate == 0 || gate == done) {
-            await_news(p, done);
+            await_loop(p, done);
             continue;
         }
-        /* pairs with close_gate; only what the gate says from here on counts */
+        /* pairs with close_gate; the gate is read again after this store */
         atomic_store_explicit(inside, 1, memory_order_seq_cst);
         gate = atomic_load_explicit(&p->now->gate, memory_order_seq_cst);
         if (gate != 0 && gate != done) {
@@ -220,9 +219,9 @@ __attribute__((no_sanitize_thread)) static void *host_team(void *arg)
 
 /* ---- the caller ------------------------------------------------------------------------------ */
 
-static shared_list share_out(const pool_list *of, void *ctx, int n_thread)
+static shared_list split_list(const pool_list *of, void *ctx, int n_thread)
 {
-    /* a share counts grains in 32 bits */
+    /* claimed counts grains in 32 bits */
     const int64_t grain = of->grain * (1 + of->n / of->grain / UINT32_MAX);
     const int64_t n_grain = of->n / grain + (of->n % grain > 0);
     return (shared_list){ .fn = of->fn, .ctx = ctx, .n = of->n, .grain = grain,
@@ -232,45 +231,45 @@ static shared_list share_out(const pool_list *of, void *ctx, int n_thread)
 
 void pool_own(int64_t *begin, int64_t *end, int64_t n, int64_t grain, int n_thread, int thread)
 {
-    const shared_list l = share_out(&(pool_list){ .n = n, .grain = grain }, NULL, n_thread);
+    const shared_list l = split_list(&(pool_list){ .n = n, .grain = grain }, NULL, n_thread);
     uint32_t own;
-    *begin = share_of(&l, thread, &own) * l.grain;
+    *begin = own_range(&l, thread, &own) * l.grain;
     *end = *begin + own * l.grain;
     if (*begin > n) *begin = n;
     if (*end > n) *end = n;
 }
 
-/* A share that had nothing to take for all these loops would still have its old number. */
+/* After a wrap, claimed words that no loop has changed could have an old number: they are reset. */
 static uint32_t next_number(pool *p)
 {
     if (++p->number != 0) return p->number;
     for (int t = 0; t < p->n_thread; t++)
         for (int i = 0; i < POOL_LISTS; i++)
-            atomic_store_explicit(&p->shares[t].taken[i], 0, memory_order_relaxed);
+            atomic_store_explicit(&p->lines[t].claimed[i], 0, memory_order_relaxed);
     return p->number = 1;
 }
 
-/* Returns when nobody is inside. A member that comes from now on finds the gate closed, or the next
+/* Returns when no member is inside. Members that arrive later find the gate closed, or the next
  * loop. */
 static void close_gate(pool *p)
 {
     int looks = 0;
     atomic_store_explicit(&p->now->gate, 0, memory_order_seq_cst);       /* pairs with serve */
     for (int t = 1; t < p->n_thread; t++)
-        while (atomic_load_explicit(&p->shares[t].inside, memory_order_seq_cst) != 0) {
+        while (atomic_load_explicit(&p->lines[t].inside, memory_order_seq_cst) != 0) {
             if (++looks % p->spin_close == 0) sched_yield();
             else pool_relax();
         }
 }
 
-/* Members look at the gate's line all the time: what is in it is written at once. */
+/* Members poll the gate's line, so all writes to it are close together. */
 static void open_gate(pool *p, const shared_list *lists, int n_list, uint32_t number)
 {
     loop *now = p->now;
     now->n_list = n_list;
     for (int i = 0; i < n_list; i++) now->lists[i] = lists[i];
     atomic_store_explicit(&now->gate, number, memory_order_seq_cst);
-    ring(p);
+    wake_sleepers(p);
 }
 
 void pool_run_lists(pool *p, const pool_list *lists, int n_list, void *ctx)
@@ -282,14 +281,14 @@ void pool_run_lists(pool *p, const pool_list *lists, int n_list, void *ctx)
     for (int i = 0; i < n_list; i++) {
         if (lists[i].n <= 0) continue;
         is_small = is_small && n_some == 0 && lists[i].n <= lists[i].grain;
-        some[n_some++] = share_out(&lists[i], ctx, p->n_thread);
+        some[n_some++] = split_list(&lists[i], ctx, p->n_thread);
     }
     if (p->n_thread == 1 || is_small) {
         for (int i = 0; i < n_some; i++) some[i].fn(ctx, 0, some[i].n, 0);
         return;
     }
     const uint32_t number = next_number(p);
-    affinity_make_way(p->cores);
+    affinity_yield_core(p->cores);
     open_gate(p, some, n_some, number);
     work(p, number, 0);
     close_gate(p);
@@ -308,10 +307,10 @@ typedef struct copy_job {
     size_t bytes;
 } copy_job;
 
-static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
+static void copy_chunks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const copy_job *j = ctx;
-    const size_t first = (size_t)begin * COPY_PIECE, last = (size_t)end * COPY_PIECE;
+    const size_t first = (size_t)begin * COPY_CHUNK, last = (size_t)end * COPY_CHUNK;
     (void)thread;
     memcpy(j->to + first, j->from + first, (last < j->bytes ? last : j->bytes) - first);
 }
@@ -319,7 +318,7 @@ static void copy_pieces(void *ctx, int64_t begin, int64_t end, int thread)
 void pool_copy(void *team, void *to, const void *from, size_t n)
 {
     copy_job j = { to, from, n };
-    pool_run(team, (int64_t)((n + COPY_PIECE - 1) / COPY_PIECE), 1, copy_pieces, &j);
+    pool_run(team, (int64_t)((n + COPY_CHUNK - 1) / COPY_CHUNK), 1, copy_chunks, &j);
 }
 
 static void no_work(void *ctx, int64_t begin, int64_t end, int thread)
@@ -330,12 +329,12 @@ static void no_work(void *ctx, int64_t begin, int64_t end, int thread)
 void pool_stay_awake(pool *p, bool on)
 {
     atomic_store_explicit(&p->awake, on, memory_order_relaxed);
-    if (on) pool_run(p, p->n_thread, 1, no_work, NULL);          /* wakes those that sleep */
+    if (on) pool_run(p, p->n_thread, 1, no_work, NULL);          /* wakes sleeping members */
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* libgomp ends the process when the system refuses a thread: stay well below the limit. */
+/* libgomp ends the process when the system refuses a thread, so the limit is far lower. */
 static int most_threads(int n_cpu)
 {
     const int some = 4 * n_cpu > 64 ? 4 * n_cpu : 64;
@@ -349,9 +348,9 @@ int pool_most_threads(void)
     return most_threads(n_cpu);
 }
 
-/* Pieces keep their working memory on the stack: up to 1.9 MB, products of AVX2 with tokens too
- * long to stay packed. The first thread's stack ends where the limit says. Others get as much by
- * default, and where there is no limit glibc gives them 2 MB: too little to be safe. */
+/* Loop functions have up to 1.9 MB of working memory on the stack (products of AVX2 with long
+ * tokens). RLIMIT_STACK limits the first thread's stack. It is the default of other threads too,
+ * but without a limit glibc gives them 2 MB, which is too little. */
 static int check_stack(err_ctx *err)
 {
     const size_t least = 3 << 20;
@@ -377,7 +376,7 @@ static int place_lines(pool *p, int n_thread, err_ctx *err)
     p->storage = mem_zalloc(bytes);
     if (!p->storage) return err_set(err, ERR_NOMEM, "pool: %zu bytes", bytes);
     p->now = (loop *)(((uintptr_t)p->storage + APART - 1) / APART * APART);
-    p->shares = (share *)(p->now + 1);
+    p->lines = (thread_line *)(p->now + 1);
     p->number = FIRST_NUMBER;
     return 0;
 }
@@ -419,7 +418,7 @@ void pool_free(pool *p)
     if (!p) return;
     if (p->n_thread > 1) {
         atomic_store_explicit(&p->quit, true, memory_order_seq_cst);
-        ring(p);
+        wake_sleepers(p);
         pthread_join(p->host, NULL);
         while (atomic_load_explicit(&p->n_gone, memory_order_acquire) <
                atomic_load_explicit(&p->n_come, memory_order_acquire)) pool_relax();

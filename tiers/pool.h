@@ -1,7 +1,8 @@
-/* pool.h - the thread team: one loop at a time, cut into pieces, on OpenMP's threads.
+/* pool.h - the thread team: runs one loop at a time, split into ranges, on OpenMP's threads.
  *
- * Which thread runs which piece is not fixed, so a piece must not care: everything computed here
- * gives the same bits for any number of threads. Owned and called by one thread at a time. */
+ * The assignment of ranges to threads varies, so results must not depend on it: every loop of the
+ * engine computes the same bits for any number of threads. Owned and called by one thread at a
+ * time. */
 #ifndef TIERS_POOL_H
 #define TIERS_POOL_H
 
@@ -11,8 +12,8 @@ typedef struct pool pool;
 
 enum { POOL_MAX_THREADS = 1024 };
 
-/* The most threads that a team may have on this machine: four for each CPU, or 64, and
- * POOL_MAX_THREADS at most. */
+/* The largest team on this machine: four threads per CPU, at least 64, at most
+ * POOL_MAX_THREADS. */
 int pool_most_threads(void);
 
 /* n_thread 0: one per physical core; at most pool_most_threads(). Returns 0, or < 0 with *err
@@ -21,37 +22,35 @@ int pool_create(pool **out, int n_thread, err_ctx *err);
 void pool_free(pool *p);                 /* NULL is fine */
 int pool_threads(const pool *p);
 
-/* Calls fn for ranges [begin, end) that together cover 0 .. n-1 once, each a multiple of grain long
- * except the last, from all threads at once, and returns when all is done. Each thread begins
- * with its own part of 0 .. n-1; what others have not done when it is ready, it does with them.
- * thread is below pool_threads() and differs between calls that run at the same time: an index for
- * scratch. */
+/* Calls fn from all threads for ranges [begin, end) that together cover 0 .. n-1 once, and returns
+ * when all calls have returned. Lengths are multiples of grain, except the last one. Each thread
+ * starts with its own range of 0 .. n-1, then helps the others. `thread`, below pool_threads(), is
+ * unique among concurrent calls: an index for scratch memory. */
 typedef void pool_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
-/* The range of such a loop that a thread begins with. */
+/* The range with which a thread starts in such a loop. */
 void pool_own(int64_t *begin, int64_t *end, int64_t n, int64_t grain, int n_thread, int thread);
 
-/* The same for several lists in one loop, without a wait between them: no thread gets a range of a
- * list before all of the earlier ones is handed out, though it may still be under way elsewhere. So
- * a call may wait for what calls of earlier lists do, if these wait for nothing. */
+/* The same for several lists in one loop, without a barrier. Ranges of a list are assigned after
+ * all ranges of earlier lists, which other threads may still be running. So a call may wait for
+ * calls of earlier lists, if these wait for none. */
 enum { POOL_LISTS = 2 };                 /* at most */
 typedef struct pool_list {
     int64_t n, grain;
     pool_fn *fn;
-    bool uneven;                         /* some take much longer than others: less at a time */
+    bool uneven;                         /* items differ much in cost: shorter ranges */
 } pool_list;
 void pool_run_lists(pool *p, const pool_list *lists, int n_list, void *ctx);
 
 /* memcpy by all threads of a team (a pool *): what gpu_upload calls. */
 void pool_copy(void *team, void *to, const void *from, size_t n);
 
-/* While on, members wait for the next loop without sleeping, however long it takes: for callers
- * that have a loop every few microseconds and something to wait for in between. A team with more
- * threads than cores sleeps anyway. */
+/* While on, members spin until the next loop instead of sleeping. For callers that run a loop every
+ * few microseconds and wait in between. No effect for a team with more threads than cores. */
 void pool_stay_awake(pool *p, bool on);
 
-/* Between two polls of a word that another thread will change. */
+/* Call between two polls of a word that another thread changes. */
 static inline void pool_relax(void)
 {
 #if defined(__x86_64__)
@@ -61,7 +60,7 @@ static inline void pool_relax(void)
 #endif
 }
 
-/* A grain worth handing to another thread, for items of about that many multiplications each. */
+/* The smallest useful grain for items of `work` multiplications each. */
 static inline int64_t pool_grain(int64_t work)
 {
     return 1 + 4096 / (work > 0 ? work : 1);

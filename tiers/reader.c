@@ -1,9 +1,9 @@
-/* reader.c - what both ways to read share: files, the queue of jobs, cutting jobs into requests and
- * putting them together again, and what to do about a read that gave less than was asked for.
+/* reader.c - shared by both backends: files, the queue of jobs, splitting jobs into requests and
+ * joining their results, and short reads.
  *
  * A job is free, or waiting (some of its bytes are not yet sent), or out (all are sent, or no more
  * will be), or complete (no request of it is left; its bytes have arrived, or it has failed). A
- * request belongs to one job, and nobody else may use its memory until the backend gives it back.
+ * request belongs to one job. Its memory is the backend's until the backend returns the request.
  * The backends do the reading: reader_uring.c, reader_pread.c. */
 #include "tiers/reader_internal.h"
 

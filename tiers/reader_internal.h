@@ -1,8 +1,8 @@
-/* reader_internal.h - between reader.c, which knows jobs, and the two ways to read, which know
+/* reader_internal.h - the interface of reader.c, which has jobs, and the two backends, which have
  * requests.
  *
- * A backend is handed requests and gives each back once, in any order, with what the system said;
- * reader.c decides what that means (go on, again, failed). Called by one thread at a time. */
+ * A backend receives requests and returns each one once, in any order, with the system's result;
+ * reader.c then continues, retries or fails the job. Called by one thread at a time. */
 #ifndef TIERS_READER_INTERNAL_H
 #define TIERS_READER_INTERNAL_H
 
@@ -20,26 +20,26 @@ typedef struct read_request {
 
     /* reader.c's */
     struct job *job;
-    uint64_t reached;                    /* byte of the file that a read got to; 0: none yet */
-    int n_again;                         /* times that the system said "later" */
+    uint64_t reached;                    /* end of the bytes read so far in the file; 0: none */
+    int n_again;                         /* number of EAGAIN results */
     bool direct;                         /* the file was open for direct reads when it was sent */
 } read_request;
 
 typedef struct reader_backend {
     const char *name;
-    int depth;                           /* the good number */
-    bool built;                          /* false: this build does not have it, and start fails */
+    int depth;                           /* the default */
+    bool built;                          /* false: not in this build, and start fails */
 
-    /* depth is within 1..READER_MAX_DEPTH. *room is how many requests it takes at a time.
-     * ERR_UNSUPPORTED: the system does not let us; something else may still work. */
+    /* depth is within 1..READER_MAX_DEPTH. *room: requests that it accepts at a time.
+     * ERR_UNSUPPORTED: the system refuses it; the other backend may work. */
     int (*start)(void **self, int depth, int *room, err_ctx *err);
     void (*stop)(void *self);            /* when all requests have been given back */
     void (*keep)(void *self, void *base, uint64_t bytes);        /* reader_register */
 
     void (*send)(void *self, read_request *rq);
     void (*flush)(void *self);           /* after some sends: submits them */
-    /* A request that is complete. NULL if there is none; with wait, which needs at least one that
-     * was sent, never NULL. */
+    /* A complete request, or NULL. With wait at least one request must be in flight, and the result
+     * is not NULL. */
     read_request *(*reap)(void *self, bool wait);
 } reader_backend;
 

@@ -21,13 +21,13 @@
 #include "loader/file_io.h"
 
 enum {
-    MOST_ENTRIES = 64,                   /* then the oldest go: many machines may share a home */
-    MOST_BYTES = 1 << 20,                /* a longer file is not ours */
+    MOST_ENTRIES = 64,                   /* limit, many machines may share a home: the oldest go */
+    MOST_BYTES = 1 << 20,                /* a longer file is ignored */
     VERSION = 3                          /* the first one had no dates, and no number; the second
                                           * no times of layers */
 };
 
-/* Also the JSON names, and the stand-in for a figure that nobody measured. */
+/* The JSON names, and the assumptions for unmeasured figures. */
 static const struct figure {
     const char *name;
     size_t at;
@@ -50,7 +50,7 @@ static const struct figure {
     { "layer_hot", offsetof(speeds, layer_hot), SPEEDS_LAYER_HOT, true },
     { "layer_cpu", offsetof(speeds, layer_cpu), SPEEDS_LAYER_CPU, false },
     { "disk_wait", offsetof(speeds, disk_wait), SPEEDS_DISK_WAIT, false },
-    /* nobody assumes these: cuda/gemm_choice.h knows what to do without */
+    /* no assumptions: cuda/gemm_choice.h has defaults */
     { "gemm_own_64", offsetof(speeds, gemm_own[0]), 0, true },
     { "gemm_own_256", offsetof(speeds, gemm_own[1]), 0, true },
     { "gemm_own_1024", offsetof(speeds, gemm_own[2]), 0, true },
@@ -131,7 +131,7 @@ static bool has_key(const json_t *entry, const speeds_key *key)
            is_number(entry, "drive", (json_int_t)key->drive);
 }
 
-/* An entry of the processor "*" holds for every key of its GPU: tests write such figures by hand. */
+/* An entry of the processor "*" matches every key of its GPU; tests write such entries. */
 static bool holds_for(const json_t *entry, const speeds_key *key)
 {
     key_text text;

@@ -1,4 +1,4 @@
-/* speeds.h - how fast this machine's links are, and the file that remembers it.
+/* speeds.h - the speeds of this machine's links, and the file that stores them.
  *
  * Bytes per second and seconds; 0: not measured, because there is nothing to measure.
  * engine/plan/measure.h measures, with the kernels that will run; this file keeps the figures for
@@ -8,7 +8,7 @@
 
 #include "loader/base.h"
 
-/* Numbers of tokens that prompts' products on the GPU are timed with: cuda/gpu.h has the same. */
+/* Batch lengths at which products of prompts on the GPU are timed, as in cuda/gpu.h. */
 enum { SPEEDS_GEMM_POINTS = 4 };
 
 typedef struct speeds {
@@ -21,20 +21,20 @@ typedef struct speeds {
     double cpu_dense;                    /* the head's through its kernel, one token */
     double cpu_many;                     /* multiply-adds per second of experts, many tokens */
     double gpu_macs;                     /* multiply-adds per second of prompts on the GPU */
-    double hop;                          /* s from a question of the device until it goes on, if the
-                                          * reply takes no time */
+    double hop;                          /* s from a question of the device until it continues,
+                                          * without the time of the reply */
     double disk;                         /* reads of an expert's size from the model's drive */
-    /* s that a layer of one token takes beyond its weights' bytes: */
+    /* overhead of a layer in s for one token, without reading weights: */
     double layer_dense;                  /* on the GPU up to the choice of experts, */
     double layer_hot;                    /* and its experts there; */
-    double layer_cpu;                    /* all of it on the CPU; */
-    double disk_wait;                    /* if it waits for experts from the drive */
+    double layer_cpu;                    /* the whole layer on the CPU; */
+    double disk_wait;                    /* a wait for experts from the drive */
     double gemm_own[SPEEDS_GEMM_POINTS]; /* multiply-adds per second of a dense matrix and 64, 256,
                                           * 1024, 4096 tokens on the GPU: our kernels, */
     double gemm_vendor[SPEEDS_GEMM_POINTS];      /* and the vendor's library, decoding included */
 } speeds;
 
-/* A modest machine: the stand-ins for figures that nobody measured. */
+/* Assumptions for unmeasured figures: a modest machine. */
 #define SPEEDS_VRAM_READ 300e9
 #define SPEEDS_PCIE 12e9
 #define SPEEDS_PULL 11e9
@@ -54,13 +54,13 @@ typedef struct speeds {
 #define SPEEDS_LAYER_CPU 30e-6
 #define SPEEDS_DISK_WAIT 0.2e-3
 
-/* The same, with these stand-ins where nothing was measured: to plan with. If vram_read was
- * measured, so was the whole GPU: a pull of 0 then means that there is none. */
+/* s with assumptions for unmeasured figures, for the plan. If vram_read was measured, so was the
+ * whole GPU: a pull of 0 then means that post-fetch is impossible. */
 speeds speeds_assume(const speeds *s);
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* What the figures hold for: a change of any of these means measuring again. */
+/* Identifies machine, kernels and drive: if a field changes, the speeds are measured again. */
 typedef struct speeds_key {
     char cpu[128], gpu[128];             /* names; gpu "" without one */
     int n_thread;
@@ -68,15 +68,15 @@ typedef struct speeds_key {
     uint64_t drive;                      /* st_dev of the model's file */
 } speeds_key;
 
-/* $XDG_CACHE_HOME/moe/speeds.json, else $HOME/.cache/moe/speeds.json; both are the caller's to read
- * from the environment, and may be NULL. False if there is no home. */
+/* $XDG_CACHE_HOME/moe/speeds.json, else $HOME/.cache/moe/speeds.json. The caller reads both from
+ * the environment; either may be NULL. False without both. */
 bool speeds_path(char *path, size_t cap, const char *cache_home, const char *home);
 
-/* 1 if figures for this key were found, with the date of the measurement in seconds since 1970; 0 if there are none (no file, a damaged one, one of another
- * version, another machine). Never an error: a caller that gets 0 measures. */
+/* 1 if the file has figures for this key, with their date in seconds since 1970. 0 if not (no file,
+ * a damaged one, another version or machine): the caller then measures. Never an error. */
 int speeds_load(speeds *out, int64_t *date, const char *path, const speeds_key *key);
 
-/* Keeps entries of other keys. The file is replaced in one step; its folder must exist. */
+/* Keeps entries of other keys. Replaces the file atomically; its folder must exist. */
 int speeds_save(const speeds *s, int64_t date, const char *path, const speeds_key *key,
                 err_ctx *err);
 

@@ -1,7 +1,7 @@
-/* topology.c - reads /sys and /proc/cpuinfo for what topology.h promises.
+/* topology.c - reads topology.h's fields from /sys and /proc/cpuinfo.
  *
- * Every file may be missing: containers, small boards and virtual machines leave out what they
- * like. A cache is described by each CPU that shares it; it is counted for the first of them. */
+ * Any file may be missing, as in containers, small boards and virtual machines. Each CPU that
+ * shares a cache describes it; the cache is counted for the first of them. */
 #include "tiers/topology.h"
 
 #include <inttypes.h>
@@ -60,7 +60,7 @@ static void copy_text(char *dst, size_t cap, const char *text)
 
 /* ---- the processor's name -------------------------------------------------------------------- */
 
-/* Arm cores have two numbers: the maker's, and one the maker gave the design. */
+/* Arm cores have two numbers: implementer and part. */
 static const struct { unsigned maker, part; const char *name; } arm_cores[] = {
     { 0x41, 0xD03, "Cortex-A53" },     { 0x41, 0xD05, "Cortex-A55" },
     { 0x41, 0xD08, "Cortex-A72" },     { 0x41, 0xD0B, "Cortex-A76" },
@@ -84,7 +84,7 @@ static void name_arm_core(char name[64], unsigned maker, unsigned part)
             snprintf(name, 64, "%s", arm_cores[i].name);
 }
 
-/* Joins a name that is not yet there. */
+/* Appends a name that is not yet in the list. */
 static void add_name(char *names, size_t cap, const char *name)
 {
     const size_t n = strlen(names), len = strlen(name);
@@ -93,7 +93,7 @@ static void add_name(char *names, size_t cap, const char *name)
     snprintf(names + n, cap - n, "%s%s", n > 0 ? " + " : "", name);
 }
 
-/* What follows "key : ", or NULL. */
+/* The text after "key : ", or NULL. */
 static const char *value_of(const char *line, const char *key)
 {
     const size_t n = strlen(key);
