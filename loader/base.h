@@ -132,8 +132,8 @@ mem_layout mem_layout_over(void *block, uint64_t align);
 /* Reserves n * width * bytes bytes. Returns their address, or NULL while counting. */
 void *mem_layout_take(mem_layout *a, uint64_t n, uint64_t width, uint64_t bytes);
 float *mem_layout_floats(mem_layout *a, int n, int64_t width);
-/* Two buffers that are never in use together can overlap. After the first, _back(its start) rewinds
- * and returns its end; after the second, _reach(that end) raises `used` to it if it is larger. */
+/* Two buffers that are never in use together can overlap. After the first, _rewind(its start)
+ * returns its end; after the second, _extend(that end) raises `used` to it if it is larger. */
 uint64_t mem_layout_rewind(mem_layout *a, uint64_t begin);
 void mem_layout_extend(mem_layout *a, uint64_t end);
 
