@@ -50,8 +50,8 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
     (void)err;
     vram_write(t->bias, r->bias, (size_t)l->n * sizeof *r->bias);
     vram_write(t->steps, r->steps, SAMPLER_STEPS * sizeof *r->steps);
-    for (int i = 0; i < r->n_seen; i++) {
-        const int32_t pair[2] = { r->seen[i], r->count[r->seen[i]] };
+    for (int i = 0; i < r->n_penalised; i++) {
+        const int32_t pair[2] = { r->penalised[i], r->count[r->penalised[i]] };
         vram_write(t->seen + 2 * i, pair, sizeof pair);
     }
     if (r->allowed && t->in_ram) memcpy(t->locked, r->allowed, (size_t)t->n_block * 8);
@@ -59,7 +59,7 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
     l->allowed = !r->allowed ? NULL : t->in_ram ? t->locked : t->bits;
     l->bias = t->bias;
     l->seen = t->seen;
-    l->n_seen = r->n_seen;
+    l->n_seen = r->n_penalised;
     l->repeat = r->repeat;
     l->presence = r->presence;
     l->frequency = r->frequency;

@@ -448,8 +448,8 @@ static int far_prepare(void *ctx, const sampler_rules *r, float *block_max, doub
         const float x = may ? f->logits[i] + r->bias[i] : -INFINITY;
         f->work[i] = isnan(x) ? -INFINITY : x;
     }
-    for (int i = 0; i < r->n_seen; i++)
-        f->work[r->seen[i]] = far_penalised(r, f->work[r->seen[i]], r->count[r->seen[i]]);
+    for (int i = 0; i < r->n_penalised; i++)
+        f->work[r->penalised[i]] = far_penalised(r, f->work[r->penalised[i]], r->count[r->penalised[i]]);
     for (int i = 0; i < FAR_VOCAB; i++) {
         float *top = &block_max[i / SAMPLER_BLOCK];
         if (i % SAMPLER_BLOCK == 0 || f->work[i] > *top) *top = f->work[i];

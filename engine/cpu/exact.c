@@ -5,8 +5,7 @@
  * rounding error grows with K / 32 instead of K. The order is fixed, whatever the number of rows or
  * tokens. A segment of a row is decoded once and meets up to eight tokens.
  *
- * Meant for comparison and for those who want it: contract.c is faster and is what every other
- * processor agrees with. */
+ * For comparisons and --exact; contract.c is faster, and all other processors have its bits. */
 #include <string.h>
 
 #include "engine/cpu/kernels.h"

@@ -3,7 +3,7 @@
  * kernels_contract: int8 activations in blocks of 32, integer block products, eight lanes in a
  * fixed order, as docs/numerics.md has it. The sets of the instruction sets give the same bits,
  * faster.
- * kernels_exact: F32 activations on decoded weights, for comparison and for those who ask for it.
+ * kernels_exact: F32 activations on decoded weights, for comparisons and --exact.
  * Float weights (F32, F16, BF16) see F32 activations in all of them. */
 #ifndef ENGINE_CPU_KERNELS_H
 #define ENGINE_CPU_KERNELS_H

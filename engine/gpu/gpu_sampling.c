@@ -70,13 +70,13 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
 
     if (rc < 0) return rc;
     if (r->allowed) memcpy(s->allowed, r->allowed, n_block * sizeof *s->allowed);
-    for (int i = 0; i < r->n_seen; i++) {
-        s->penalised[2 * i] = r->seen[i];
-        s->penalised[2 * i + 1] = r->count[r->seen[i]];
+    for (int i = 0; i < r->n_penalised; i++) {
+        s->penalised[2 * i] = r->penalised[i];
+        s->penalised[2 * i + 1] = r->count[r->penalised[i]];
     }
     s->list = (gpu_shortlist){
         .logits = b->logits, .bias = b->bias, .allowed = r->allowed ? s->allowed : NULL,
-        .n = s->n_vocab, .seen = s->penalised, .n_seen = r->n_seen, .repeat = r->repeat,
+        .n = s->n_vocab, .seen = s->penalised, .n_seen = r->n_penalised, .repeat = r->repeat,
         .presence = r->presence, .frequency = r->frequency, .per_temperature = r->per_temperature,
         .steps = b->steps, .work = b->work, .top = b->top, .maxima = s->maxima,
         .masses = mass ? s->masses : NULL,

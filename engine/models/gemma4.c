@@ -129,7 +129,7 @@ static int bind_attention(binder *b, int l)
     return rc < 0 || y->kv_back > 0 ? rc : bind_rows(b, l, own, ARRAY_LEN(own));
 }
 
-/* The dense network beside the experts; its width may be given for each layer. */
+/* The dense network parallel to the experts; its width may be given for each layer. */
 static int bind_dense(binder *b, int l)
 {
     model_hparams *hp = &b->m->hp;

@@ -121,7 +121,7 @@ static void tell_unknown(const model *m)
                  m->family->name);
 }
 
-/* Some files hold beside the model what reads pictures (v., mm.) and sound (a.) for it. */
+/* The number of tensors of image (v., mm.) and sound (a.) encoders, which some files include. */
 static int count_media(const gguf *g)
 {
     int n = 0;

@@ -97,8 +97,8 @@ typedef struct model_layer {
     weight router, router_bias;
     weight choice_bias;                  /* added to scores for the choice alone */
     expert_bank *experts;                /* that of the layer in model.experts */
-    weight shared_gate, shared_up, shared_down;  /* beside the experts, or instead of them */
-    weight shared_gate_inp;              /* absent: counted in full */
+    weight shared_gate, shared_up, shared_down;  /* shared expert or dense network */
+    weight shared_gate_inp;              /* absent: the shared expert has weight 1 */
     struct mtp_weights {                 /* MTP blocks only; the last three are optional */
         weight eh_proj, enorm, hnorm, head_norm, embed, head;
     } mtp;
@@ -196,8 +196,8 @@ const char *model_use_name(model_use u);         /* for people: "shared expert" 
 typedef void model_visit_fn(void *ctx, const tensor *t, model_use use, int layer);
 void model_visit(const model *m, model_visit_fn *fn, void *ctx);
 
-/* Calls fn once for every bound matrix: what may have any type with a decoder, and a companion scale
- * of one number, or one for each of its slabs (NULL: 1). The rest is vectors, routers and
+/* Calls fn once for every bound matrix: what may have any type with a decoder, and a companion
+ * scale of one number, or one for each of its slabs (NULL: 1). The rest is vectors, routers and
  * convolutions, which stay floats. */
 typedef void model_matrix_fn(void *ctx, const tensor *t, const tensor *scale, model_use use);
 void model_visit_matrices(const model *m, model_matrix_fn *fn, void *ctx);

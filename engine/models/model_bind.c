@@ -430,7 +430,7 @@ int bind_globals(binder *b, bind_class norm_cls, bind_need head)
     if ((rc = bind_rows(b, NO_LAYER, rows, ARRAY_LEN(rows))) < 0) return rc;
     m->head_tied = m->head.t == NULL;
     if (m->head_tied) m->head = m->embed;
-    /* The reference implementation heeds output.scale only beside an NVFP4 head. */
+    /* The reference implementation uses output.scale only with an NVFP4 head. */
     else if (m->head.scale && m->head.t->type != QT_NVFP4) {
         m->head.scale = NULL;
         m->n_bound--;

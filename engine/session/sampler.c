@@ -1,14 +1,13 @@
 /* sampler.c - picks a token from logits without sorting the vocabulary.
  *
- * The vocabulary is cut into blocks. One pass finds the largest logit of each block, and the k-th
- * largest of those bounds the k-th largest logit of all from below; what is not below that bound is
- * gathered and sorted, and is the true beginning of the order. Truncations and draw walk along that
- * beginning, which grows when they come to its end, so what they see never depends on how much of
- * the order exists.
+ * The vocabulary is cut into blocks. One pass finds the largest logit of each block; the k-th
+ * largest of these is a lower bound of the k-th largest logit. The logits that are not below the
+ * bound are gathered and sorted: they are the beginning of the order. Truncations and draw read
+ * that beginning and extend it on demand, so their results do not depend on its length.
  *
- * Invariant: order[0 .. n_order) is the beginning of the order, weight[0 .. n_weight) belongs to
- * it, work holds no NaN and no -0. All sums run in a fixed order: along the order, or, for the mass
- * of the whole vocabulary, by id. What an option means is said in the header. */
+ * Invariant: order[0 .. n_order) is the beginning of the order, weight[0 .. n_weight) are its
+ * weights, work holds no NaN and no -0. All sums run in a fixed order: along the order, or, for the
+ * mass of the whole vocabulary, by id. */
 #include "engine/session/sampler.h"
 
 #include <assert.h>
@@ -20,7 +19,7 @@
 enum {
     BLOCK = SAMPLER_BLOCK, LANES = SAMPLER_LANES,
     STEPS = SAMPLER_STEPS,               /* entries in the table of exp: a power of two */
-    MAX_PAIRS = 8192,                    /* of a source, before the row itself is wanted */
+    MAX_PAIRS = 8192,                    /* most from a source; with more the row is needed */
     MAX_VOCAB = 1 << 28,                 /* block arithmetic stays within int */
     FIRST_ORDER = 64, GROW_ORDER = 6     /* tokens of the order made at first; how it grows */
 };
@@ -45,19 +44,20 @@ struct sampler {
     int32_t *recent;                     /* [window] */
     int window, n_recent, oldest;
     int32_t *count;                      /* [n_vocab] how often an id is in recent */
-    int32_t *seen, *seen_at;             /* [n_seen] ids with a count; [n_vocab] where in seen */
-    int n_seen;
+    int32_t *penalised;                  /* [n_penalised] ids with a count above 0 */
+    int32_t *penalised_at;               /* [n_vocab] the id's index in penalised */
+    int n_penalised;
 
     /* of the pick under way */
     float *work;                         /* [n_block * BLOCK] logits after biases and penalties;
                                           * -INFINITY after the last */
     float *block_max;                    /* [n_block] */
-    double *block_mass;                  /* [n_block], if they came from a source */
-    const sampler_source *from;          /* NULL: the logits are in work */
+    double *block_mass;                  /* [n_block], only from a source */
+    const sampler_source *source;        /* NULL: the logits are in work */
     sampler_pair *pairs;                 /* [MAX_PAIRS] */
-    bool unusual;                        /* the source cannot serve */
+    bool unusual;                        /* the source does not suffice */
     float largest;
-    ranked *order, *spare;               /* [n_vocab] each */
+    ranked *order, *scratch;             /* [n_vocab] each */
     double *weight;                      /* [n_vocab + BLOCK]: made in blocks */
     int n_order, n_weight;
     bool order_full;                     /* no token that could be picked is missing from order */
@@ -213,19 +213,19 @@ static bool allocate(sampler *s)
     s->work = mem_array((size_t)s->n_block * BLOCK, sizeof *s->work);
     s->block_max = mem_array((size_t)s->n_block, sizeof *s->block_max);
     s->order = mem_array(n, sizeof *s->order);
-    s->spare = mem_array(n, sizeof *s->spare);
+    s->scratch = mem_array(n, sizeof *s->scratch);
     s->weight = mem_array(n + BLOCK, sizeof *s->weight);
     s->block_mass = mem_array((size_t)s->n_block, sizeof *s->block_mass);
     s->pairs = mem_array(MAX_PAIRS, sizeof *s->pairs);
-    if (!s->bias || !s->work || !s->block_max || !s->order || !s->spare || !s->weight ||
+    if (!s->bias || !s->work || !s->block_max || !s->order || !s->scratch || !s->weight ||
         !s->block_mass || !s->pairs)
         return false;
     if (s->window == 0) return true;
     s->recent = mem_array((size_t)s->window, sizeof *s->recent);
     s->count = mem_array(n, sizeof *s->count);
-    s->seen = mem_array(s->window < s->n_vocab ? (size_t)s->window : n, sizeof *s->seen);
-    s->seen_at = mem_array(n, sizeof *s->seen_at);
-    if (!s->recent || !s->count || !s->seen || !s->seen_at) return false;
+    s->penalised = mem_array(s->window < s->n_vocab ? (size_t)s->window : n, sizeof *s->penalised);
+    s->penalised_at = mem_array(n, sizeof *s->penalised_at);
+    if (!s->recent || !s->count || !s->penalised || !s->penalised_at) return false;
     memset(s->count, 0, n * sizeof *s->count);
     return true;
 }
@@ -270,12 +270,12 @@ void sampler_free(sampler *s)
     mem_free(s->bias);
     mem_free(s->recent);
     mem_free(s->count);
-    mem_free(s->seen);
-    mem_free(s->seen_at);
+    mem_free(s->penalised);
+    mem_free(s->penalised_at);
     mem_free(s->work);
     mem_free(s->block_max);
     mem_free(s->order);
-    mem_free(s->spare);
+    mem_free(s->scratch);
     mem_free(s->weight);
     mem_free(s->block_mass);
     mem_free(s->pairs);
@@ -303,10 +303,10 @@ static void forget_oldest(sampler *s)
     const int32_t id = s->recent[s->oldest];
     s->oldest = s->oldest + 1 == s->window ? 0 : s->oldest + 1;
     s->n_recent--;
-    if (--s->count[id] == 0) {           /* the last of seen takes its place */
-        const int32_t last = s->seen[--s->n_seen];
-        s->seen[s->seen_at[id]] = last;
-        s->seen_at[last] = s->seen_at[id];
+    if (--s->count[id] == 0) {           /* the last id moves to its index */
+        const int32_t last = s->penalised[--s->n_penalised];
+        s->penalised[s->penalised_at[id]] = last;
+        s->penalised_at[last] = s->penalised_at[id];
     }
 }
 
@@ -318,8 +318,8 @@ void sampler_accept(sampler *s, int32_t id)
     s->recent[s->n_recent < room ? s->oldest + s->n_recent : s->n_recent - room] = id;
     s->n_recent++;
     if (s->count[id]++ == 0) {
-        s->seen_at[id] = s->n_seen;
-        s->seen[s->n_seen++] = id;
+        s->penalised_at[id] = s->n_penalised;
+        s->penalised[s->n_penalised++] = id;
     }
 }
 
@@ -357,7 +357,7 @@ static void load(sampler *s, const float *logits, int from, int n)
 
 static_assert((int)BLOCK == 64, "a block of ids has one word of what is allowed");
 
-/* The bits of those in a block that are allowed. */
+/* The mask of a block. */
 static uint64_t allowed_of(const sampler *s, int b)
 {
     const int n = s->n_vocab - b * BLOCK;
@@ -365,11 +365,11 @@ static uint64_t allowed_of(const sampler *s, int b)
     return s->allowed ? s->allowed[b] & all : all;
 }
 
-/* The same, of what is allowed: word by word, since most are all in or all out, and bit by bit. A
- * block without any is not even touched: block_max says so, and work is not looked at there. */
+/* The same with a mask: word by word, because most words are all ones or zeros, or bit by bit. A
+ * block without an allowed id is skipped: its block_max is -INFINITY, and work is not read. */
 static void load_allowed(sampler *s, const float *logits)
 {
-    enum { FEW = 20 };                   /* bits of a word that are sooner set one by one */
+    enum { FEW = 20 };                   /* up to so many bits of a word, one by one is faster */
     for (int b = 0; b < s->n_block; b++) {
         const int from = b * BLOCK;
         float *work = s->work + from;
@@ -401,8 +401,8 @@ static void prepare(sampler *s, const float *logits)
 {
     if (s->allowed) load_allowed(s, logits);
     else load(s, logits, 0, s->n_vocab);
-    for (int i = 0; i < s->n_seen; i++) {
-        const int32_t id = s->seen[i];
+    for (int i = 0; i < s->n_penalised; i++) {
+        const int32_t id = s->penalised[i];
         if (allowed_of(s, id / BLOCK) >> id % BLOCK & 1)
             s->work[id] = penalised_logit(&s->o, s->work[id], s->count[id]);
     }
@@ -411,35 +411,35 @@ static void prepare(sampler *s, const float *logits)
         s->block_max[b] = allowed_of(s, b) ? block_largest(s->work + b * BLOCK) : -INFINITY;
         if (s->block_max[b] > s->largest) s->largest = s->block_max[b];
     }
-    s->from = NULL;
+    s->source = NULL;
     s->n_order = s->n_weight = 0;
     s->order_full = false;
 }
 
-/* The same at a source. Masses only if they can be asked for: mass_of_all. */
-static int prepare_from(sampler *s, const sampler_source *from, err_ctx *err)
+/* The same at a source. Masses only if mass_of_all may read them. */
+static int prepare_from(sampler *s, const sampler_source *source, err_ctx *err)
 {
     const bool some = s->o.top_k > 0 && s->o.top_k < s->n_vocab;
     const sampler_rules rules = {
         .bias = s->bias, .bias_version = s->bias_version, .allowed = s->allowed,
         .repeat = s->o.repeat_penalty, .presence = s->o.presence_penalty,
-        .frequency = s->o.frequency_penalty, .seen = s->seen, .count = s->count,
-        .n_seen = s->n_seen, .per_temperature = s->per_temperature, .steps = s->exp_steps,
+        .frequency = s->o.frequency_penalty, .penalised = s->penalised, .count = s->count,
+        .n_penalised = s->n_penalised, .per_temperature = s->per_temperature, .steps = s->exp_steps,
     };
     const bool weigh = s->per_temperature > 0 && !some;
-    const int rc = from->prepare(from->ctx, &rules, s->block_max, weigh ? s->block_mass : NULL,
-                                 err);
+    const int rc = source->prepare(source->ctx, &rules, s->block_max,
+                                   weigh ? s->block_mass : NULL, err);
     s->largest = -INFINITY;
     for (int b = 0; b < s->n_block && rc == 0; b++)
         if (s->block_max[b] > s->largest) s->largest = s->block_max[b];
-    s->from = from;
+    s->source = source;
     s->unusual = false;
     s->n_order = s->n_weight = 0;
     s->order_full = false;
     return rc;
 }
 
-/* Smaller for larger floats: sign and magnitude made one scale, then turned around. */
+/* A key that is smaller for a larger float: sign and magnitude on one scale, reversed. */
 static uint32_t float_key(float x)
 {
     uint32_t u;
@@ -455,8 +455,8 @@ static float key_float(uint32_t key)
     return x;
 }
 
-/* Sorts a by key; equal keys keep their order. spare has room for n. */
-static void sort_ranked(ranked *a, ranked *spare, int n)
+/* Sorts a by key; equal keys keep their order. scratch [n]. */
+static void sort_ranked(ranked *a, ranked *scratch, int n)
 {
     if (n <= 48) {                       /* too few to count digits */
         for (int i = 1; i < n; i++) {
@@ -471,14 +471,14 @@ static void sort_ranked(ranked *a, ranked *spare, int n)
         int start[256] = { 0 }, sum = 0;
         for (int i = 0; i < n; i++) start[a[i].key >> shift & 255]++;
         for (int d = 0; d < 256; d++) {
-            const int here = start[d];
+            const int count = start[d];
             start[d] = sum;
-            sum += here;
+            sum += count;
         }
-        for (int i = 0; i < n; i++) spare[start[a[i].key >> shift & 255]++] = a[i];
-        ranked *swap = a;                /* four rounds: the result ends where it began */
-        a = spare;
-        spare = swap;
+        for (int i = 0; i < n; i++) scratch[start[a[i].key >> shift & 255]++] = a[i];
+        ranked *swap = a;                /* after four rounds the result is in a again */
+        a = scratch;
+        scratch = swap;
     }
 }
 
@@ -489,56 +489,55 @@ static float order_bound(sampler *s, int want)
     if (want == 1) return s->largest;
     for (int b = 0; b < s->n_block; b++)
         if (s->block_max[b] > -INFINITY)
-            s->spare[n++] = (ranked){ float_key(s->block_max[b]), b };
+            s->scratch[n++] = (ranked){ float_key(s->block_max[b]), b };
     if (want >= n) return -INFINITY;
-    sort_ranked(s->spare, s->order, n);
-    return s->block_max[s->spare[want - 1].id];
+    sort_ranked(s->scratch, s->order, n);
+    return s->block_max[s->scratch[want - 1].id];
 }
 
-/* What a source has at or above bound, by id. */
+/* The source's results that are not below bound, by id. */
 static int gather_from(sampler *s, float bound)
 {
     const int cap = s->n_vocab < MAX_PAIRS ? s->n_vocab : MAX_PAIRS;
-    const int n = s->unusual ? -1 : s->from->gather(s->from->ctx, s->pairs, cap, bound, NULL);
+    const int n = s->unusual ? -1 : s->source->gather(s->source->ctx, s->pairs, cap, bound, NULL);
     if (n < 0 || n > cap) {
         s->unusual = true;
         return 0;
     }
-    for (int i = 0; i < n; i++) s->spare[i] = (ranked){ (uint32_t)s->pairs[i].id, i };
-    sort_ranked(s->spare, s->order, n);
+    for (int i = 0; i < n; i++) s->scratch[i] = (ranked){ (uint32_t)s->pairs[i].id, i };
+    sort_ranked(s->scratch, s->order, n);
     for (int i = 0; i < n; i++) {
-        const sampler_pair *p = &s->pairs[s->spare[i].id];
+        const sampler_pair *p = &s->pairs[s->scratch[i].id];
         s->order[i] = (ranked){ float_key(p->logit), p->id };
     }
     return n;
 }
 
-/* Makes the first tokens of the order, want of them or more, if that many exist. What was there is
- * made again, the same. */
+/* Makes the first `want` or more tokens of the order, if that many exist. The beginning that
+ * existed before does not change. */
 static void make_order(sampler *s, int want)
 {
     const float bound = order_bound(s, want);
-    int n = s->from ? gather_from(s, bound) : 0;
+    int n = s->source ? gather_from(s, bound) : 0;
 
-    for (int b = 0; b < s->n_block && !s->from; b++) {
+    for (int b = 0; b < s->n_block && !s->source; b++) {
         if (s->block_max[b] < bound || s->block_max[b] == -INFINITY) continue;
         for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++)        /* by id: the sort keeps that */
             if (s->work[i] >= bound && s->work[i] > -INFINITY)
                 s->order[n++] = (ranked){ float_key(s->work[i]), i };
     }
-    sort_ranked(s->order, s->spare, n);
+    sort_ranked(s->order, s->scratch, n);
     s->n_order = n;
     s->order_full = bound == -INFINITY;
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* w = exp((x - largest) / temperature), each rounding the same on every machine: z STEPS / ln 2 is
- * rounded to n by adding a number that has no room for a fraction; n / STEPS is the result's
- * exponent, n % STEPS picks from the table, and four terms of the series for what is left are good
- * to 2e-13. Below -700, -INFINITY included, is as good as nothing but keeps the exponent in range.
- * Short loops of fixed length are what compilers turn into vectors; the whole vocabulary may be
- * asked for. */
+/* w = exp((x - largest) / temperature), rounded alike on every machine. z STEPS / ln 2 is rounded
+ * to n by adding a number so large that no fraction is left; n / STEPS is the result's exponent, n
+ * % STEPS selects from the table, and four terms of the series give the remainder, exact to 2e-13.
+ * Values below -700 become -700, which keeps the exponent in range and adds practically 0.
+ * Compilers vectorise the short loops of fixed length. */
 static void weigh_block(double w[BLOCK], const sampler *s, const float x[BLOCK])
 {
     const double largest = s->largest, scale = s->per_temperature, magic = 0x1.8p52;
@@ -576,8 +575,8 @@ static void weigh_more(sampler *s)
     s->n_weight += n;
 }
 
-/* True, with order[i] and weight[i] there, unless fewer tokens can be picked. i is 0, or one more
- * than it was before, or less. */
+/* Extends order and weight to index i. False: fewer tokens can be picked. i is 0, or at most one
+ * more than in the last call. */
 static bool reach(sampler *s, int i)
 {
     if (i >= s->n_order && !s->order_full) {
@@ -590,14 +589,14 @@ static bool reach(sampler *s, int i)
     return true;
 }
 
-/* What a block weighs: lane j sums the ids with id % LANES == j, by ascending id; then the lanes
- * are added up. */
+/* The sum of a block's weights: lane j sums the ids with id % LANES == j, by ascending id; then the
+ * lanes are added up. */
 static double block_mass(const sampler *s, int b)
 {
     double lane[LANES] = { 0 }, mass = 0, w[BLOCK];
 
-    if (s->from) return s->block_mass[b];
-    if (s->block_max[b] == -INFINITY) return 0;          /* most, where few are allowed */
+    if (s->source) return s->block_mass[b];
+    if (s->block_max[b] == -INFINITY) return 0;          /* most blocks under a strict mask */
     weigh_block(w, s, s->work + b * BLOCK);
     for (int i = 0; i < BLOCK; i += LANES)
         for (int j = 0; j < LANES; j++) lane[j] += w[i + j];
@@ -621,9 +620,9 @@ static double mass_of(sampler *s, int n)
     return mass;
 }
 
-/* The place in the order at which the sum of weights reaches target; the last of the first n if
- * rounding keeps it below. */
-static int place_of(sampler *s, int n, double target)
+/* The index in the order at which the sum of weights reaches target; the last of the first n if
+ * rounding keeps the sum below it. */
+static int index_of(sampler *s, int n, double target)
 {
     double sum = 0;
     int i = 0;
@@ -657,7 +656,7 @@ static int truncate_order(sampler *s)
         make_order(s, n);
     }
     if (s->o.top_p < 1)
-        n = 1 + place_of(s, n, mass_of(s, n) * s->o.top_p);
+        n = 1 + index_of(s, n, mass_of(s, n) * s->o.top_p);
     if (s->o.min_p > 0) {
         int i = 0;                       /* the first has weight 1: it stays */
         while (i < n && reach(s, i) && s->weight[i] >= s->o.min_p) i++;
@@ -679,8 +678,8 @@ static int refuse(const sampler *s, const float *logits, err_ctx *err)
 
 static int32_t draw(sampler *s)
 {
-    const int n = truncate_order(s), at = place_of(s, n, mass_of(s, n) * rng_draw(s->rng));
-    return at < 0 ? 0 : s->order[at].id;         /* only a source that fails leaves no order */
+    const int n = truncate_order(s), i = index_of(s, n, mass_of(s, n) * rng_draw(s->rng));
+    return i < 0 ? 0 : s->order[i].id;           /* only a failed source leaves no order */
 }
 
 int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
@@ -692,11 +691,11 @@ int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err)
     return 0;
 }
 
-int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err)
+int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *source, err_ctx *err)
 {
     uint64_t before[4];
     if (s->scores) return 1;             /* they need the whole row */
-    int rc = prepare_from(s, from, err);
+    int rc = prepare_from(s, source, err);
     if (rc < 0) return rc;
     if (!isfinite(s->largest)) return 1;
     memcpy(before, s->rng, sizeof before);

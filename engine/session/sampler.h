@@ -1,6 +1,6 @@
 /* sampler.h - logits to one token: seeded, repeatable, the same on every machine.
  *
- * What happens to the logits, in this order:
+ * The steps of a pick, in this order:
  *
  *   bans, biases   a banned token is out, and so is one that is not allowed; a bias is added. A
  *                  logit that is NaN is banned.
@@ -15,7 +15,7 @@
  *   draw           one number u of 53 random bits, uniform in (0, 1], picks the first token at
  *                  which the sum of weights reaches u times the weights of all that are left.
  *
- * Tokens are ordered by descending logit, equal ones by ascending id. One at least is always left.
+ * Tokens are ordered by descending logit, equal ones by ascending id. At least one is always left.
  * exp and the sums are doubles computed in a fixed order without a library, and the random numbers
  * are our own (xoshiro256**, its state filled by splitmix64 from the seed), so a seed means the
  * same everywhere.
@@ -46,44 +46,44 @@ typedef struct sampler_options {
     int n_bias;
 } sampler_options;
 
-/* What suits the model: its architecture's published settings, then what the file's
- * general.sampling.* keys say (temp, top_k, top_p, min_p, penalty_repeat, penalty_last_n; there a
- * top_k of -1 is another way to write 0). seed is 0, no biases. Fails on a key of the wrong type or
- * an impossible value, naming it. */
+/* The model's defaults: its architecture's published settings, overridden by the file's
+ * general.sampling.* keys (temp, top_k, top_p, min_p, penalty_repeat, penalty_last_n; a top_k of -1
+ * means 0). seed is 0, no biases. Fails on a key of the wrong type or an impossible value, naming
+ * it. */
 int sampler_defaults(sampler_options *out, const model *m, err_ctx *err);
 
-/* 0, or ERR_RANGE naming the first impossible value and what is possible. */
+/* 0, or ERR_RANGE naming the first impossible value and the possible range. */
 int sampler_check(const sampler_options *o, int n_vocab, err_ctx *err);
 
 typedef struct sampler sampler;
 
-/* Checks the options. All memory is taken here: ctx is the largest number of tokens that penalties
- * may look back on. Returns 0, or < 0 with *err filled and *out NULL. */
+/* Checks the options and allocates all memory. ctx: most tokens that penalties may count. Returns
+ * 0, or < 0 with *err filled and *out NULL. */
 int sampler_create(sampler **out, const sampler_options *o, int n_vocab, int ctx, err_ctx *err);
 void sampler_free(sampler *s);           /* NULL is fine */
 
 /* An id outside the vocabulary is ignored by both. */
 void sampler_ban(sampler *s, int32_t id);        /* never sampled: padding, unused tokens */
-/* From now on only tokens with their bit set (bit id % 64 of word id / 64, for all n_vocab): an
- * answer of a given form. NULL: all. Borrowed until the next call. */
+/* From now on only tokens with their bit set are picked (bit id % 64 of word id / 64, for all
+ * n_vocab). NULL: all. Borrowed until the next call. */
 void sampler_allow(sampler *s, const uint64_t *bits);
-/* From now on a pick also says how likely its token was, and which n_top (0 ..
- * TOKEN_SCORES_MOST) were the likeliest, to *to, which is borrowed. NULL: no more. Costs a pass
- * over the logits, which a source has to hand over for it. */
-void sampler_score(sampler *s, token_scores *to, int n_top);
-/* Tokens that penalties should know: the prompt, then each sampled token. */
+/* From now on each pick writes the log probabilities of its token and of the n_top (0 ..
+ * TOKEN_SCORES_MOST) likeliest ones to *scores, which is borrowed. NULL: no more. It needs a pass
+ * over all logits, which a source then has to copy to RAM. */
+void sampler_score(sampler *s, token_scores *scores, int n_top);
+/* Reports a token to the penalties: those of the prompt, then each sampled one. */
 void sampler_accept(sampler *s, int32_t id);
 
-/* Forgets the accepted tokens, starts the draws anew. Bans, biases and what is allowed stay. */
+/* Removes the accepted tokens and restarts the draws. Bans, biases and the mask stay. */
 void sampler_reset(sampler *s, uint64_t seed);
 
-/* Picks one of the n_vocab logits, which are left as they are. Does not accept it. Fails with
+/* Picks one of the n_vocab logits, which do not change. Does not accept the token. Fails with
  * ERR_FORMAT, "logits are not numbers", if no token has a finite logit or one that is not banned is
- * +Inf (something overflowed, so the others mean nothing either), and with ERR_RANGE if all tokens
- * that have one are banned. A failed pick draws nothing. */
+ * +Inf (an overflow, so the others are wrong, too), and with ERR_RANGE if all tokens with a logit
+ * are banned. A failed pick draws nothing. */
 int sampler_pick(int32_t *out, sampler *s, const float *logits, err_ctx *err);
 
-/* ---- logits that are somewhere else ---------------------------------------------------------- */
+/* ---- logits on a device ---------------------------------------------------------------------- */
 
 /* The arithmetic of the pick, for a source of logits that does its part with the same bits. */
 enum {
@@ -95,37 +95,37 @@ enum {
 
 static inline int sampler_blocks(int n_vocab) { return (n_vocab - 1) / SAMPLER_BLOCK + 1; }
 
-/* What is done to logits before they are compared, and how they weigh. */
+/* The changes to logits before they are compared, and their weights. */
 typedef struct sampler_rules {
     const float *bias;                   /* [n_vocab]; -INFINITY: banned */
-    uint64_t bias_version;               /* another number if they have changed */
-    const uint64_t *allowed;             /* [blocks]: bit i of word b is of id 64 b + i; others are
-                                          * out, as if banned. NULL: all */
-    double repeat, presence, frequency;  /* penalties for ... */
-    const int32_t *seen, *count;         /* ... seen[0 .. n_seen), by how often: count[seen[i]] */
-    int n_seen;
-    double per_temperature;              /* 0: greedy, nothing is weighed */
+    uint64_t bias_version;               /* changes with the biases */
+    const uint64_t *allowed;             /* [blocks]: bit i of word b is of id 64 b + i; ids without
+                                          * their bit are banned. NULL: all are allowed */
+    double repeat, presence, frequency;  /* penalties for the ids below */
+    const int32_t *penalised, *count;    /* [n_penalised] ids; [n_vocab] how often each occurred */
+    int n_penalised;
+    double per_temperature;              /* 1 / temperature; 0: greedy, no weights */
     const double *steps;                 /* [SAMPLER_STEPS]: 2^(k / SAMPLER_STEPS) */
 } sampler_rules;
 
 typedef struct sampler_pair { int32_t id; float logit; } sampler_pair;
 
-/* A place with one row of logits. */
+/* The owner of one row of logits, e.g. in VRAM. */
 typedef struct sampler_source {
     void *ctx;
-    /* Applies biases, what is allowed, and penalties and keeps the results there; the largest of
-     * each block to block_max, and, unless mass is NULL, what each block weighs to mass: 0 where
-     * nothing can be picked. */
+    /* Applies biases, mask and penalties and keeps the results. Writes the largest result of each
+     * block to block_max and, unless mass is NULL, each block's sum of weights to mass: 0 if no
+     * token of the block can be picked. */
     int (*prepare)(void *ctx, const sampler_rules *rules, float *block_max, double *mass,
                    err_ctx *err);
-    /* All of these results that are not below bound and not -INFINITY, in any order. Returns their
-     * number; more than cap: too many, and to is not filled. */
-    int (*gather)(void *ctx, sampler_pair *to, int cap, float bound, err_ctx *err);
+    /* Writes all of these results that are not below bound and not -INFINITY, in any order. Returns
+     * their number; if it exceeds cap, pairs is not filled. */
+    int (*gather)(void *ctx, sampler_pair *pairs, int cap, float bound, err_ctx *err);
 } sampler_source;
 
-/* sampler_pick from a source; it picks the same token. 1: something is unusual (too many
- * candidates, logits that are not numbers, scores that are wanted): nothing was drawn, and
- * sampler_pick must be given the row itself. */
-int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *from, err_ctx *err);
+/* sampler_pick from a source; it picks the same token. 1: the source does not suffice (too many
+ * candidates, logits that are not numbers, scores are on). Then nothing was drawn, and the caller
+ * copies the row to RAM and calls sampler_pick. */
+int sampler_pick_from(int32_t *out, sampler *s, const sampler_source *source, err_ctx *err);
 
 #endif

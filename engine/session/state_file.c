@@ -1,19 +1,18 @@
-/* state_file.c - a session's state to a file and back.
+/* state_file.c - writes a session's state to a file and reads it back.
  *
- * Everything is little-endian, parts follow each other without gaps:
+ * Everything is little-endian, without gaps:
  *
  *   header        HEADER_BYTES, drawn below, with a checksum of its own
  *   layers        n_layer times u32 kind, u32 window, see layer_entry()
  *   ids           one i32 per position
  *   extra         the caller's bytes
- *   keys, values  the stored rows that the next token may look at, in kv_each_piece's order
+ *   keys, values  the stored rows that the next token may read, in kv_each_piece's order
  *   recurrent     the block as it is
  *   checksum      u64 over all before it
  *
- * Neither ctx nor slack is in it: any session of the model and the KV type can load it if the
- * position fits, whatever space it is in. A file is read twice. The first time changes nothing and
- * finds all that can be wrong with it; that is why the second time can only fail if the file
- * changes in between, or if the space fails. */
+ * The file has neither ctx nor slack nor the space: any session of the model and the KV type can
+ * load it if the position fits. A file is read twice. The first time checks everything and changes
+ * nothing, so the second time can fail only if the file changes in between or the space fails. */
 #include <assert.h>
 #include <fcntl.h>
 #include <string.h>
@@ -64,7 +63,7 @@ uint64_t state_checksum(uint64_t sum, const void *bytes, size_t n)
     return sum;
 }
 
-/* ---- what a file must agree on --------------------------------------------------------------- */
+/* ---- dimensions of the model ----------------------------------------------------------------- */
 
 typedef struct fact { const char *what; uint32_t value; } fact;
 
@@ -160,8 +159,8 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
 
 /* ---- the stream ------------------------------------------------------------------------------ */
 
-/* Bytes on their way to or from the file, summed up as they pass. All of them stop in buf, which is
- * in RAM; between it and the state they take the way of each piece's space. */
+/* A buffered reader or writer that computes the checksum. The space of each piece copies between
+ * the buffer and the state. */
 typedef struct stream {
     int fd;
     const char *path;                    /* for messages */
@@ -212,7 +211,7 @@ static int truncated(stream *f)
     return err_set(f->err, ERR_FORMAT, "truncated session file");
 }
 
-/* n bytes to dst, or over them if dst is NULL. */
+/* Reads n bytes to dst, or skips them if dst is NULL. */
 static int take_to(stream *f, mem_space *to, void *dst, uint64_t n)
 {
     uint8_t *out = dst;
@@ -248,7 +247,7 @@ static int take_piece(void *ctx, mem_space *where, void *bytes, size_t n)
     return take_to(ctx, where, bytes, n);
 }
 
-/* Compares the sum of all that was taken with the one that follows it. */
+/* Compares the sum of all bytes read with the stored one, which follows. */
 static int take_checksum(stream *f)
 {
     uint8_t word[8];
@@ -320,9 +319,9 @@ int state_save(const state *s, const char *path, const state_tag *tag, const int
     return rc;
 }
 
-/* ---- loading: does it fit? ------------------------------------------------------------------- */
+/* ---- loading: the checks --------------------------------------------------------------------- */
 
-/* As far as the header can be trusted: a whole header of this version. */
+/* Checks that the header is whole, undamaged and of this version. */
 static int read_header(uint8_t h[HEADER_BYTES], stream *f)
 {
     const ssize_t got = file_read(f->fd, h, HEADER_BYTES, f->err);
@@ -399,8 +398,8 @@ static int check_length(const stream *f, uint64_t want)
                    (unsigned long long)st.st_size, (unsigned long long)want);
 }
 
-/* Reads all of it once. The checksum comes first among the reasons to refuse: what a damaged file
- * says about its layers means nothing. */
+/* Reads the whole file once. A wrong checksum is reported before any other error, because the
+ * contents of a damaged file mean nothing. */
 static int check_content(stream *f, const uint8_t *h, const state *s)
 {
     const int pos = (int)load_u32(h + AT_POS);

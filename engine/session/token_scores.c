@@ -3,18 +3,18 @@
 
 #include <math.h>
 
-/* Less than this below the largest adds nothing that a float could show, even 200,000 times. */
+/* A logit this far below the largest adds nothing to a float sum, even 200,000 times. */
 #define NOTHING -45.0
 
-/* Sorts it in among the best so far; of equals the one that came first stays first. */
+/* Inserts a token among the best so far; of equals the first one stays first. */
 static void offer(token_scores *out, int most, int32_t id, float logit)
 {
-    int at = out->n_top;
-    if (at == most && (most == 0 || !(logit > out->top[most - 1].logprob))) return;
-    if (at == most) at--;
+    int i = out->n_top;
+    if (i == most && (most == 0 || !(logit > out->top[most - 1].logprob))) return;
+    if (i == most) i--;
     else out->n_top++;
-    for (; at > 0 && logit > out->top[at - 1].logprob; at--) out->top[at] = out->top[at - 1];
-    out->top[at] = (token_score){ id, logit };
+    for (; i > 0 && logit > out->top[i - 1].logprob; i--) out->top[i] = out->top[i - 1];
+    out->top[i] = (token_score){ id, logit };
 }
 
 static float logprob_of(float logit, double largest, double log_sum)

@@ -1,14 +1,14 @@
-/* token_scores.h - how likely a token was among all others, and which were the likeliest.
+/* token_scores.h - log probabilities of a token and of the likeliest ones.
  *
- * Natural logarithms of the softmax of the logits as the model gave them: before biases,
- * temperature, truncation and any form. Nothing is allocated. */
+ * Natural logarithms of the softmax of the model's logits, before biases, temperature, truncation
+ * and mask. Nothing is allocated. Any thread. */
 #ifndef ENGINE_SESSION_TOKEN_SCORES_H
 #define ENGINE_SESSION_TOKEN_SCORES_H
 
 #include "loader/base.h"
 
 enum { TOKEN_SCORES_MOST = 20 };
-#define TOKEN_SCORES_LEAST -9999.0f      /* of a token that has no chance at all */
+#define TOKEN_SCORES_LEAST -9999.0f      /* lower bound, and the score of probability 0 */
 
 typedef struct token_score { int32_t id; float logprob; } token_score;
 typedef struct token_scores {
@@ -17,8 +17,7 @@ typedef struct token_scores {
     token_score top[TOKEN_SCORES_MOST];  /* the likeliest first, of equals the first id */
 } token_scores;
 
-/* n logits, at least one of them a number; n_top up to TOKEN_SCORES_MOST, and not more than n are
- * given. */
+/* n logits, at least one of them a number; n_top is cut to TOKEN_SCORES_MOST and n. */
 void token_scores_make(token_scores *out, const float *logits, int n, int32_t id, int n_top);
 
 #endif

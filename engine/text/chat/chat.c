@@ -247,7 +247,7 @@ int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req
     return rc;
 }
 
-/* ---- the way back -------------------------------------------------------------------------- */
+/* ---- parsing the answer ---------------------------------------------------------------------- */
 
 json_t *request_callable(const chat_request *req)
 {

@@ -71,7 +71,7 @@ typedef struct chat_request {
     chat_thinking thinking;              /* no effect on models that have no such switch */
     bool no_cue;                         /* leave out the cue that makes the assistant speak */
 
-    /* for the way back; the prompt does not show them */
+    /* for the parser of the answer; not in the prompt */
     chat_calls calls;
     const char *const *callable;         /* [n_callable] tools that may be called; 0: all */
     int n_callable;
@@ -97,7 +97,7 @@ const char *chat_note(const chat *c);            /* one sentence for people if t
  * them. */
 int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req, err_ctx *err);
 
-/* ---- the way back ---- */
+/* ---- parsing the answer ---- */
 
 typedef enum chat_event_kind {
     CHAT_REASONING,                      /* text: more of the reasoning */
@@ -160,7 +160,7 @@ bool chat_parser_is_free(const chat_parser *p);
  * tools on offer and calls free it is free. */
 void chat_parser_fill(const chat_parser *p, uint64_t *bits, int n_vocab);
 
-/* A number for what chat_parser_fill says now: as long as it is the same, and not 0, so are the
+/* A key of the bits that chat_parser_fill would set now: equal keys other than 0 mean equal
  * bits. */
 int chat_parser_mask_key(const chat_parser *p);
 

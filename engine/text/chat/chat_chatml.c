@@ -8,8 +8,8 @@
  * text here: the vocabularies that have tokens for them recognise them in any text.
  *
  * A developer message is a system message. Call arguments go out as they came in (JSON family);
- * the XML family takes them apart and so needs a JSON object. Empty reasoning counts as none. The
- * way back is in tagged_tool_calls.c and chat_chatml_parse.c. */
+ * the XML family takes them apart and so needs a JSON object. Empty reasoning counts as none.
+ * tagged_tool_calls.c and chat_chatml_parse.c parse the model's answers. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <stdio.h>

@@ -7,8 +7,8 @@
  * the model, which goes on after them; the text of a message with calls stands after the results.
  *
  * Rendering follows the template, odd as some of it is: parameters that are called "type" or
- * "description" do not appear, an object without a type is not closed. The rest of the way back is
- * in tagged_tool_calls.c. */
+ * "description" do not appear, an object without a type is not closed. The rest of the parser of
+ * answers is in tagged_tool_calls.c. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <stdlib.h>

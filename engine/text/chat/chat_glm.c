@@ -5,8 +5,8 @@
  * call is <tool_call>NAME and then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each
  * argument: text as it stands, other values as JSON. Up to GLM-4.6 all parts stand on lines of
  * their own, and /nothink after what the user says switches reasoning off; from 4.7 on there are no
- * line breaks, and the cue opens the reasoning or leaves it out. The rest of the way back is in
- * tagged_tool_calls.c. */
+ * line breaks, and the cue opens the reasoning or leaves it out. The rest of the parser of answers
+ * is in tagged_tool_calls.c. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
@@ -233,7 +233,8 @@ static int read_name(chat_parser *p)
     return AGAIN;
 }
 
-/* <arg_key>KEY</arg_key><arg_value>, or the end of the call, which stays for tagged_tool_calls.c. */
+/* <arg_key>KEY</arg_key><arg_value>, or the end of the call, which stays for
+ * tagged_tool_calls.c. */
 static int read_between(chat_parser *p)
 {
     tags_state *m = &p->tags;

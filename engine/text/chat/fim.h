@@ -1,10 +1,10 @@
-/* fim.h - fill in the middle: a prompt of what stands before a gap and what stands after it.
+/* fim.h - fill in the middle: makes a prompt from the texts before and after a gap. Any thread.
  *
- * For vocabularies that have the tokens that Qwen's coder models were taught:
+ * For vocabularies with the tokens of Qwen's coder models:
  *
  *   <|fim_prefix|> before <|fim_suffix|> after <|fim_middle|>
  *
- * and the model goes on with what belongs between. */
+ * The model continues with the text of the gap. */
 #ifndef ENGINE_TEXT_CHAT_FIM_H
 #define ENGINE_TEXT_CHAT_FIM_H
 
@@ -12,8 +12,8 @@
 
 bool fim_is_known(const tokenizer *t);
 
-/* Has *prompt, which is what stands before, ask for the middle. ERR_UNSUPPORTED, with *prompt as it
- * was: the vocabulary has no such tokens. */
+/* Turns *prompt, the text before the gap, into a prompt for the middle. ERR_UNSUPPORTED, with
+ * *prompt unchanged: the vocabulary has no such tokens. */
 int fim_wrap(id_list *prompt, const tokenizer *t, encoder *e, str_view after, err_ctx *err);
 
 #endif

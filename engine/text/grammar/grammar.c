@@ -217,7 +217,7 @@ static void close_step(grammar_run *r)
             visit(r, x->next, w.frame, w.fresh);
             visit(r, x->alternative, w.frame, w.fresh);
             break;
-        case NODE_CALL:                  /* one whose next is the RETURN needs no way back */
+        case NODE_CALL:                  /* a tail call needs no return frame */
             if (x->next == 0) visit(r, x->alternative, w.frame, w.fresh);
             else call(r, x->alternative, x->next, 0, w.frame, w.fresh);
             break;

@@ -167,7 +167,7 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
         if (bits[i]) return bits;
     err_set(err, ERR_RANGE, grammar_run_crowded(m->run)
             ? "the grammar is in too many places at once: it is too ambiguous"
-            : "no token of the vocabulary goes on with the grammar here");
+            : "no token of the vocabulary continues the grammar here");
     return NULL;
 }
 

@@ -345,8 +345,8 @@ static uint32_t rank_of(uint64_t pair)
     return (uint32_t)(pair >> 32);       /* of BPE_NO_PAIR it is NO_RANK */
 }
 
-/* by_char: writes what merging starts from to out and returns how many there are. No merge takes
- * the bytes of a character that is no token, so they may stand there from the beginning. */
+/* by_char: writes the symbols from which merging starts to out and returns their number. No merge
+ * uses the bytes of a character that is no token, so such bytes are symbols from the beginning. */
 static size_t first_symbols(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
 {
     const uint8_t *const end = p + len;

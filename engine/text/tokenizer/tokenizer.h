@@ -1,10 +1,9 @@
 /* tokenizer.h - the vocabulary as the GGUF file describes it: text to ids and back.
  *
  * Three kinds: byte-level BPE (model gpt2), SentencePiece by scores (llama), BPE on characters
- * (gemma4). A tokenizer is immutable after tokenizer_create and may be shared by threads. What
- * encoding needs besides (scratch, a small cache of recent pieces) lives in an encoder: one per
- * thread. Nothing is added to a text but the space that tokenizer_adds_space tells of; whoever
- * wants BOS and EOS calls encoder_encode_whole. */
+ * (gemma4). A tokenizer is immutable after tokenizer_create and may be shared by threads. An
+ * encoder has the scratch memory and a small cache of recent words: one per thread. Encoding adds
+ * only the space of tokenizer_adds_space to a text; encoder_encode_whole also adds BOS and EOS. */
 #ifndef ENGINE_TEXT_TOKENIZER_TOKENIZER_H
 #define ENGINE_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -45,7 +44,7 @@ int tokenizer_special(const tokenizer *t, const char *text);
  * eot_token_id and eom_token_id if they are CONTROL tokens (never <|end|>, which only closes a
  * harmony message). */
 bool tokenizer_is_stop(const tokenizer *t, int id);
-int tokenizer_stops(const tokenizer *t, int *ids, int cap);      /* returns how many there are */
+int tokenizer_stops(const tokenizer *t, int *ids, int cap);      /* returns their number */
 int tokenizer_bos(const tokenizer *t);                   /* -1 if the file names none */
 int tokenizer_eos(const tokenizer *t);
 
