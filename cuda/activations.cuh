@@ -1,14 +1,14 @@
-/* activations.cuh - makes a vector ready for products: norms and gates, then int8 codes in blocks
- * of 32, by a whole thread block, in shared memory.
+/* activations.cuh - prepares a vector for products of up to GPU_FEW tokens: norms and gates, then
+ * int8 codes in blocks of 32, by a whole thread block, in shared memory.
  *
  * The int8 form of a vector of n blocks takes 40 n bytes, in shared and in global memory alike:
  *   first  [n][16] int8     weights 0..15 of every block
  *   second [n][16] int8     weights 16..31
  *   dx     [n] float        scales
  *   s      [n][2] int16     sums of the two halves
- * The halves are stored apart so that eight threads that read eight blocks in step have no bank
- * conflict. The codes are the contract's, bit for bit. Norms and gates are not part of the
- * contract. */
+ * The halves are stored apart so that eight threads that read eight blocks at once have no bank
+ * conflict. The codes are the contract's, bit for bit (docs/numerics.md, section 2). Norms and
+ * gates are outside the contract. */
 #ifndef CUDA_ACTIVATIONS_CUH
 #define CUDA_ACTIVATIONS_CUH
 
@@ -20,7 +20,7 @@ static __device__ __forceinline__ int blocks_pitch(int cols)
     return (cols / 32 * 40 + 15) / 16 * 16;
 }
 
-/* gpu_input without the fields that only the host needs. */
+/* The fields of gpu_input that kernels need. */
 typedef struct input_view {
     gpu_input_kind kind;
     int cols;
@@ -35,10 +35,10 @@ static inline input_view view_of(const gpu_input *in)
              in->head_stride, in->gate_stride };
 }
 
-/* Properties of an input that are known at compile time: none; eight values at a time are
- * complete and at multiples of 16 bytes; in addition there are no gates. In a kernel of a few
- * microseconds most code runs once, and fetching it takes longer than running it, so unused
- * cases are left out. */
+/* SHAPE, the properties of an input that are known at compile time. ANY_INPUT: none. WHOLE_INPUT:
+ * all groups of eight values are complete and at multiples of 16 bytes. UNGATED_INPUT: likewise,
+ * and there are no gates. In a kernel of a few microseconds most code runs once, and fetching it
+ * takes longer than running it, so kernels omit unused cases. */
 enum { ANY_INPUT, WHOLE_INPUT, UNGATED_INPUT };
 
 static inline bool is_whole(const input_view &in)
@@ -56,7 +56,7 @@ static inline bool is_gated(const input_view &in)
 typedef struct acts_view {
     const uint8_t *first, *second;
     const float *dx;
-    const int *s;                        /* low half: s[0], high half: s[1] */
+    const int *s;                        /* [n_block]: s[0] in the low 16 bits, s[1] in the high */
 } acts_view;
 
 static __device__ __forceinline__ acts_view acts_at(const void *p, int n_block)
@@ -101,7 +101,7 @@ static __device__ __forceinline__ float squares8(const float (&v)[8])
     return sum;
 }
 
-/* Factors of values 8i .. 8i+7 by the gates. Whole heads are multiples of 8. */
+/* Gate factors of values 8i .. 8i+7. head_dim is a multiple of 8. */
 template <int SHAPE>
 static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_view &in, int t, int i)
 {
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void load_gate8(float (&v)[8], const input_vie
         v[k] = (in.kind == GPU_GATED ? 1.0f : v[k]) / (1.0f + expf(-v[k]));
 }
 
-/* Weights of values 8i .. 8i+7, for any kind of norm; ones if there is none. */
+/* Norm weights of values 8i .. 8i+7; ones if there is no norm. */
 template <int SHAPE>
 static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_view &in, int i)
 {
@@ -122,9 +122,9 @@ static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_v
     else for (int k = 0; k < 8; k++) w[k] = 1.0f;
 }
 
-/* Values 8i .. 8i+7, finished; w are their weights, gate is the result of load_gate8. The caller
- * passes the factor of a norm over the whole vector. All threads of a warp call it together,
- * neighbours with consecutive i. */
+/* Applies norm and gate to values 8i .. 8i+7. w: their weights; gate: result of load_gate8; factor:
+ * 1 / rms of a norm over the whole vector. All threads of a warp call it together, neighbours with
+ * consecutive i. */
 template <int SHAPE>
 static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, float factor,
                                                const float (&w)[8], const float (&gate)[8])
@@ -144,10 +144,10 @@ static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &
 
 /* ---- int8 codes ------------------------------------------------------------------------------ */
 
-/* From the bits of a block's largest magnitude: below 2^-100 all codes are 0, and Inf or NaN make a
- * NaN of the scale. */
+/* Made from the bits of a block's largest magnitude. Below 2^-100 all codes are 0. Inf or NaN makes
+ * the scale NaN. */
 typedef struct code_scale {
-    bool usual;                          /* else all codes are 0 */
+    bool usual;                          /* false: all codes are 0 */
     float inv, dx;
 } code_scale;
 
@@ -160,7 +160,7 @@ static __device__ __forceinline__ code_scale code_scale_of(uint32_t largest)
     return s;
 }
 
-/* The threads of a warp hold eight values each; four neighbours hold a block. */
+/* Writes the codes of eight values of each thread of a warp; four neighbours hold a block. */
 static __device__ __forceinline__ void quantise8(void *to, int n_block, const float (&v)[8], int i)
 {
     uint32_t largest = 0;
@@ -190,8 +190,8 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
 
 /* ---- a whole vector -------------------------------------------------------------------------- */
 
-/* The data that can be read before the input is ready: weights of a thread's first rounds. A block
- * of few threads keeps more rounds in registers. */
+/* Data that a thread reads before the input is ready: the norm weights of its first KEPT rounds. A
+ * block of few threads keeps more rounds in registers. */
 template <int KEPT> struct input_ahead {
     float w[KEPT][8];
 };
@@ -208,8 +208,8 @@ static __device__ __forceinline__ input_ahead<KEPT> input_begin(const input_view
     return a;
 }
 
-/* Round r of a thread of token t, values i, unchanged, with weights and gates. x: the vector; kept
- * has its first rounds. */
+/* Loads a thread's values of round r, index i, with weights and gates. x: token t's vector; kept:
+ * weights of the first rounds. */
 template <int SHAPE, int KEPT>
 static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8], float (&gate)[8],
                                                    const input_view &in, const float *x, int t,
@@ -228,8 +228,8 @@ static __device__ __forceinline__ void input_round(float (&v)[8], float (&w)[8],
             for (int k = 0; k < 8; k++) v[k] = kept[kr][k], w[k] = ahead.w[kr][k];
 }
 
-/* Token t's vector: writes its int8 form to codes and its values to floats, whichever is not NULL.
- * The block synchronises at the end. shared: 32 floats. */
+/* Finishes token t's vector: writes its int8 form to codes and its values to floats; either may be
+ * NULL. The block synchronises at the end. shared: 32 floats. */
 template <int SHAPE, int THREADS, int KEPT>
 static __device__ __forceinline__ void input_finish(void *codes, float *floats,
                                                     const input_view &in, int t, float *shared,
@@ -252,7 +252,7 @@ static __device__ __forceinline__ void input_finish(void *codes, float *floats,
         }
         factor = 1.0f / sqrtf(block_sum<THREADS>(sum, shared) / (float)in.cols + in.eps);
     }
-    /* By whole warps while they have values. Short code: see ANY_INPUT. */
+    /* a warp continues while any of its threads has values; not unrolled: see ANY_INPUT */
     #pragma unroll 1
     for (int r = 0; 8 * (threadIdx.x / 32 * 32 + r * THREADS) < in.cols; r++) {
         const int i = threadIdx.x + r * THREADS;

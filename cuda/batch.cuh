@@ -1,5 +1,5 @@
-/* batch.cuh - products for more than GPU_FEW tokens: tensor cores, or exact F32 for float weights.
- * The operations of gpu.h call these for large batches. */
+/* batch.cuh - functions that the operations of gpu.h call for more than GPU_FEW tokens. Products
+ * run on tensor cores, or in exact F32 for F32 weights. */
 #ifndef CUDA_BATCH_CUH
 #define CUDA_BATCH_CUH
 
@@ -12,17 +12,17 @@ static inline bool is_float_weight(int type)
     return type == QT_F32 || type == QT_F16 || type == QT_BF16;
 }
 
-/* Types that tensor cores multiply although their weights are floats. */
+/* Float types that tensor cores multiply. */
 static inline bool is_half_weight(int type) { return type == QT_F16 || type == QT_BF16; }
 
-/* Finishes the requested forms of the input, in->rows and in->halves with in->lows, unless they are
- * ready. */
+/* Makes the requested forms of the input, in->rows or in->halves with in->lows, unless they
+ * exist. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
-/* Whether the contract's kernels compute a batch of n tokens, GPU_FEW at a time. */
+/* Whether a batch of n tokens is computed by the contract's kernels, GPU_FEW tokens at a time. */
 bool gemm_follows_contract(const gpu *g, int n);
 
-/* Tokens first .. first + n - 1 of an input as an input. */
+/* An input with tokens first .. first + n - 1 of another. */
 static inline gpu_input input_part(const gpu_input *in, int first, int n)
 {
     const size_t at = (size_t)first * in->cols;
@@ -37,19 +37,19 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
 }
 
 /* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are
- * multiplied by 16-bit activations (the latter two by sums of two, if there are in->lows), F32
- * weights by F32 ones. */
+ * multiplied by 16-bit activations (F16 and BF16 by halves + lows, if in->lows), F32 weights by F32
+ * activations. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
-/* y [n, y_stride] = silu(conv(raw)) for all channels; moves the window on by n tokens. */
+/* y [n, y_stride] = silu(conv(raw)) for all channels; shifts the window by n tokens. */
 void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int n);
 
-/* Positions first .. first + n - 1 of the sorted slots, which all chose the same expert. */
+/* Positions first .. first + n - 1 of the sorted slots, all of one expert. */
 typedef struct token_tile {
     int32_t expert, first, n, unused;
 } token_tile;
 
-/* A batch's slots sorted by expert, and cut into tiles. */
+/* A batch's slots sorted by expert and cut into tiles. Position: index of a slot in that order. */
 typedef struct slot_lists {
     int32_t *first;                      /* [n_expert + 1]: the expert's first position */
     int32_t *slots;                      /* [n_slot] by position */
@@ -62,7 +62,7 @@ static inline int most_tiles(int n_slot, int n_expert, int tile_tokens)
     return (n_slot + tile_tokens - 1) / tile_tokens + n_expert;
 }
 
-/* The next part of a scratch at base; at: bytes used so far. */
+/* Takes the next bytes of a scratch at base. *at: bytes used so far. */
 static inline uint8_t *scratch_take(uint8_t *base, size_t *at, size_t bytes)
 {
     uint8_t *p = base + *at;
@@ -70,7 +70,7 @@ static inline uint8_t *scratch_take(uint8_t *base, size_t *at, size_t bytes)
     return p;
 }
 
-/* Lists of n_slot slots with tiles of at least tile_tokens, in memory from there. */
+/* Takes memory for the lists of n_slot slots, with tiles of tile_tokens or more tokens. */
 static inline slot_lists slot_lists_take(uint8_t *base, size_t *at, int n_slot, int n_expert,
                                          int tile_tokens)
 {
@@ -98,8 +98,9 @@ size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, 
 /* Scratch of gpu_experts_partial_begin. */
 size_t experts_partial_scratch(int n, int k, int n_expert, int n_ff, int n_embd);
 
-/* The parts of gpu_attend. With norm_whole, the norms, in place. For n > 1, norm, rotation and
- * store of the batch's keys and values, in place for q. For n > GPU_FEW, the attention itself. */
+/* Steps of gpu_attend. attention_norm_whole: the norms if norm_whole, in place. attention_prepare:
+ * for n > 1 norm and rotation, q in place, and store of keys and values. attention_prompt: the
+ * attention for n > GPU_FEW. */
 void attention_norm_whole(gpu *g, const gpu_attention *a);
 void attention_prepare(gpu *g, const gpu_attention *a);
 void attention_prompt(gpu *g, const gpu_attention *a);

@@ -1,10 +1,10 @@
-/* blocks.cuh - unpacks weight blocks into the integers and scales of the arithmetic contract, one
- * block of 32 at a time: the counterpart of engine/cpu/contract_blocks.h.
+/* blocks.cuh - unpacks weight blocks into the integers and scales of the arithmetic contract
+ * (docs/numerics.md, section 3): the counterpart of engine/cpu/contract_blocks.h.
  *
- * A row is a sequence of blocks of 32 weights, and eight of those make a group: one super-block of
- * a K-quant. unpack<TYPE>(parts, group, l) unpacks block l of the group that begins at any address
- * that the format allows (rows begin at multiples of 16). Weights come in their natural order, four
- * in a word. It may read up to 3 bytes before and after the block.
+ * A row is a sequence of blocks of 32 weights. Eight blocks make a group: a super-block of a
+ * K-quant. unpack<TYPE>(parts, group, l) unpacks block l of a group at any address that the format
+ * allows (rows begin at multiples of 16). Weights are in natural order, four in a word. unpack may
+ * read up to 3 bytes before and after the block.
  *
  * The same source compiles for the host, where tests compare it with the reference. */
 #ifndef CUDA_BLOCKS_CUH
@@ -32,12 +32,13 @@
 /* ---- the traits of a format ------------------------------------------------------------------ */
 
 typedef enum block_kind {                /* the value of a block, without the activation's scale: */
-    BLOCK_PLAIN,                         /* d * (sc[0] * I[0] + sc[1] * I[1]), I: sums of halves */
-    BLOCK_MINIMUM,                       /* fma(d, the same, c * (m[0] * s[0] + m[1] * s[1])) */
+    BLOCK_PLAIN,                         /* d * A, A = sc[0] * I[0] + sc[1] * I[1], I: sums of
+                                          * halves */
+    BLOCK_MINIMUM,                       /* fma(d, A, c * (m[0] * s[0] + m[1] * s[1])) */
     BLOCK_TWO_SCALES                     /* fma(f[0], I[0], f[1] * I[1]) */
 } block_kind;
 
-/* by_half: the halves of a block have scales of their own. scaled: there are integer scales. */
+/* by_half: each half of a block has its own scale. scaled: the format has integer scales. */
 template <int TYPE> struct format;
 #define FORMAT(TYPE, block, elems, KIND, FACTOR, BY_HALF, SCALED)                                  \
     template <> struct format<TYPE> {                                                              \
@@ -61,8 +62,8 @@ FORMAT(QT_Q6_K, block_q6_k, 256, BLOCK_PLAIN, 1.0f, 1, 1)
 FORMAT(QT_IQ4_XS, block_iq4_xs, 256, BLOCK_PLAIN, 1.0f, 0, 1)
 #undef FORMAT
 
-/* Block formats that the GPU has kernels for, in groups, one file each: codes that count equal
- * steps, K-quants, and codes that are looked up. */
+/* Block formats with GPU kernels, in groups with one file each: codes in equal steps, K-quants, and
+ * codes that index a table. */
 #define GPU_BASIC_TYPES(X) X(QT_Q4_0) X(QT_Q4_1) X(QT_Q5_0) X(QT_Q5_1) X(QT_Q8_0)
 #define GPU_K_TYPES(X) X(QT_Q2_K) X(QT_Q3_K) X(QT_Q4_K) X(QT_Q5_K) X(QT_Q6_K)
 #define GPU_TABLE_TYPES(X) X(QT_IQ4_NL) X(QT_IQ4_XS) X(QT_MXFP4) X(QT_NVFP4)
@@ -132,7 +133,8 @@ BOTH float half_at(const uint8_t *p)
 
 BOTH int byte_at(const uint8_t *p) { return *p; }
 
-/* The same functions for a shared-memory address, which tells the compiler the pointer's space. */
+/* The loads above for an address in shared memory, a type from which the compiler knows the
+ * pointer's space. */
 #ifdef __CUDACC__
 typedef struct shared_at {
     uint32_t address;
@@ -202,8 +204,8 @@ BOTH float float_bits(uint32_t bits)
     return v;
 }
 
-/* Byte i of the result: byte (selector >> 4i) & 7 of the eight bytes b:a, or, with bit 3 of the
- * selector's digit set, the sign bit of that byte eight times. */
+/* Byte i of the result is byte (selector >> 4i) & 7 of the eight bytes b:a. If bit 3 of that
+ * selector digit is set, it is the byte's sign bit, eight times. */
 BOTH uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector)
 {
 #ifdef __CUDA_ARCH__
@@ -222,19 +224,19 @@ BOTH uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector)
 #endif
 }
 
-/* Four bytes minus four bytes, each without a borrow: |result| < 128. */
+/* Four bytes minus four bytes, each alone (no borrow); |result| < 128. */
 BOTH uint32_t subtract_bytes(uint32_t a, uint32_t b)
 {
     return ((a | 0x80808080u) - b) ^ 0x80808080u;        /* a < 128 */
 }
 
-/* Bits 0..3 to the lowest bits of four bytes. */
+/* Moves bits 0..3 to the lowest bits of four bytes. */
 BOTH uint32_t spread_bits(uint32_t bits)
 {
     return ((bits & 15u) * 0x00204081u) & 0x01010101u;
 }
 
-/* Four codes in bytes to four codes in hex digits. */
+/* Packs four codes, one in a byte, into four hex digits. */
 BOTH uint32_t pack_digits(uint32_t codes)
 {
     const uint32_t two = (codes | codes >> 4) & 0x00FF00FFu;
@@ -266,7 +268,7 @@ BOTH uint32_t iq4_values(uint32_t codes)
 
 /* ---- 32 weights, one scale ------------------------------------------------------------------- */
 
-/* "Halves order": w[i] from the low digits, w[4 + i] from the high ones. */
+/* Words of nibbles in halves order: w[i] gets the low nibbles, w[4 + i] the high ones. */
 #define FROM_HALVES(p, n, expression_of_codes)                                                     \
     for (int i = 0; i < 4; i++) {                                                                  \
         uint32_t codes = (n)[i] & 0x0F0F0F0Fu;                                                     \
@@ -300,7 +302,7 @@ template <> struct unpacker<QT_Q4_1> {
     }
 };
 
-/* The fifth bits: bit i of high belongs to weight i. */
+/* Adds the fifth bits of the codes: bit i of high is for weight i. */
 BOTH void add_fifth_bits(weight_parts &p, uint32_t high)
 {
     for (int i = 0; i < 8; i++) p.w[i] |= spread_bits(high >> 4 * i) << 4;
@@ -365,7 +367,7 @@ template <> struct unpacker<QT_MXFP4> {
     }
 };
 
-/* E4M3 in the fields of a binary16: the value times 2^-8. */
+/* An E4M3 code put in the fields of a binary16: the code's value times 2^-8. */
 BOTH float e4m3_scaled(uint32_t code)
 {
     const uint32_t magnitude = code & 0x7Fu;
@@ -416,7 +418,7 @@ template <> struct unpacker<QT_Q3_K> {
             p.w[i] = subtract_bytes((p.w[i] >> 2 * (l % 4) & 0x03030303u) |
                                     (high[i] >> l & 0x01010101u) << 2, 0x04040404u);
         for (int h = 0; h < 2; h++) {
-            const int j = 2 * l + h;         /* of 16 */
+            const int j = 2 * l + h;         /* index of the half, 0 .. 15 */
             const int low = byte_at(scales + j % 8) >> 4 * (j / 8) & 15;
             const int top = byte_at(scales + 8 + j % 4) >> 2 * (j / 4);
             p.sc[h] = (low | (top & 3) << 4) - 32;
@@ -513,8 +515,8 @@ BOTH int dot4(uint32_t a, uint32_t b, int c)
 #endif
 }
 
-/* q: the activation's 32 int8, s: the sums of its halves. Exact up to the roundings that the
- * contract names. */
+/* The value of a block. q: 32 int8 activations; s_low, s_high: sums of their halves. Rounds only
+ * where the contract does. */
 template <int TYPE>
 BOTH float block_value(const weight_parts &p, const uint32_t (&q)[8], int s_low, int s_high)
 {
@@ -543,7 +545,7 @@ BOTH float block_value(const weight_parts &p, const uint32_t (&q)[8], int s_low,
 #undef FMA
 }
 
-/* Weight = scale[h] * w + offset[h], h the half that it is in; without the format's factor. */
+/* A weight of half h is scale[h] * w + offset[h], times the format's factor. */
 template <int TYPE> BOTH void block_affine(float scale[2], float offset[2], const weight_parts &p)
 {
     typedef format<TYPE> F;

@@ -1,10 +1,9 @@
 /* contract_few.cuh - products by the arithmetic contract for tiles of up to eight tokens.
  *
- * Where experts have few tokens each, reading weights takes the time, and tensor cores would
- * multiply zeros. So a warp computes units of rows as it does for single tokens (dot.cuh), with the
- * tile's tokens in shared memory. A unit of gate and up is four rows of each; a unit of a single
- * matrix is eight rows. The bits are those of contract_tile.cuh. Included by the files that name
- * the types. */
+ * If experts have few tokens each, reading weights bounds the time, and tensor cores would multiply
+ * zeros. So a warp computes units of rows as for single tokens (dot.cuh), with the tile's tokens in
+ * shared memory. A unit of gate and up is four rows of each; a unit of a single matrix is eight
+ * rows. The bits equal those of contract_tile.cuh, which includes this file. */
 #ifndef CUDA_CONTRACT_FEW_CUH
 #define CUDA_CONTRACT_FEW_CUH
 
@@ -13,7 +12,7 @@
 
 enum { FEW_UNITS = 32 };
 
-/* Value t of eight, which are in registers. */
+/* Value t of eight values in registers. */
 static __device__ __forceinline__ float value_at(const float (&v)[CONTRACT_FEW], int t)
 {
     float r = v[0];
@@ -22,8 +21,8 @@ static __device__ __forceinline__ float value_at(const float (&v)[CONTRACT_FEW],
     return r;
 }
 
-/* A block computes FEW_UNITS units of a tile's rows. Of the eight threads that have a row's sums,
- * each stores one token's. */
+/* A block computes FEW_UNITS units of a tile's rows. Eight threads have a row's sums; each of them
+ * stores one token's result. */
 template <int TYPE, bool UP>
 static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, const gemm p)
 {
@@ -92,7 +91,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, 
 
 /* ---- the host side --------------------------------------------------------------------------- */
 
-/* False: shared memory of a block is too small for the tokens and the weights of some warps. */
+/* False: a block's shared memory is too small (few_shape); nothing is launched. */
 template <int TYPE> static bool launch_few(gpu *g, const gemm *p)
 {
     const chip c = chip_of(g);

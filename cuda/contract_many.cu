@@ -9,8 +9,8 @@ enum { QUANTISE_THREADS = 256, ACTIVATE_THREADS = 256 };
 
 bool contract_is_small(void) { return gpu_code_version() < 80; }
 
-/* A tile of 32 with few slots costs as much as a full one, and half of the work on a tile of 64 is
- * wasted where its expert has 32 slots. */
+/* A tile of 32 tokens takes the same time however few are in it, and half of a tile of 64 is wasted
+ * on an expert with 32 slots. So the size follows the average number of slots of an expert. */
 int contract_tile_tokens(int n, int n_expert)
 {
     if (n / n_expert < 16) return CONTRACT_FEW;
@@ -19,7 +19,7 @@ int contract_tile_tokens(int n, int n_expert)
 
 /* ---- the input ------------------------------------------------------------------------------- */
 
-/* A block for a vector. */
+/* One block for each vector. */
 static __global__ void __launch_bounds__(QUANTISE_THREADS) quantise_rows(tracer f, uint8_t *blocks,
                                                                          const float *rows,
                                                                          int cols,

@@ -1,18 +1,18 @@
-/* contract_tile.cuh - products of many tokens by the arithmetic contract, on integer tensor cores:
- * the kernel of contract_many.cu and the files next to it. The bits are those of
- * engine/cpu/contract.c.
+/* contract_tile.cuh - products of many tokens by the arithmetic contract, on integer tensor cores.
+ * contract_many.cu, contract_k_quants.cu and contract_tables.cu instantiate it. The bits are those
+ * of engine/cpu/contract.c.
  *
- * A tensor core's product of 16 rows, 8 tokens and 32 int8 is one block of the contract for each of
- * them (two products where the halves of a block have scales of their own). The rest are the
- * contract's few F32 operations for a block, and eight sums for each output, one for each lane.
- * With all eight a thread would need 128 registers for its part of a warp's 32 rows by 16 tokens,
- * and a scheduler would have two warps, too few to hide latency. So there are two passes over the
- * columns: lanes 0, 1, 4 and 5 first, whose sums fold into one, then 2, 3, 6 and 7.
+ * A tensor core's product of 16 rows, 8 tokens and 32 int8 is one block of the contract for each
+ * row and token (two products if each half of a block has its own scale). Threads do the contract's
+ * few F32 operations for a block and add it to one of eight sums for each output, one for each
+ * lane. With all eight sums a thread would need 128 registers for its part of a warp's 32 rows by
+ * 16 tokens, and a scheduler would have two warps, too few to hide latency. So there are two passes
+ * over the columns: lanes 0, 1, 4 and 5, whose sums fold into one; then lanes 2, 3, 6 and 7.
  *
- * A block of threads computes ROWS rows by TOKENS tokens. A step is four blocks of a group of eight
- * (256 columns): those of the pass's lanes. Raw weights arrive in shared memory in the background,
- * two steps ahead. Every warp unpacks the weights that it requested itself, one step ahead of the
- * products. Unpacked, there are
+ * A thread block computes ROWS rows by TOKENS tokens. A step is the four blocks of a group of eight
+ * (256 columns) that belong to the pass's lanes. Raw weights arrive in shared memory in the
+ * background, two steps ahead. Each warp unpacks the weights that it requested, one step ahead of
+ * the products, to
  *
  *   codes    [row, 128], weights' and activations': chunks 0..3 of 16 bytes are the first halves of
  *            four blocks, 4..7 the second ones; chunk c is at c ^ (row % 8), so that neither stores
@@ -20,12 +20,11 @@
  *   scales   [block, 32 rows] and [block, 16 tokens] of a warp, so that a thread's four rows and
  *            its four tokens are four consecutive floats
  *
- * A sum that a tensor core adds to the bits of MAGIC is the bits of MAGIC + sum. Where a block has
- * one scale t, v = t * sum is fma(t, MAGIC + sum, -t * MAGIC). Both products are exact, so the
- * result is rounded once and equal, except for the sign of a zero, which has no effect. t * MAGIC
- * must be finite: half groups of a file where it is not use slower code.
- *
- * Past the last column scales are zero. Included by the files that name the types. */
+ * A tensor core adds integers to its accumulator. If that begins with the bits of the float MAGIC,
+ * it ends with the bits of MAGIC + sum. If a block has one scale t, v = t * sum is computed as
+ * fma(t, MAGIC + sum, -t * MAGIC). Both products are exact, so the result has one rounding and the
+ * same bits, except for the sign of a zero, which has no effect. t * MAGIC must be finite; half
+ * groups of a file in which it is not use slower code. Past the last column scales are zero. */
 #ifndef CUDA_CONTRACT_TILE_CUH
 #define CUDA_CONTRACT_TILE_CUH
 
@@ -42,7 +41,7 @@ template <int TYPE> struct contract_traits {
     enum {
         one_scale = !F::by_half,
         minimum = (int)F::kind == (int)BLOCK_MINIMUM,
-        folded = one_scale && !minimum,          /* MAGIC is taken out together with the scale */
+        folded = one_scale && !minimum,          /* v = fma(t, MAGIC + sum, -t * MAGIC) */
         two_scales = (int)F::kind == (int)BLOCK_TWO_SCALES,
         row_floats = contract_row_floats(TYPE), token_floats = contract_token_floats(TYPE),
         raw_pitch = contract_raw_pitch(TYPE)
@@ -56,14 +55,14 @@ template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
     enum {
         warps_m = ROWS / WARP_ROWS, warps_n = TOKENS / WARP_TOKENS, warps = warps_m * warps_n,
         threads = 32 * warps,
-        warp_rows = ROWS / warps,                /* that a warp unpacks */
-        units = warp_rows * STEP / 32,           /* blocks that a thread does in a step */
+        warp_rows = ROWS / warps,                /* rows that a warp unpacks */
+        units = warp_rows * STEP / 32,           /* blocks that a thread unpacks in a step */
         row_units = warp_rows / 8,
-        per_token = threads / TOKENS,            /* threads that copy a token */
-        w_bytes = ROWS * CODE_PITCH, x_bytes = TOKENS * CODE_PITCH,      /* of a step */
-        w_scales = STEP * ROWS, x_scales = STEP * TOKENS,                /* of each kind */
+        per_token = threads / TOKENS,            /* threads that copy one token's codes */
+        w_bytes = ROWS * CODE_PITCH, x_bytes = TOKENS * CODE_PITCH,      /* codes of a step */
+        w_scales = STEP * ROWS, x_scales = STEP * TOKENS,                /* floats of one kind */
         raw_bytes = ROWS * T::raw_pitch,
-        /* all of it twice: this step's and the next one's; raw weights: the next two steps' */
+        /* two buffers each: codes and scales of this step and the next, raw of the next two */
         x_at = 2 * w_bytes,
         w_scales_at = x_at + 2 * x_bytes,
         x_scales_at = w_scales_at + 2 * T::row_floats * w_scales * (int)sizeof(float),
@@ -77,8 +76,8 @@ template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
 /* ---- tensor cores ---------------------------------------------------------------------------- */
 
 /* d[16, 8] = magic + a[16, 32] * b[32, 8], int8: with g = lane / 4 and t = lane % 4, a[0] holds
- * columns 4t .. 4t+3 of row g, a[1] of row g+8, a[2] and a[3] the same 16 columns on; b[0], b[1]
- * the same of column g; d as mma_16x8x16's. */
+ * columns 4t .. 4t+3 of row g, a[1] of row g+8; a[2], a[3] the same rows, 16 columns later; b[0]
+ * holds rows 4t .. 4t+3 of column g, b[1] 16 rows later; d as in mma_16x8x16. */
 static __device__ __forceinline__ void mma_block(int (&d)[4], const uint32_t *a, const uint32_t *b,
                                                  int magic)
 {
@@ -95,7 +94,7 @@ static __device__ __forceinline__ void mma_block(int (&d)[4], const uint32_t *a,
 #endif
 }
 
-/* The same of half a block. */
+/* mma_block for half a block: a[16, 16] * b[16, 8]. */
 static __device__ __forceinline__ void mma_half(int (&d)[4], const uint32_t *a, uint32_t b,
                                                 int magic)
 {
@@ -119,7 +118,8 @@ static __device__ __forceinline__ unsigned code_at(unsigned row, unsigned chunk)
     return row * CODE_PITCH + ((chunk ^ (row & 7u)) << 4);
 }
 
-/* A thread's rows of a warp's 32 are g, g+8, g+16, g+24, its tokens of 16 2t, 2t+1, 2t+8, 2t+9. */
+/* Indices of scales. Of a warp's 32 rows a thread has g, g+8, g+16, g+24, which become neighbours;
+ * of 16 tokens it has 2t, 2t+1, 2t+8, 2t+9, likewise. */
 static __device__ __forceinline__ unsigned row_place(unsigned r)
 {
     return r / 32 * 32 + r % 8 * 4 + r % 32 / 8;
@@ -130,7 +130,7 @@ static __device__ __forceinline__ unsigned token_place(unsigned t)
     return t / 16 * 16 + t % 8 / 2 * 4 + t % 16 / 8 * 2 + t % 2;
 }
 
-/* Block l of a step in its group: that of lane l of the pass. */
+/* The block of the group that is block l of a step: that of the pass's l-th lane. */
 static __device__ __forceinline__ int block_of(int pass, int l)
 {
     return 2 * pass + l % 2 + l / 2 * 4;
@@ -138,7 +138,7 @@ static __device__ __forceinline__ int block_of(int pass, int l)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The matrix and the row in it that row r of the tile is: with two of them, sixteen by sixteen. */
+/* Address of row r of the tile. With gate and up, 16 rows of gate and 16 of up alternate. */
 template <int ROWS>
 static __device__ __forceinline__ const uint8_t *contract_row(const gemm &p, int expert, int r)
 {
@@ -152,7 +152,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
     typedef contract_traits<TYPE> T;
     typedef contract_layout<TYPE, ROWS, TOKENS> L;
     enum { group_bytes = format<TYPE>::group_bytes };
-    const uint8_t *row[L::row_units];    /* of this thread's copies: four threads share a row */
+    const uint8_t *row[L::row_units];    /* rows that this thread copies; four threads share one */
     uint32_t low[L::row_units];          /* low bits of the addresses of the rows that it unpacks */
     int row_bytes, n_block;
 
@@ -161,7 +161,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         const int first = (int)(threadIdx.x / 32) * L::warp_rows, lane = (int)(threadIdx.x % 32);
         n_block = p.cols / 32;
         row_bytes = n_block / GROUP * group_bytes;
-        if (n_block % GROUP)             /* then a group is not one block of the format */
+        if (n_block % GROUP)             /* only for formats with blocks of 32 or 64 weights */
             row_bytes += group_bytes / GROUP * (n_block % GROUP);
         #pragma unroll
         for (int i = 0; i < L::row_units; i++) {
@@ -188,8 +188,8 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         }
     }
 
-    /* Unpacks a step's blocks of a group, of the warp's rows, to codes and scales. True: some scale
-     * is too large to be folded. */
+    /* Unpacks a step's blocks of the warp's rows to codes and scales. True: t * MAGIC of some scale
+     * is not finite. */
     __device__ __forceinline__ bool unpack_step(uint8_t *codes, float *scales, const uint8_t *raw,
                                                 int group, int pass) const
     {
@@ -219,7 +219,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         return odd;
     }
 
-    /* d * sc and c * m are exact. */
+    /* Stores a block's scales; d * sc and c * m are exact. True: see unpack_step. */
     static __device__ __forceinline__ bool store_scales(float *to, const weight_parts &p)
     {
         typedef format<TYPE> F;
@@ -302,8 +302,8 @@ template <int TYPE, int ROWS, int TOKENS> struct token_stage {
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* A thread's outputs: [rows 16 i + g, + 8][tokens 8 j + 2t, + 1]; and those for each lane of a
- * pass. */
+/* out_sums: a thread's outputs, [i][j][rows 16 i + g, + 8; tokens 8 j + 2t, + 1]. lane_sums: the
+ * same for each lane of a pass. */
 typedef float out_sums[2][2][4];
 typedef float lane_sums[STEP][2][2][4];
 
@@ -313,9 +313,9 @@ static __device__ __forceinline__ void load_four(float (&v)[4], const float *p)
     v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
 }
 
-/* The value of a block. low and high: MAGIC plus the sums of its halves, or low of all of it. w:
- * the row's floats, k apart by kind; x: the token's. nt: -MAGIC times the scale of all of it, or of
- * its second half. */
+/* The value of a block. low, high: bits of MAGIC + the sums of its halves; with one scale, low is
+ * for the whole block. w[kind][row], x[kind][token]: scales. nt: -MAGIC times the scale of the
+ * block, or of its second half. ODD: some t * MAGIC is not finite. */
 template <int TYPE, bool ODD>
 static __device__ __forceinline__ float value_of(int low, int high, const float (*w)[4], int r,
                                                  const float (*x)[4], int t, float nt)
@@ -327,7 +327,7 @@ static __device__ __forceinline__ float value_of(int low, int high, const float 
     } else if constexpr (T::one_scale) {
         return __fmaf_rn(w[0][r], __fsub_rn(a, MAGIC), __fmul_rn(w[1][r], x[1][t]));
     } else {
-        /* both products of the halves are exact, and so is the sum of two with integer scales */
+        /* the products of both halves are exact; with integer scales their sum is exact, too */
         const float both = __fmaf_rn(w[0][r], __fsub_rn(a, MAGIC), __fmaf_rn(w[1][r], b, nt));
         if constexpr (T::two_scales) return both;
         if constexpr (!T::minimum) return __fmul_rn(w[2][r], both);
@@ -336,7 +336,7 @@ static __device__ __forceinline__ float value_of(int low, int high, const float 
     }
 }
 
-/* w_at, x_at: the chunk of the thread's first ldmatrix. */
+/* Adds the products of a step to sum. w_at, x_at: offset of the thread's first ldmatrix. */
 template <int TYPE, int ROWS, int TOKENS, bool ODD>
 static __device__ __forceinline__ void multiply_step(lane_sums &sum, const uint8_t *w,
                                                      unsigned w_at, const uint8_t *x,
@@ -385,7 +385,7 @@ static __device__ __forceinline__ void multiply_step(lane_sums &sum, const uint8
     }
 }
 
-/* Folds a pass's lanes: (0 + 4) + (1 + 5), or (2 + 6) + (3 + 7), and clears them. */
+/* Folds a pass's lanes, (0 + 4) + (1 + 5) or (2 + 6) + (3 + 7), and sets them to 0. */
 static __device__ __forceinline__ void fold_pass(out_sums &to, lane_sums &sum)
 {
     #pragma unroll
@@ -428,7 +428,7 @@ static __device__ __forceinline__ void write_rows(const gemm &p, const token_til
     }
 }
 
-/* The first sixteen of a warp's rows are gate's, the others the same rows of up. */
+/* Stores activation(gate, up). A warp's first 16 rows are of gate, its others the same of up. */
 template <int TYPE, int ROWS, int TOKENS>
 static __device__ __forceinline__ void write_mid(const gemm &p, const token_tile &tile,
                                                  const out_sums &sum)
@@ -507,9 +507,9 @@ static __device__ __forceinline__ void contract_block(const gemm &p, const token
     for (int i = 0; i < 2 * n_group; i++) {
         const int now = i & 1, next = now ^ 1;
         const bool more = i + 1 < 2 * n_group;
-        const int pass = i + 1 >= n_group, group = i + 1 - pass * n_group;       /* the next ones */
+        const int pass = i + 1 >= n_group, group = i + 1 - pass * n_group;       /* of step i + 1 */
 
-        /* this step's codes are complete, and no thread reads the previous step's any more */
+        /* all codes of this step are stored, and no thread still reads the previous step's */
         const bool any = __syncthreads_or(odd);
         if (i == n_group) fold_pass(before, sum);
         if (more) tokens.copy(x + next * L::x_bytes, group, pass);
@@ -573,7 +573,7 @@ template <int TYPE, int ROWS, int TOKENS> static void launch_contract(gpu *g, co
     launch(g, p->name, bytes, contract_tile<TYPE, ROWS, TOKENS>, grid, L::threads, L::bytes, *p);
 }
 
-/* tile_tokens is set. */
+/* Launches the product; p->tile_tokens is set. */
 template <int TYPE> static void contract_type(gpu *g, const gemm *p)
 {
     if (p->tile_tokens <= CONTRACT_FEW && launch_few<TYPE>(g, p)) return;

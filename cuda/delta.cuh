@@ -1,12 +1,12 @@
-/* delta.cuh - sizes, gates and norms of both forms of the delta rule. delta.cu divides a batch
- * between them. */
+/* delta.cuh - sizes, gates and norms for both forms of the delta rule: delta.cu (single tokens) and
+ * delta_chunks.cu (chunks). delta.cu divides a batch between them. */
 #ifndef CUDA_DELTA_CUH
 #define CUDA_DELTA_CUH
 
 #include "cuda/device.cuh"
 
 typedef struct delta_sizes {
-    int keys, values, channels, ratio;   /* widths of q (or k), of v, of all three */
+    int keys, values, channels, ratio;   /* widths of q (or k), of v, of q, k and v; n_v / n_k */
 } delta_sizes;
 
 static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta &d)
@@ -14,7 +14,7 @@ static __host__ __device__ __forceinline__ delta_sizes sizes_of(const gpu_delta 
     return { d.n_k * d.dim, d.n_v * d.dim, (2 * d.n_k + d.n_v) * d.dim, d.n_v / d.n_k };
 }
 
-/* The key head of value head v; the rank of v among its value heads. */
+/* The key head of value head v. rank_of: the index of v among the value heads of that key head. */
 static __device__ __forceinline__ int key_head_of(const gpu_delta &d, const delta_sizes &s, int v)
 {
     return d.tiled ? v % d.n_k : v / s.ratio;
@@ -25,8 +25,7 @@ static __device__ __forceinline__ int rank_of(const gpu_delta &d, const delta_si
     return d.tiled ? v / d.n_k : v % s.ratio;
 }
 
-/* Offset of the write strength of value head v in a token's gates; its decay is decay_step further
- * on. */
+/* Offset of the write strength of value head v in a token's ba; its decay is decay_step later. */
 static __device__ __forceinline__ int gate_of(const gpu_delta &d, const delta_sizes &s, int v)
 {
     return d.apart ? v : key_head_of(d, s, v) * 2 * s.ratio + rank_of(d, s, v);
@@ -56,8 +55,8 @@ static __device__ __forceinline__ float l2_factor(float squares)
     return 1.0f / sqrtf(squares + 1e-6f);
 }
 
-/* delta_chunks.cu: n_chunk chunks of GPU_DELTA_CHUNK tokens from token `first` of the batch on.
- * Reads mixed and ba before norms and gates. */
+/* delta_chunks.cu: computes n_chunk chunks of GPU_DELTA_CHUNK tokens from token `first` of the
+ * batch on. Reads mixed and ba as the caller gave them, before norms and gates. */
 bool delta_chunks_fit(const gpu *g, int dim);
 void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk);
 

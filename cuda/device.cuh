@@ -1,13 +1,12 @@
-/* device.cuh - the device as the kernel files see it: struct gpu, launches, and small device
- * helpers.
+/* device.cuh - internal header of cuda/: struct gpu, launches, and small device helpers.
  *
- * Every kernel takes a tracer first, begins with pdl_begin, and ends with pdl_end. It calls
- * pdl_wait before it reads what an earlier kernel of the stream wrote, or writes what one reads. On
- * chips with programmatic dependent launch the next kernel's blocks start once all blocks of this
- * one have passed pdl_wait. So the code before pdl_wait (fetching weights) overlaps with the
- * previous kernel: it may read memory written two kernels ago, but not what the previous kernel
- * writes. Weights change only where experts are exchanged (copy_queue.cu), and the next kernel does
- * not read those. */
+ * Every kernel has a tracer as first parameter, begins with pdl_begin, and ends with pdl_end. It
+ * calls pdl_wait before it reads the output of the previous kernel of the stream, or writes memory
+ * that the previous kernel reads. With programmatic dependent launch (sm_90) the next kernel's
+ * blocks start once all blocks of this kernel have passed pdl_wait. So the code before pdl_wait,
+ * which fetches weights, overlaps with the previous kernel: it may read memory written two kernels
+ * ago, but nothing that the previous kernel writes. Weights change only where experts are exchanged
+ * (copy_queue.cu), and the next kernel does not read those experts. */
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -30,7 +29,7 @@ typedef struct trace_slot {              /* nanoseconds of the device's clock */
     unsigned long long start, ready, end;
 } trace_slot;
 
-/* Shared by kernels and host, in page-locked RAM: the bound of waits for the host. */
+/* The limit of waits for the host, in page-locked RAM that kernels and host share. */
 typedef struct host_wait {
     volatile uint64_t limit_ns;          /* written by the host */
     volatile uint32_t late;              /* 1: a kernel gave up; gpu_recover clears it */
@@ -42,45 +41,45 @@ typedef struct gpu_limiter gpu_limiter;
 
 struct gpu {
     int device, n_sm, cc, code;          /* cc: compute capability, 90; code: gpu_code_version() */
-    int n_sm_all;                        /* of the chip; n_sm of them are in use */
+    int n_sm_all;                        /* multiprocessors of the chip; n_sm are in use */
     size_t smem_block;                   /* most shared memory that a block can ask for */
     bool dependent_launch;
     cudaStream_t stream;
-    /* parallel to it: from fork to join; from pulled to replied; from fork to the next layer's
-     * join */
+    /* streams parallel to it: side runs from fork to join, reply from pulled to replied, ahead from
+     * fork to the next layer's join */
     cudaStream_t side, reply, ahead;
     cudaEvent_t fork, pulled, join, replied, predicted;
-    bool predicting;                     /* the stream has not waited for predicted yet */
-    cudaError_t failure;                 /* the first, or cudaSuccess */
+    bool predicting;                     /* stream has not yet waited for the event predicted */
+    cudaError_t failure;                 /* the first failure, or cudaSuccess */
     const char *failed_in;
     host_wait *wait;                     /* set once */
     int n_recovery;
     struct {
-        uint8_t *buffer;                 /* page-locked; NULL: not yet */
+        uint8_t *buffer;                 /* page-locked; NULL: not allocated yet */
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;
     sm_partition *partition;             /* sm_partition.cu; NULL: the whole chip */
-    gpu_limiter *limiter;                /* bandwidth_limiter.cu; or NULL */
-    read_batch *read_batch;              /* batched_reads.cu; or NULL */
+    gpu_limiter *limiter;                /* bandwidth_limiter.cu, or NULL */
+    read_batch *read_batch;              /* batched_reads.cu, or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: own kernels for all products */
-    const void *lent;                    /* scratch that gpu_gemm_lend lent */
-    trace_slot *trace;                   /* device; NULL: no profile is being recorded */
+    const void *lent;                    /* scratch from gpu_gemm_lend, or NULL */
+    trace_slot *trace;                   /* in VRAM; NULL: profiling is off */
     int n_trace;
     const char *trace_name[TRACE_MAX];
     uint64_t trace_bytes[TRACE_MAX];
 };
 
-cudaError_t gpu_sync_streams(gpu *g);    /* waits for all; returns the first failure */
+cudaError_t gpu_sync_streams(gpu *g);    /* waits for all streams; returns the first failure */
 
-void read_batch_make(gpu *g);            /* called by gpu_open: the token loop allocates nothing */
+void read_batch_make(gpu *g);            /* gpu_open calls it: the token loop allocates nothing */
 void read_batch_free(gpu *g);
 
-/* sm_partition.cu. open reads g->n_sm, sets it, and makes the partition current; after a failure
- * close is needed, too. The current context belongs to the thread: cudaSetDevice selects the whole
- * chip, sm_partition_select the partition, sm_partition_select_other the other multiprocessors, of
- * which there may be none. */
+/* sm_partition.cu. open reads g->n_sm, sets it, and makes the partition current. The caller calls
+ * close even if open fails. Each thread has its own current context: cudaSetDevice selects the
+ * whole chip, sm_partition_select the partition, sm_partition_select_other the other
+ * multiprocessors; the last fails if there are none. */
 int sm_partition_open(gpu *g, err_ctx *err);
 void sm_partition_close(gpu *g);
 cudaError_t sm_partition_select(const gpu *g);
@@ -88,14 +87,14 @@ int sm_partition_other_sms(const gpu *g);
 int gpu_sm_limit(void);                  /* 0: all */
 cudaError_t sm_partition_select_other(const gpu *g);
 
-/* Bytes per second at which a kernel reads this memory at best; 0: failure. */
+/* Highest rate, in bytes per second, at which a kernel reads this memory; 0: failure. */
 double gpu_read_rate(gpu *g, const void *from, uint64_t bytes);
 
-/* First argument of every kernel: where it notes its times. */
+/* First argument of every kernel: the slot for its times. */
 typedef struct tracer {
-    trace_slot *trace;                   /* NULL: no profile */
-    uint32_t zero;                       /* 0, which the compiler does not know: a sum with it stays
-                                          * in a register */
+    trace_slot *trace;                   /* NULL: profiling is off */
+    uint32_t zero;                       /* 0, but unknown to the compiler, which therefore keeps v
+                                          * + zero in a register */
 } tracer;
 
 static inline chip chip_of(const gpu *g)
@@ -103,10 +102,10 @@ static inline chip chip_of(const gpu *g)
     return { g->smem_block, g->code, (unsigned)g->n_sm };
 }
 
-/* The architecture, e.g. 90, of the kernels that run on this device; -1: no kernel runs. */
+/* The architecture, e.g. 90, of the kernels that run on this device; -1: no kernel can run. */
 int gpu_code_version(void);
 
-/* Keeps the first failure. */
+/* Stores rc if it is the first failure. */
 static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
 {
     if (rc == cudaSuccess || g->failure != cudaSuccess) return;
@@ -114,8 +113,8 @@ static inline void gpu_fail(gpu *g, cudaError_t rc, const char *what)
     g->failed_in = what;
 }
 
-/* The stream of a kernel, and whether the kernel may start before the previous one has ended. That
- * is false where streams fork and join. */
+/* The stream of a kernel. dependent: the kernel may start before the previous one has ended; false
+ * where streams fork and join. */
 typedef struct launch_stream {
     cudaStream_t stream;
     bool dependent;
@@ -123,8 +122,8 @@ typedef struct launch_stream {
 
 static inline launch_stream main_stream(const gpu *g) { return { g->stream, g->dependent_launch }; }
 
-/* Launches kernel(tracer, args...). name is its class in profiles, bytes the least that it reads
- * from VRAM. */
+/* Launches kernel(tracer, args...). name, a static string, is its class in profiles; bytes is a
+ * lower bound of the bytes that it reads from VRAM. smem: bytes of dynamic shared memory. */
 template <typename... Params, typename... Args>
 static inline void launch_at(gpu *g, launch_stream at, const char *name, uint64_t bytes,
                              void (*kernel)(tracer, Params...), dim3 grid, unsigned threads,
@@ -175,13 +174,13 @@ static __device__ __forceinline__ unsigned long long device_ns(void)
     return t;
 }
 
-/* Polls a word in page-locked RAM until it equals number; by one thread. False: the limit has
- * passed, here or in an earlier kernel. The limit is read once in POLLS polls, so it costs nothing
- * while the host answers. */
+/* One thread polls a word in page-locked RAM until it equals number. False: the limit has passed,
+ * here or in an earlier kernel. The limit is read once in POLLS polls, so it costs nothing while
+ * the host replies in time. */
 static __device__ __forceinline__ bool wait_for_host(const volatile uint32_t *word, uint32_t number,
                                                      host_wait *w)
 {
-    enum { POLLS = 256 };                /* each a trip across the bus */
+    enum { POLLS = 256 };                /* each poll crosses the bus */
     unsigned long long begun = 0;
     for (unsigned i = 1; *word != number; i++) {
         __nanosleep(20);
@@ -200,8 +199,8 @@ static __device__ __forceinline__ void pdl_begin(tracer f)
     if (f.trace && threadIdx.x == 0) atomicMin(&f.trace->start, device_ns());
 }
 
-/* Lets the next kernel start before this one has waited. The next kernel then reads only weights
- * before its own pdl_wait: the output of the kernel before this one may be missing. */
+/* Lets the next kernel start before this one has called pdl_wait. Before its own pdl_wait the next
+ * kernel may then read only weights: kernels before this one may still be writing. */
 static __device__ __forceinline__ void pdl_release(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -229,8 +228,8 @@ static __device__ __forceinline__ void prefetch(const void *at)
     asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
 }
 
-/* Copies 16 bytes from global to shared memory, both aligned to 16, in the background where the
- * chip can. Visible to the thread after copy_wait. */
+/* Copies 16 bytes from global to shared memory, both aligned to 16; asynchronously from sm_80 on.
+ * The calling thread sees them after copy_wait. */
 static __device__ __forceinline__ void copy16(void *to, const void *from)
 {
 #if __CUDA_ARCH__ >= 800
@@ -241,7 +240,7 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
 #endif
 }
 
-/* The same, or stores zeros and reads nothing. */
+/* copy16, or, if there is false, stores zeros and reads nothing. */
 static __device__ __forceinline__ void copy16_or_zero(void *to, const void *from, bool there)
 {
 #if __CUDA_ARCH__ >= 800
@@ -253,7 +252,7 @@ static __device__ __forceinline__ void copy16_or_zero(void *to, const void *from
 #endif
 }
 
-/* The same to an address in shared memory. */
+/* copy16 to an address in shared memory. */
 static __device__ __forceinline__ void copy16_to(uint32_t to, const void *from)
 {
 #if __CUDA_ARCH__ >= 800
@@ -272,7 +271,7 @@ static __device__ __forceinline__ void copy_commit(void)
 #endif
 }
 
-/* Waits until all but the n groups committed last have arrived. */
+/* Waits until all committed groups but the last n have arrived. */
 template <int n> static __device__ __forceinline__ void copy_wait(void)
 {
 #if __CUDA_ARCH__ >= 800
@@ -280,11 +279,11 @@ template <int n> static __device__ __forceinline__ void copy_wait(void)
 #endif
 }
 
-/* Keeps the compiler from computing v again where it is used. */
+/* Makes the compiler keep v in a register instead of computing it again. */
 static __device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 static __device__ __forceinline__ void keep(const uint8_t *&v) { asm volatile("" : "+l"(v)); }
 
-/* threadIdx.x / 32, which the compiler then knows to be uniform in a warp. */
+/* threadIdx.x / 32, as a value that the compiler knows to be uniform in a warp. */
 static __device__ __forceinline__ int warp_index(void)
 {
     return __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0);
@@ -296,8 +295,8 @@ static __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
-/* The sum over all THREADS of the block, for every thread, always in the same order. shared: 32
- * floats, which no thread may use before the block synchronises once more. */
+/* Returns to every thread the sum over all THREADS threads of the block, in a fixed order. shared:
+ * 32 floats, which no thread may write before the block synchronises once more. */
 template <int THREADS> static __device__ __forceinline__ float block_sum(float v, float *shared)
 {
     v = warp_sum(v);
@@ -309,14 +308,14 @@ template <int THREADS> static __device__ __forceinline__ float block_sum(float v
     return v;
 }
 
-/* A key that orders floats: equal for both zeros, never 0. Undefined for NaN. */
+/* An unsigned key in the order of floats: equal for both zeros, never 0. Undefined for NaN. */
 static __device__ __forceinline__ uint32_t order_key(float v)
 {
     const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.0f));
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/* The float of a key. */
+/* The float whose order_key this is. */
 static __device__ __forceinline__ float key_float(uint32_t key)
 {
     return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
@@ -325,7 +324,7 @@ static __device__ __forceinline__ float key_float(uint32_t key)
 static __device__ __forceinline__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
 static __device__ __forceinline__ float silu(float v) { return v / (1.0f + expf(-v)); }
 
-/* The 16-bit floats that tensor cores multiply: bfloat16, or binary16 on chips before it. */
+/* Halves: the 16-bit floats that tensor cores multiply: bfloat16, or binary16 before sm_80. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 typedef __half half16;
 static __device__ __forceinline__ uint32_t pack_halves(float lo, float hi)
@@ -350,7 +349,7 @@ static __device__ __forceinline__ float2 unpack_halves(uint32_t v)
 }
 #endif
 
-/* The bits that pack_halves loses, as such floats: the sum of both has 16 bits or more. */
+/* The rounding errors of pack_halves, as halves: value = half + low to 16 bits or more. */
 static __device__ __forceinline__ uint32_t pack_lows(float lo, float hi)
 {
     const float2 high = unpack_halves(pack_halves(lo, hi));
@@ -359,8 +358,8 @@ static __device__ __forceinline__ uint32_t pack_lows(float lo, float hi)
 
 /* d[16, 8] += a[16, 16] * b[16, 8] in the registers of a warp, as mma.m16n8k16 lays them out: with
  * g = lane / 4 and t = lane % 4, a[0] holds row g, columns 2t and 2t+1; a[1] row g+8; a[2], a[3]
- * the same 8 columns on; b[0] holds rows 2t and 2t+1 of column g, b[1] 8 rows on; d[0], d[1] are
- * row g, columns 2t and 2t+1, d[2], d[3] row g+8. */
+ * the same rows, 8 columns later; b[0] holds rows 2t and 2t+1 of column g, b[1] rows 2t+8, 2t+9;
+ * d[0], d[1] are row g, columns 2t and 2t+1; d[2], d[3] row g+8. */
 static __device__ __forceinline__ void mma_16x8x16(float d[4], const uint32_t a[4],
                                                    const uint32_t b[2])
 {
@@ -378,7 +377,7 @@ static __device__ __forceinline__ void mma_16x8x16(float d[4], const uint32_t a[
 #endif
 }
 
-/* The same for binary16, on any chip. */
+/* mma_16x8x16 for binary16, on any chip. */
 static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], uint32_t b0,
                                                uint32_t b1)
 {
@@ -399,7 +398,7 @@ static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4], 
 #endif
 }
 
-/* 2^x with an error of 2^-22. exp2f is the same instruction plus code for subnormal results. */
+/* 2^x with a relative error of 2^-22. exp2f adds code for subnormal results to this instruction. */
 static __device__ __forceinline__ float power_of_2(float x)
 {
     float y;
@@ -407,8 +406,8 @@ static __device__ __forceinline__ float power_of_2(float x)
     return y;
 }
 
-/* Four 8x8 tiles of 16-bit values from shared memory: lane l gives the address of row l % 8 of tile
- * l / 8, and gets in r[i] columns 2(l % 4), +1 of row l / 4 of tile i. */
+/* Loads four 8x8 tiles of 16-bit values from shared memory. Lane l passes the address of row l % 8
+ * of tile l / 8, and gets in r[i] columns 2(l % 4) and 2(l % 4) + 1 of row l / 4 of tile i. */
 static __device__ __forceinline__ void load_tiles(uint32_t r[4], const void *row)
 {
     const unsigned at = (unsigned)__cvta_generic_to_shared(row);
@@ -416,7 +415,7 @@ static __device__ __forceinline__ void load_tiles(uint32_t r[4], const void *row
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* The same, each tile transposed. */
+/* load_tiles, each tile transposed. */
 static __device__ __forceinline__ void load_tiles_transposed(uint32_t r[4], const void *row)
 {
     const unsigned at = (unsigned)__cvta_generic_to_shared(row);
@@ -424,7 +423,7 @@ static __device__ __forceinline__ void load_tiles_transposed(uint32_t r[4], cons
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* An 8x8 tile of 16-bit values, columns 2(l % 4), +1 of row l / 4 in lane l: transposed. */
+/* Transposes an 8x8 tile of 16-bit values; v as load_tiles returns it. */
 static __device__ __forceinline__ uint32_t transpose_tile(uint32_t v)
 {
     uint32_t r;

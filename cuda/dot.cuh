@@ -1,13 +1,13 @@
 /* dot.cuh - rows of quantised weights times one or a few activations, by the arithmetic contract.
  *
- * A warp computes a unit: four pairs of rows, or four rows, with eight threads for each row, one
- * for each of the contract's eight lanes. Weight bytes pass through the warp's own shared memory,
- * ahead of the arithmetic and across unit ends, and are unpacked there. They arrive by copies of 16
- * bytes, whatever the row's address; from sm_90 on, by one bulk copy for each row. Warps never wait
- * for each other.
+ * A warp computes units: a unit is four pairs of rows, or four rows. Eight threads compute a row or
+ * a pair, one thread for each of the contract's eight lanes. Copies bring weight bytes to the
+ * warp's own shared memory, ahead of the arithmetic and across unit ends; threads unpack them from
+ * there. Copies have 16 bytes, whatever the row's address; from sm_90 on, one bulk copy brings a
+ * row's chunk. Warps never wait for each other.
  *
- * Order: thread l of eight sums blocks l, l + 8, ... one after the other; then lanes are folded as
- * (0 + 4), (1 + 5), ...: by shuffles over 4, 1 and 2. */
+ * Order: thread l of eight sums blocks l, l + 8, ... in order. Then lanes are folded as (0 + 4),
+ * (1 + 5), ...: by shuffles over 4, 1 and 2. Kernels of few tokens and of experts include this. */
 #ifndef CUDA_DOT_CUH
 #define CUDA_DOT_CUH
 
@@ -15,7 +15,7 @@
 #include "cuda/blocks.cuh"
 #include "cuda/tma_copy.cuh"
 
-/* A chunk of each of the unit's rows: launch_shapes.h. */
+/* A piece: one chunk (launch_shapes.h) of each of the unit's rows. */
 template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
     enum {
         groups = chunk_groups(TYPE, STAGES, BULK),
@@ -29,11 +29,11 @@ template <int TYPE, int STAGES, int ROWS, bool BULK> struct piece_shape {
     static_assert((int)groups * (int)format<TYPE>::group_bytes == (int)bytes, "groups");
 };
 
-/* For kernels. Host code calls warp_bytes, which knows how kernels were compiled. */
+/* For kernels. Host code calls warp_bytes, which takes the kernels' architecture from chip. */
 template <int TYPE, int STAGES, int ROWS = UNIT_ROWS, bool BULK = true>
 struct piece_of : piece_shape<TYPE, STAGES, ROWS, BULK && COPIES_IN_BULK> {};
 
-typedef struct row_pair {                /* of this thread */
+typedef struct row_pair {                /* this thread's rows */
     const uint8_t *a, *b;
 } row_pair;
 
@@ -46,9 +46,9 @@ static __device__ __forceinline__ uint32_t low_bits(const uint8_t *p, uint32_t m
 
 /* Copies of one row into shared memory, for one of its eight threads. */
 template <typename P> struct row_stream {
-    enum { chunks = (P::room / 16 + 7) / 8 };    /* of 16 bytes, for each of eight threads */
+    enum { chunks = (P::room / 16 + 7) / 8 };    /* copies of 16 bytes by each of eight threads */
     const uint8_t *from;                 /* the next piece, at a multiple of 16 */
-    uint32_t skip;                       /* bytes before it there */
+    uint32_t skip;                       /* bytes at `from` before the piece begins, 0 .. 15 */
 
     __device__ __forceinline__ void begin(const uint8_t *row, int first)
     {
@@ -57,7 +57,7 @@ template <typename P> struct row_stream {
         from = row - skip;
     }
 
-    /* on to the next piece */
+    /* moves to the next piece */
     __device__ __forceinline__ void advance(void)
     {
         if (P::bytes % 16 == 0) {
@@ -69,7 +69,7 @@ template <typename P> struct row_stream {
         }
     }
 
-    /* by all eight */
+    /* called by all eight threads */
     __device__ __forceinline__ void fetch(uint32_t to, int bytes)
     {
         const int l = threadIdx.x % 8, n = ((int)skip + bytes + 15) / 16;
@@ -79,7 +79,7 @@ template <typename P> struct row_stream {
         advance();
     }
 
-    /* by one */
+    /* called by one thread */
     __device__ __forceinline__ void fetch_in_bulk(uint32_t to, int bytes, uint32_t arrival)
     {
         const uint32_t n = (skip + (uint32_t)bytes + 15) & ~15u;
@@ -103,8 +103,8 @@ static __device__ __forceinline__ act_block act_block_at(const acts_view &x, int
     return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, x.dx[j], x.s[j] };
 }
 
-/* Offset of block l of the groups of one row in a stage. A group begins a multiple of 4 bytes after
- * the previous group, except in Q6_K and Q3_K, so the first group's alignment holds for all. */
+/* Reads block l of each group of a row from shared memory. A group begins a multiple of 4 bytes
+ * after the previous one, except in Q6_K and Q3_K, so the first group's alignment holds for all. */
 template <int TYPE> struct block_reader {
     uint32_t offset;                     /* of the row's first group in a stage */
 
@@ -126,8 +126,8 @@ template <int TYPE> struct block_reader {
     }
 };
 
-/* Whether activations of one token are woven for the type: stored in the order of the codes, e0,
- * e16, e1, e17, ... */
+/* Whether kernels for one token store its activations woven, that is in the order of the type's
+ * codes: e0, e16, e1, e17, ... */
 template <int TYPE> struct is_woven { enum { value = 0 }; };
 template <> struct is_woven<QT_MXFP4> { enum { value = 1 }; };
 
@@ -154,8 +154,8 @@ static __device__ __forceinline__ void copy_woven(uint8_t *to, const uint8_t *fr
     ((int *)(to + 36 * n))[j] = x.s;
 }
 
-/* E2M1 by two lookups in a table of magnitudes, with the codes themselves as selectors. A set sign
- * bit gives 0, so positive and negative codes are summed apart. */
+/* Decodes E2M1 by two lookups in a table of magnitudes, with the codes as selectors. A set sign bit
+ * makes the lookup 0, so positive and negative codes have sums of their own. */
 template <> struct block_reader<QT_MXFP4> {
     uint32_t offset, codes_at, shift, low, high;
 
@@ -228,9 +228,9 @@ template <> struct block_reader<QT_Q8_0> {
     }
 };
 
-/* Multiplies the upper and lower bits of the codes apart, and subtracts their offset of 32 with the
- * sums of the activations: all exact integers. One shift aligns the words and moves the bits into
- * position. */
+/* Multiplies the upper and the lower bits of the codes by the activations separately, and subtracts
+ * 32 times the sums of the activations for the codes' offset: all exact integers. One shift aligns
+ * the words and moves the bits into position. */
 template <> struct block_reader<QT_Q6_K> {
     uint32_t offset;
 
@@ -282,8 +282,8 @@ static __device__ __forceinline__ int dot4_unsigned(uint32_t a, uint32_t b, int 
     return d;
 }
 
-/* Codes are not moved to the low digits: those in the high ones count sixteen times, and the sum is
- * shifted back. Scale and minimum of block l are bits of words that depend on l alone:
+/* High nibbles stay where they are: each counts sixteen times, and the sum is shifted back. Scale
+ * and minimum of block l are bits of two words of the head, whose choice depends on l alone:
  *
  *   ((first word >> at) & mask) | ((second word >> at + 2) & mask of two more bits) */
 template <> struct block_reader<QT_Q4_K> {
@@ -334,7 +334,7 @@ template <> struct block_reader<QT_Q4_K> {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* lanes to the row's sum, in every one of the eight threads */
+/* Returns the row's sum, folded from the lanes, to all eight threads. */
 static __device__ __forceinline__ float fold_lanes(float v)
 {
     v = __fadd_rn(v, __shfl_xor_sync(~0u, v, 4));
@@ -343,35 +343,35 @@ static __device__ __forceinline__ float fold_lanes(float v)
     return __fadd_rn(v, 0.0f);
 }
 
-/* Computes the units first, first + step, ... below end, and of each the pieces piece_first ..
- * piece_end-1: all of them, unless warps share a unit. rows_of(unit) returns this thread's pair of
- * rows. enter(unit), called before the unit is summed, returns the activations. emit(unit, sums of
- * row a, sums of row b) receives the results for up to TOKENS activations, of which n_token are
- * valid.
+/* Computes units first, first + step, ... below end; of each unit pieces piece_first ..
+ * piece_end-1, which are all of them unless warps share a unit. rows_of(unit) returns this thread's
+ * pair of rows. enter(unit), called before the unit is summed, returns the activations. emit(unit,
+ * sums of row a, sums of row b) receives the results for up to TOKENS activations; n_token of them
+ * are valid.
  *
- * begin starts the first copies: call it before work that they may overlap with. Not PAIRED: there
- * is no row b, and units are half as large; with one token only. WOVEN: activations are woven if
- * the type wants it; with one token only. */
+ * begin starts the first copies; the caller calls it before work that can overlap with them. Not
+ * PAIRED (one token only): there is no row b, and units are half as large. WOVEN (one token only):
+ * activations are woven if is_woven. */
 template <int TYPE, int STAGES, int TOKENS, bool PAIRED = true, bool WOVEN = false,
           bool MAY_BULK = true>
 struct unit_runner {
     enum { ROWS = PAIRED ? UNIT_ROWS : UNIT_ROWS / 2, BULK = MAY_BULK && COPIES_IN_BULK };
     typedef piece_of<TYPE, STAGES, ROWS, MAY_BULK> P;
     uint32_t stages;                     /* the warp's own, in shared memory */
-    uint32_t zero;                       /* the frame's */
+    uint32_t zero;                       /* tracer.zero */
     int row_bytes, step, end, piece_first, piece_end;
     int fetch_unit, fetch_piece;
     uint32_t fetch_slot;                 /* offset of the stage that is filled next */
-    uint32_t read_slot;                  /* of the one that is read next; in bulk the same */
-    uint32_t phase;                      /* in bulk: of its barrier */
-    row_stream<P> stream_a, stream_b;    /* in bulk the first alone: row a of the first of eight
-                                          * threads, row b of the second */
+    uint32_t read_slot;                  /* offset of the stage that is read next; bulk: unused */
+    uint32_t phase;                      /* bulk: phase of its barrier */
+    row_stream<P> stream_a, stream_b;    /* bulk: only stream_a is used, for row a by the first of
+                                          * eight threads and for row b by the second */
 
     static __device__ __forceinline__ uint32_t next_slot(uint32_t slot)
     {
         return slot == (P::stages - 1) * P::stage ? 0 : slot + P::stage;
     }
-    /* rows a lie before rows b */
+    /* in a stage rows a come before rows b */
     static __device__ __forceinline__ uint32_t a_offset(void)
     {
         return threadIdx.x % 32 / 8 * P::pitch;
@@ -384,7 +384,7 @@ struct unit_runner {
     {
         return stages + P::stages * P::stage + (slot ? 8 : 0);
     }
-    /* whether this thread copies row b, in bulk */
+    /* bulk: whether this thread copies row b */
     static __device__ __forceinline__ bool takes_b(void) { return PAIRED && threadIdx.x % 8 == 1; }
 
     __device__ __forceinline__ void aim(const row_pair &rows)
@@ -417,11 +417,12 @@ struct unit_runner {
             }
         }
         fetch_slot = next_slot(fetch_slot);
-        if (!BULK) copy_commit();        /* also without a copy: groups are counted */
+        if (!BULK) copy_commit();        /* even if empty, because copy_wait counts groups */
     }
 
-    /* Waits for the next piece and returns its address. Requests another one in place of the one
-     * before; with bulk copies `used` does that, in the piece's own place. */
+    /* Waits for the next piece and returns its address. Without bulk copies also requests another
+     * piece, into the stage of the previous one; with bulk copies `used` does that later, into the
+     * stage of this piece. */
     template <typename RowsOf> __device__ __forceinline__ uint32_t await(RowsOf rows_of)
     {
         if (BULK) {
@@ -444,7 +445,7 @@ struct unit_runner {
         if (fetch_slot == 0) phase ^= 1;
     }
 
-    /* part of n_part: which of the pieces are this warp's */
+    /* part, n_part: this warp computes part number `part` of the unit's pieces */
     template <typename RowsOf>
     __device__ __forceinline__ void begin(tracer f, const void *shared, int row_bytes_, int part,
                                           int n_part, int first, int step_, int end_,
@@ -461,7 +462,7 @@ struct unit_runner {
         fetch_unit = piece_first == piece_end ? end : first;
         fetch_piece = piece_first;
         fetch_slot = read_slot = phase = 0;
-        if (fetch_unit >= end) return;   /* a warp without work may have no memory */
+        if (fetch_unit >= end) return;   /* no work; the warp may have no shared memory */
         aim(rows_of(fetch_unit));
         if (BULK) {
             if (threadIdx.x % 32 < P::stages)
@@ -517,7 +518,7 @@ struct unit_runner {
         }
     }
 
-    /* After run, with the same first: before another begin with the same memory. */
+    /* Called after run, with the same first, before the memory is used for another begin. */
     __device__ __forceinline__ void finish(int first)
     {
         if (!BULK || first >= end || piece_first == piece_end) return;   /* begin started no copy */
@@ -552,7 +553,7 @@ struct unit_runner {
     }
 };
 
-/* ---- float weights: one row for a warp, weight i in lane i % 32 ------------------------------ */
+/* ---- float weights: a warp computes a row; weight i is in lane i % 32 ------------------------ */
 
 template <int TYPE> static __device__ __forceinline__ float weight_at(const uint8_t *row, int i);
 template <> __device__ __forceinline__ float weight_at<QT_F32>(const uint8_t *row, int i)
@@ -575,7 +576,7 @@ static __device__ __forceinline__ float fold_float_lanes(float v)
     return fold_lanes(v);
 }
 
-/* x is in shared memory, pitch floats apart. Returns the row's sums in all lanes. */
+/* Sums of a row times n_token vectors, to all lanes. x: in shared memory, pitch floats apart. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uint8_t *row,
                                                  const float *x, int pitch, int n_token, int cols)
@@ -583,7 +584,7 @@ static __device__ __forceinline__ void float_row(float (&sum)[TOKENS], const uin
     const int lane = threadIdx.x % 32;
     int i = lane;
     for (int t = 0; t < TOKENS; t++) sum[t] = 0.0f;
-    for (; i + 15 * 32 < cols; i += 16 * 32) {           /* many loads before the first use */
+    for (; i + 15 * 32 < cols; i += 16 * 32) {           /* 16 loads before the first use */
         float w[16];
         #pragma unroll
         for (int k = 0; k < 16; k++) w[k] = weight_at<TYPE>(row, i + 32 * k);
@@ -619,7 +620,7 @@ template <> struct is_float_type<QT_F32> { enum { value = 1 }; };
 template <> struct is_float_type<QT_F16> { enum { value = 1 }; };
 template <> struct is_float_type<QT_BF16> { enum { value = 1 }; };
 
-/* A value of 1.0f * scale, exactly; 1 for float types. */
+/* The format's factor; 1 for float types. */
 template <int TYPE, int FLOAT = is_float_type<TYPE>::value> struct factor_of {
     static constexpr float value = format<TYPE>::factor;
 };

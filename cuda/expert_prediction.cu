@@ -34,25 +34,25 @@ typedef struct prediction_args {
     gpu_matrix router;
     gpu_router_rule rule;
     const float *norm, *next_norm;
-    const float *x;                      /* [cols] times norm */
-    const uint32_t *number;              /* of the layer that x is from */
-    const uint32_t *now;                 /* of the last question */
+    const float *x;                      /* [cols] x / rms(x) * norm of this layer */
+    const uint32_t *number;              /* number of the layer that x is from */
+    const uint32_t *now;                 /* number of the last layer that has asked */
     float *logits;
     uint32_t *done;
     int k;
     const int32_t *hot;                  /* NULL: none */
-    volatile uint64_t *predicted;        /* of the mailbox, in RAM */
+    volatile uint64_t *predicted;        /* gpu_mailbox.predicted, in RAM */
 } prediction_args;
 
-/* Whether the layer that the prediction is for has asked already. Once true, it stays true, so a
- * last block that is in time sees complete logits. */
+/* Whether the predicted layer has already asked. The result never returns to false, so if the last
+ * block is not late, no earlier block was, and all logits are complete. */
 static __device__ __forceinline__ bool is_late(const prediction_args &a, uint32_t number)
 {
     const uint32_t now = *(const volatile uint32_t *)a.now;
     return ((now - number) & GPU_NUMBERS) <= GPU_NUMBERS / 2;
 }
 
-/* Row r times x, by one warp; the sum in all lanes. */
+/* One warp multiplies row r by x; the sum is in all lanes. */
 static __device__ __forceinline__ float row_score(const gpu_matrix &m, int r, const float *x)
 {
     const int lane = threadIdx.x % 32;
@@ -82,7 +82,7 @@ static __device__ __forceinline__ unsigned warp_or(unsigned v)
     return v;
 }
 
-/* Names the likeliest cold experts to the host, by one warp, from complete logits. */
+/* One warp writes the likeliest cold experts to the mailbox. All logits are complete. */
 static __device__ __forceinline__ void name_experts(const prediction_args &a, uint32_t number,
                                                     select_space *space)
 {
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void name_experts(const prediction_args &a, ui
             (uint64_t)number << GPU_PREDICTED_NUMBER | (uint64_t)n << GPU_PREDICTED_COUNT | ids;
 }
 
-/* A warp for a row of the router; the last block to end chooses. */
+/* A warp computes one logit; the last block to end chooses the experts. */
 static __global__ void __launch_bounds__(PREDICT_THREADS) predict(tracer f, const prediction_args a)
 {
     extern __shared__ __align__(16) float x[];

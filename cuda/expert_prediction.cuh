@@ -1,9 +1,9 @@
-/* expert_prediction.cuh - names the experts that the next layer will probably choose to the host.
+/* expert_prediction.cuh - predicts the experts that the next layer will probably choose.
  *
- * ask stores its vector. A kernel in g->ahead applies the next layer's router to it and writes the
- * likeliest cold experts to the mailbox, for the host to read into the CPU's caches. No result
- * depends on a prediction, and the main stream waits for predictions at the end of a token alone. A
- * prediction whose layer has asked already is dropped. */
+ * The kernel ask (experts_with_host.cu) stores its vector. A kernel in the stream g->ahead applies
+ * the next layer's router to it and writes the likeliest cold experts to the mailbox; the host then
+ * reads their weights into the CPU's caches. No result depends on a prediction, and the main stream
+ * waits for predictions only at the end of a token. A late prediction is dropped. */
 #ifndef CUDA_EXPERT_PREDICTION_CUH
 #define CUDA_EXPERT_PREDICTION_CUH
 
@@ -11,9 +11,9 @@
 
 typedef struct prediction_parts {
     float *logits;                       /* [n_expert] */
-    uint32_t *done;                      /* blocks; zero before and after */
-    /* Per layer, because a prediction may be late by several layers. */
-    uint8_t *layers;                     /* the number of its question, and its finished vector */
+    uint32_t *done;                      /* blocks that have ended; zero before and after */
+    /* One for each layer, because a prediction may be late by several layers. */
+    uint8_t *layers;                     /* [n_layer, layer_bytes]: number and normed vector */
     size_t layer_bytes;
 } prediction_parts;
 prediction_parts prediction_layout(void *base, int n_expert, int n_embd);
@@ -28,7 +28,8 @@ static inline float *prediction_vector(const prediction_parts *p, int layer)
     return (float *)(p->layers + (size_t)layer * p->layer_bytes + round_up(sizeof(uint32_t)));
 }
 
-/* In g->ahead, after g->fork: predicts for the layer after s. Records g->predicted. */
+/* Launches the prediction for the layer after s, in g->ahead after g->fork; records
+ * g->predicted. */
 void prediction_next(gpu *g, const gpu_with_host *s, const prediction_parts *parts, int k);
 
 #endif

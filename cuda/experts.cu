@@ -1,6 +1,7 @@
-/* experts.cu - the chosen experts of up to GPU_FEW tokens of a resident layer, whose experts are
- * all in VRAM. experts_batch.cu has larger batches, experts_with_host.cu layers with cold experts.
- * The kernels are those of experts.cuh, compiled in experts_basic.cu and the files next to it. */
+/* experts.cu - gpu_experts for up to GPU_FEW tokens of a resident layer, one with all experts in
+ * VRAM; by the arithmetic contract. experts_batch.cu has larger batches, experts_with_host.cu
+ * layers with cold experts. The kernels are in experts.cuh; experts_basic.cu, experts_k_quants.cu,
+ * experts_tables.cu and experts_floats.cu compile them. */
 #include "cuda/experts.cuh"
 
 /* ---- int8 form of the input, if the router did not make it ----------------------------------- */
@@ -218,7 +219,7 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
     }
 }
 
-/* With the contract, the shared expert has the same kernels for any placement of the bank. */
+/* With batch.contract the same kernels compute the shared expert for any placement of the bank. */
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     if (in->n <= GPU_FEW) experts_few(g, in, a);

@@ -1,18 +1,18 @@
 /* experts.cuh - the kernels of the chosen experts of up to GPU_FEW tokens, by the arithmetic
  * contract: the bits are those of engine/host/experts_cpu.c.
  *
- * Two kernels. A block of the first computes 32 rows of gate and up of one slot, applies the
- * activation and quantises the 32 values, which are one block of the next product's input. A block
- * of the second computes eight rows of down (more where slots are few) of all slots of a token,
- * sums them in rank order and adds the sum to the residual stream. The shared expert is one more
- * slot where its formats allow it.
+ * There are two kernels. A block of experts_up computes 32 rows of gate and up of one slot, applies
+ * the activation and quantises the 32 values, which are one block of down's input. A block of
+ * experts_down computes eight rows of down (more if slots are few) of all slots of a token, sums
+ * them in rank order and adds the sum to the residual stream. The shared expert is one more slot if
+ * its formats allow it.
  *
- * Each has two kinds, by the type of its arguments. In a resident layer (experts.cu) all experts
- * are in one bank. Both kernels choose the experts from the router's keys or logits, each block for
- * itself, unless the caller names them, and down weighs them. The router's output is two kernels
- * old when the second one starts, so that kernel chooses and requests its weights before it waits.
- * In a split layer (experts_with_host.cu) another kernel has chosen and has noted the addresses of
- * each slot's slabs; vectors that the host computed are only summed. */
+ * The type of the arguments selects one of two variants. In a resident layer (experts.cu) all
+ * experts are in one bank. Unless the caller passes ids, each block of both kernels chooses the
+ * experts from the router's keys or logits, and experts_down computes the weights. The router's
+ * output is two kernels old when experts_down starts, so it chooses and requests its weights before
+ * pdl_wait. In a split layer (experts_with_host.cu) the kernel ask has chosen and stored the
+ * addresses of each slot's slabs; experts_down only sums the vectors that the host computed. */
 #ifndef CUDA_EXPERTS_CUH
 #define CUDA_EXPERTS_CUH
 
@@ -23,7 +23,7 @@
 
 enum { MAX_SLOTS = GPU_MOST_USED + 1 };
 
-/* Chunks in shared memory; with bulk copies two longer ones (dot.cuh). */
+/* STAGES of the unit_runner (dot.cuh) of experts_up. */
 template <int TYPE, bool FEWER> struct up_stages {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     enum { value = up_stages_of(TYPE, FEWER, 75) };
@@ -31,17 +31,17 @@ template <int TYPE, bool FEWER> struct up_stages {
     enum { value = up_stages_of(TYPE, FEWER, 80) };
 #endif
 };
-/* Of down: of eight rows, or of four. */
+/* STAGES of experts_down. PAIRED: a unit is eight rows, else four. */
 template <bool PAIRED> struct down_stages {
     enum { value = down_stages_of(PAIRED) };
 };
 
-typedef struct slab {                    /* all experts' rows of one kind, or the shared one's */
+typedef struct slab {                    /* gate, up or down of all experts, or of the shared one */
     const uint8_t *data;
     uint64_t slab_bytes;
     int row_bytes;
-    const float *bias, *scale;           /* by expert, or NULL */
-    float fixed_scale;                   /* if scale is NULL */
+    const float *bias, *scale;           /* [n_expert, rows], [n_expert]; or NULL */
+    float fixed_scale;                   /* used if scale is NULL */
 } slab;
 
 static __device__ __forceinline__ const uint8_t *row_at(const slab &s, int expert, int row)
@@ -49,7 +49,7 @@ static __device__ __forceinline__ const uint8_t *row_at(const slab &s, int exper
     return s.data + (uint64_t)expert * s.slab_bytes + (size_t)row * s.row_bytes;
 }
 
-/* rows: of an expert */
+/* rows: rows of one expert */
 static __device__ __forceinline__ float row_bias(const slab &s, int expert, int row, int rows)
 {
     return s.bias ? s.bias[(size_t)expert * rows + row] : 0.0f;
@@ -81,8 +81,8 @@ typedef struct choice {
     gpu_router_rule rule;
 } choice;
 
-/* The choice of one token, by all threads of a block: ids, and values for choose_gates. The block
- * synchronises when it ends. */
+/* Chooses the experts of one token, by all threads of a block: ids, and values for choose_gates.
+ * The block synchronises at the end. */
 struct chooser {
     block_selector largest;
     const int32_t *ids;                  /* NULL: to be selected */
@@ -105,7 +105,8 @@ struct chooser {
     }
 };
 
-/* Their weights, by the first warp; the block must synchronise before it reads them. */
+/* The first warp computes the weights of the choice; the block must synchronise before it reads
+ * them. */
 static __device__ __forceinline__ void choose_gates(float *gates, const block_select_space *room,
                                                     const choice &c, int token)
 {
@@ -126,7 +127,7 @@ typedef struct up_args {
     enum { split = 0 };
     slab gate, up, shared_gate, shared_up;
     choice chosen;
-    int n_slot, n_shared, k;             /* slots; tokens with a shared expert in this launch */
+    int n_slot, n_shared, k;             /* slots; shared expert's vectors in this launch: 0 or n */
     int cols, n_ff;
     gpu_activation act;
     const uint8_t *x;                    /* [n] int8 forms */
@@ -137,8 +138,8 @@ typedef struct up_args {
 
 /* A slot of a split layer. */
 typedef struct expert_slot {
-    const uint8_t *gate, *up, *down;     /* in VRAM, if `where` says that the device reads them */
-    const uint8_t *from[3];              /* page-locked RAM that they are fetched from */
+    const uint8_t *gate, *up, *down;     /* in VRAM; set for slabs that the device reads */
+    const uint8_t *from[3];              /* their addresses in page-locked RAM, for pull */
     int32_t id;
     float weight;
     int32_t where;                       /* gpu_where */
@@ -151,7 +152,7 @@ struct split_up_args : up_args {         /* chosen is ignored */
     int want;                            /* the gpu_where that this launch computes */
 };
 
-/* 32 activations of a slot by one warp: as they are, and as the block that they make. */
+/* One warp stores 32 activations of a slot, as floats and as an int8 block. v: the lane's value. */
 static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int group, float v)
 {
     const int lane = threadIdx.x % 32, row = group * UP_ROWS + lane, n_block = a.n_ff / 32;
@@ -171,7 +172,7 @@ static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int
     if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
 }
 
-/* Addresses of the slot's rows; false if another launch computes the slot. */
+/* Finds the slot's expert and slabs. False: this launch does not compute the slot. */
 static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **gate,
                                                  const uint8_t **up, const split_up_args &a,
                                                  int slot)
@@ -183,7 +184,7 @@ static __device__ __forceinline__ bool find_slot(int *expert, const uint8_t **ga
     return p.where == a.want;
 }
 
-/* Registers for as many blocks as shared memory holds. */
+/* __launch_bounds__: as many blocks of an SM as shared memory holds. */
 template <int TYPE, bool FEWER, typename ARGS>
 static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::value > 3 ? 2 : 3))
     experts_up(tracer f, const ARGS a)
@@ -199,13 +200,13 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
     uint32_t rank = slot % a.k;
     int expert = 0;
     chooser choose;
-    const uint8_t *gate_at = gate.data, *up_at = up.data;        /* of a split layer's slot */
+    const uint8_t *gate_at = gate.data, *up_at = up.data;        /* split layer: the slot's slabs */
     const auto row_of = [&](const slab &s, const uint8_t *at, int row) {
         if constexpr (ARGS::split) return at + (size_t)row * s.row_bytes;
         else return row_at(s, expert, row);
     };
 
-    /* Ends the choice: the input is in shared memory, and the slot's expert is known. */
+    /* After this call the input is in shared memory and the slot's expert is known. */
     const auto chosen = [&] {
         if (ARGS::split || is_shared) {
             __syncthreads();
@@ -216,7 +217,7 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
     };
 
     pdl_begin(f);
-    keep(rank);                          /* a division takes long */
+    keep(rank);                          /* the result of a division, which is slow */
     if constexpr (is_float_type<TYPE>::value) {
         pdl_wait(f);
         if constexpr (ARGS::split) {
@@ -276,7 +277,7 @@ static __global__ void __launch_bounds__(UP_THREADS, (up_stages<TYPE, FEWER>::va
         if (!is_shared)
             runner.begin(f, shared + warp * P::warp_bytes, gate.row_bytes, 0, 1, 0, 1, 1, rows_of);
         float gate_bias = 0.0f, up_bias = 0.0f;
-        if (threadIdx.x % 8 == 0) {      /* on their way while the row is summed */
+        if (threadIdx.x % 8 == 0) {      /* these loads overlap with the sum of the row */
             gate_bias = row_bias(gate, expert, row, a.n_ff);
             up_bias = row_bias(up, expert, row, a.n_ff);
         }
@@ -302,13 +303,14 @@ typedef struct down_args {
     choice chosen;
     const float *sigma;
     int n_slot, k;
-    bool has_shared;                     /* as slot k of every token */
-    const float *shared_y;               /* [n, n_embd]: else its vector, or NULL */
+    bool has_shared;                     /* the shared expert is slot k of every token */
+    const float *shared_y;               /* else NULL, or [n, n_embd]: the shared expert's
+                                          * vectors */
     int n_ff, n_embd;
-    int octet_shift;                     /* 1 << this: octets of rows of a block, unless PAIRED; its
-                                          * warps are divided among them */
-    int n_staged;                        /* of float weights: slots whose activations fit shared
-                                          * memory; those of others are read from VRAM */
+    int octet_shift;                     /* not PAIRED: a block has 8 << octet_shift rows; its warps
+                                          * are divided among the octets */
+    int n_staged;                        /* float weights: slots with activations in shared memory;
+                                          * activations of other slots are read from VRAM */
     const uint8_t *mid;
     const float *mid_rows;
     float *x, *y;
@@ -317,12 +319,12 @@ typedef struct down_args {
 struct split_down_args : down_args {     /* chosen is ignored */
     enum { split = 1 };
     const expert_slot *slots;            /* [n_slot] */
-    const uint8_t *host_made;            /* [n_slot]: the vector is in host_y, else computed here */
+    const uint8_t *host_made;            /* [n_slot] 1: the vector is in host_y; 0: computed here */
     const float *host_y;                 /* [n_slot, n_embd] */
 };
 
-/* One token of a split layer, by the first warp: ids, weights, the slots computed by the device,
- * and their number. The block must synchronise before it reads them. */
+/* The first warp finds ids, weights, and the slots that the device computes (made, n_made), for one
+ * token of a split layer. The block must synchronise before it reads them. */
 static __device__ __forceinline__ void find_slots(int *ids, float *gates, const uint8_t **down,
                                                   int *made, int *n_made, const split_down_args &a,
                                                   int token)
@@ -348,7 +350,7 @@ static __device__ __forceinline__ void find_slots(int *ids, float *gates, const 
     *n_made = n;
 }
 
-/* PAIRED: a warp takes all eight rows of a slot, which pays where rows are short; else four. */
+/* PAIRED: a warp computes all eight rows of a slot, which pays for short rows; else four. */
 template <int TYPE, bool PAIRED, typename ARGS>
 static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     experts_down(tracer f, const ARGS a)
@@ -363,17 +365,17 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
     const int token = blockIdx.y, first = blockIdx.x * n_row, warp = warp_index();
     const int n_warp = blockDim.x / 32;
     int n = a.k + (a.has_shared ? 1 : 0);                /* slots computed by this launch */
-    const int end_row = first + threadIdx.x;             /* that this thread finishes */
+    const int end_row = first + threadIdx.x;             /* the row that this thread finishes */
     const bool finishes = threadIdx.x < n_row && end_row < a.n_embd;
     const size_t at = (size_t)token * a.n_embd + end_row;
-    float before = 0.0f;                 /* loaded when all inputs are ready, used last */
+    float before = 0.0f;                 /* x before the sum: loaded after pdl_wait, used last */
 
-    /* slot i of this token: its index in mid, its matrix */
+    /* index in mid, matrix and expert of slot i of this token */
     const auto mid_of = [&](int i) { return i < a.k ? token * a.k + i : a.n_slot + token; };
     const auto slab_of = [&](int i) -> const slab & { return i < a.k ? a.down : a.shared_down; };
     const auto expert_of = [&](int i) { return i < a.k ? ids[i] : 0; };
 
-    /* of a split layer */
+    /* split layer only */
     __shared__ const uint8_t *down_at[MAX_SLOTS];
     __shared__ int made[MAX_SLOTS], n_made;
     const auto slot_at = [&](int j) {    /* the j-th slot of this launch */
@@ -462,7 +464,8 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
                 ((uint4 *)mid)[c] = ((const uint4 *)from)[c - j * each];
             }
         } else {
-            /* routed slots of all tokens come first, then the shared one of each */
+            /* mid has the routed slots of all tokens first, then the shared expert's of each
+             * token */
             const int routed = a.k * each, all = n * each;
             const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
             const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;
@@ -471,8 +474,8 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
                 ((uint4 *)mid)[c] = (c < routed ? from : behind)[c];
         }
         __syncthreads();
-        /* The bias of a row is loaded before the row is summed. For a pair of rows the compiler
-         * would spill it to memory, and the spill waits for the load. */
+        /* Loads the bias of a row before the row is summed; not for a pair of rows, where the
+         * compiler would spill it to memory and wait for the load. */
         const int l = threadIdx.x % 8;
         const auto bias_of = [&](int unit) {
             const int i = slot_at(unit / PER_SLOT);
@@ -561,7 +564,7 @@ static void launch_down(gpu *g, launch_stream at, const ARGS *a, int n, uint64_t
     }
 }
 
-/* The types of a group, each with its kernels: bodies of functions with a parameter type. */
+/* Bodies of functions with a parameter `type`: a case for each type of a group. */
 #define LAUNCH_UP(TYPES)                                                                           \
     switch (type) {                                                                                \
         TYPES(LAUNCH_UP_TYPE)                                                                      \
@@ -587,42 +590,42 @@ RESIDENT_GROUP(tables)
 RESIDENT_GROUP(floats)
 #undef RESIDENT_GROUP
 
-/* ---- what both kinds of layers do: experts.cu ------------------------------------------------ */
+/* ---- resident and split layers: functions of experts.cu -------------------------------------- */
 
-/* Memory between the two kernels: int8 forms and floats of all slots, the shared expert's after the
- * others; then its vectors if it has kernels of its own. */
+/* Memory between the two kernels: int8 forms and floats of all slots, those of the shared expert
+ * last; and the vectors of a shared expert with kernels of its own (apart). */
 typedef struct few_scratch {
     uint8_t *mid;
     float *mid_rows;
-    uint8_t *apart_mid;                  /* the same of a shared expert with kernels of its own */
+    uint8_t *apart_mid;                  /* mid, mid_rows and vectors of an apart shared expert */
     float *apart_rows, *shared_y;
     size_t bytes;
 } few_scratch;
 few_scratch few_layout(void *base, int n, int k, int n_ff, int n_embd);
 
-/* The arguments of a layer, without what makes it resident or split. */
+/* The arguments that resident and split layers have in common. */
 typedef struct layer_args {
     few_scratch scratch;
-    bool apart;                          /* the shared expert, by shared_apart */
+    bool apart;                          /* shared_apart computes the shared expert */
     up_args up;
     down_args down;
 } layer_args;
 layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a);
 
-/* Whether ids are given or can be found; else the call has failed. */
+/* Whether ids are given or can be chosen. If not, stores a failure and returns false. */
 bool few_choice_fits(gpu *g, const gpu_expert_args *a);
 
-/* Makes the input's finished values and int8 form, unless the router did. */
+/* Makes the input's finished values and int8 form, unless the router has made them. */
 void few_input(gpu *g, gpu_input *in);
 
 /* Gate, up and activation of a network for all tokens of the input, which few_input has finished:
  * mid [n] int8 forms, mid_rows [n, gate->rows]. */
 void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_matrix *up,
                  gpu_activation act, uint8_t *mid, float *mid_rows);
-/* Down of that network. add: y += instead of y = */
+/* Down of the network of few_gate_up. add: y += instead of y =. */
 void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, float *y, bool add);
 
-/* The shared expert by kernels of its own: other formats, or another width. */
+/* Computes a shared expert of other formats or another width with kernels of its own. */
 void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s);
 
 #endif

@@ -1,16 +1,15 @@
 /* fetch.cuh - the kernel that fetches slabs from page-locked RAM to VRAM.
  *
- * A few blocks read across the bus, with enough loads in flight that it is never idle, while other
- * kernels have the rest of the chip. */
+ * A few blocks read across the bus, with so many loads in flight that the bus is never idle; other
+ * kernels use the rest of the chip. experts_with_host.cu launches it in the stream `side`. */
 #ifndef CUDA_FETCH_CUH
 #define CUDA_FETCH_CUH
 
 #include "cuda/experts.cuh"
 
 enum {
-    PULL_THREADS = 512, PULL_LOADS = 8, PULL_UNITS = 32 * PULL_LOADS,    /* loads in flight of a
-                                                                          * thread; 16-byte units of
-                                                                          * a warp */
+    PULL_THREADS = 512, PULL_LOADS = 8,  /* PULL_LOADS: loads in flight of a thread */
+    PULL_UNITS = 32 * PULL_LOADS,        /* 16-byte units that a warp loads at once: a part */
     LINE = 128                           /* bytes that the bus brings for one request */
 };
 
@@ -19,31 +18,30 @@ static inline uint64_t round_up(uint64_t bytes) { return (bytes + 255) / 256 * 2
 /* Bytes of a slab in the pad, where it begins at the same offset within a line as in RAM. */
 static inline uint64_t slab_pad_bytes(uint64_t bytes) { return round_up(bytes + LINE - 1 + 15); }
 
-typedef struct pull_state {              /* zero before and after, except start */
-    unsigned long long start;            /* on the device's clock */
-    uint32_t done;                       /* blocks */
-    uint32_t parts[SELECT_MAX_K];        /* of a slot's down slab that have arrived */
+typedef struct pull_state {              /* zero before and after the kernel, except start */
+    unsigned long long start;            /* ns on the device's clock */
+    uint32_t done;                       /* number of blocks that have ended */
+    uint32_t parts[SELECT_MAX_K];        /* parts of each slot's down slab that have arrived */
 } pull_state;
 
 typedef struct pull_args {
     const expert_slot *slots;            /* [k] of one token */
     int k;
-    uint32_t bytes[3];                   /* of a gate, up, down slab */
+    uint32_t bytes[3];                   /* bytes of a gate, an up and a down slab */
     const uint32_t *number;
     pull_state *state;
-    volatile uint32_t *fetched;          /* of the mailbox, in RAM */
-    volatile uint64_t *fetch_ns;         /* likewise */
+    volatile uint32_t *fetched;          /* gpu_mailbox.fetched, in RAM */
+    volatile uint64_t *fetch_ns;         /* gpu_mailbox.fetch_ns, in RAM */
 } pull_args;
 
-/* Number of parts that a slab is fetched in; at some addresses one more than needed. Parts begin at
- * lines: a line that two warps share would be fetched twice. */
+/* Number of parts of a slab; at some addresses one more than needed. Parts begin at multiples of
+ * LINE, because a line that two warps share would be fetched twice. */
 static __device__ __forceinline__ int parts_of(uint32_t bytes)
 {
     return (int)(((bytes + LINE - 1 + 15) / 16 + PULL_UNITS - 1) / PULL_UNITS);
 }
 
-/* Fetches part i of a slab, by one warp, with the rest of its first line and of its last 16
- * bytes. */
+/* One warp fetches part i of a slab, including all of its first line and of its last 16 bytes. */
 static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_t *from,
                                                  uint32_t bytes, int i)
 {
@@ -61,13 +59,13 @@ static __device__ __forceinline__ void pull_part(const uint8_t *to, const uint8_
         if (first + 32 * l < n) target[first + 32 * l] = v[l];
 }
 
-/* All warps together fetch the parts of all slabs, down slabs first, because the host needs those
- * once it has finished their gate and up. The number of a slab's last part tells the host that it
- * has arrived. That only informs the host's decision: the kernels that read slabs run after this
- * one. So there is no fence, which would make the whole SM wait. */
+/* All warps fetch the parts of all slabs, down slabs first, because the host asks for them once it
+ * has computed gate and up. With a slab's last part the kernel writes the question's number to
+ * fetched. The host only bases a decision on it, and the kernels that read slabs run after this
+ * one, so there is no fence, which would make the whole SM wait. */
 static __global__ void __launch_bounds__(PULL_THREADS, 2) pull(tracer f, const pull_args a)
 {
-    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* down slabs, then whole experts */
+    __shared__ int slot_of[SELECT_MAX_K], n_all, n_down; /* slots: down alone, then whole */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     pdl_begin(f);

@@ -1,8 +1,8 @@
-/* gpu.cu - devices, memory, the stream and its recordings. cudaError_t becomes err_ctx here and
- * nowhere else.
+/* gpu.cu - devices, memory, the stream and its recordings. This file reports every stored
+ * cudaError_t as an err_ctx.
  *
- * The runtime is linked statically and looks for the driver at its first call, so a program with
- * this file starts on any machine. */
+ * The CUDA runtime is linked statically and looks for the driver at its first call, so a program
+ * with this file starts on any machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 
-/* A watchdog ends a kernel after 2 s or more. */
+/* Limits of waits for the host. A display watchdog ends a kernel after 2 s or more. */
 static const uint64_t LIMIT_NS = 20000000000, WATCHDOG_NS = 1500000000;
 
 static int fail(err_ctx *err, cudaError_t rc, const char *what, int device)
@@ -31,11 +31,11 @@ const char *gpu_backend(void)
 int gpu_count(void)
 {
     int n = 0;
-    /* without a driver this is an error; the caller sees no device */
+    /* without a driver the call fails: then there are 0 devices */
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
-/* An attribute, because newer toolkits have it in no struct. */
+/* Reads an attribute, because newer toolkits have no such field in cudaDeviceProp. */
 static bool has_watchdog(int device)
 {
     int on = 0;
@@ -52,14 +52,14 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err)
     *out = {};
     if ((rc = cudaGetDeviceProperties(&prop, device)) != cudaSuccess)
         return fail(err, rc, "properties", device);
-    /* a partition may be current and must stay so: sm_partition.cu */
+    /* cudaSetDevice would replace a current partition (sm_partition.cu) */
     if (((rc = cudaGetDevice(&now)) != cudaSuccess || now != device) &&
         (rc = cudaSetDevice(device)) != cudaSuccess)
         return fail(err, rc, "select", device);
     if ((rc = cudaMemGetInfo(&vram_free, &vram_total)) != cudaSuccess)
         return fail(err, rc, "memory", device);
     snprintf(out->name, sizeof out->name, "%s", prop.name);
-    /* measured speeds are stored by this name: a smaller card has its own */
+    /* measured speeds are stored by this name, so an emulated smaller card has another name */
     if (gpu_sm_limit() > 0 && gpu_sm_limit() < prop.multiProcessorCount)
         snprintf(out->name, sizeof out->name, "%.200s (%d multiprocessors)", prop.name,
                  gpu_sm_limit());
@@ -92,7 +92,7 @@ static cudaError_t open_streams(gpu *g)
     return rc;
 }
 
-/* A failed batch may leave work in any of them. */
+/* Waits for all streams: a failed batch may leave work in any of them. */
 cudaError_t gpu_sync_streams(gpu *g)
 {
     const stream_list all = streams_of(g);
@@ -156,7 +156,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
         return err_set(err, ERR_UNSUPPORTED, "%s: this build has no code for it (make CUDA=1 "
                        "CUDA_ARCHS=%d%d)", prop.name, prop.major, prop.minor);
     }
-    /* code compiled for an older chip and translated for this one cannot wait */
+    /* code that was compiled for an older chip has no griddepcontrol instructions */
     g->dependent_launch = g->cc >= 90 && g->code >= 90;
     read_batch_make(g);
     *out = g;
@@ -219,7 +219,7 @@ int gpu_recoveries(const gpu *g) { return g->n_recovery; }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-enum { SLACK = 256 };                    /* readable after every allocation */
+enum { SLACK = 256 };                    /* readable bytes after every allocation */
 
 void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err)
 {
@@ -291,7 +291,7 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 
 /* ---- uploads --------------------------------------------------------------------------------- */
 
-/* Refused page-locked memory is an error of this call; the device goes on. */
+/* Refused page-locked memory is an error of this call and is not stored in g. */
 static int make_buffers(gpu *g, err_ctx *err)
 {
     for (int i = 0; i < UPLOAD_BUFFERS; i++) {
@@ -353,7 +353,7 @@ struct gpu_recording {
 int gpu_record_begin(gpu *g, err_ctx *err)
 {
     if (g->failure != cudaSuccess) return report(g, err);
-    g->predicting = false;                 /* of a failed batch */
+    g->predicting = false;                 /* a failed batch may have left it true */
     gpu_fail(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal), "record");
     return report(g, err);
 }
@@ -370,7 +370,7 @@ static void empty_recording(gpu_recording *r)
     r->exec = NULL;
 }
 
-/* VRAM for the nodes is taken by one of these two calls. */
+/* One of these two calls allocates VRAM for the nodes. */
 static cudaError_t instantiate(gpu_recording *r, cudaGraph_t graph, cudaStream_t stream)
 {
     cudaError_t rc = cudaGraphInstantiate(&r->exec, graph, 0);
@@ -385,7 +385,7 @@ int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err)
     cudaError_t rc = cudaSuccess;
 
     gpu_fail(g, cudaStreamEndCapture(g->stream, &graph), "end of recording");
-    empty_recording(r);                  /* first: the new one may need its memory */
+    empty_recording(r);                  /* frees memory that the new recording may need */
     if (g->failure == cudaSuccess) rc = instantiate(r, graph, g->stream);
     if (graph) cudaGraphDestroy(graph);
     if (rc == cudaErrorMemoryAllocation) {

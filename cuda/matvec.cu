@@ -1,6 +1,6 @@
-/* matvec.cu - products of one input with up to six matrices, for up to GPU_FEW tokens: groups the
- * matrices by type and chooses kernels. The kernels are in matvec.cuh; batch.cuh has larger
- * batches. */
+/* matvec.cu - gpu_project, products of one input with up to six matrices: groups the matrices by
+ * type and launches the kernels of matvec.cuh for up to GPU_FEW tokens, those of batch.cuh for
+ * more. The sums of quantised weights follow the contract except for the last additions. */
 #include "cuda/batch.cuh"
 #include "cuda/matvec.cuh"
 
@@ -27,7 +27,7 @@ static float factor_of_type(int type)
     }
 }
 
-/* All products whose matrices have this type. The list is walked once for each type in it. */
+/* Computes all products whose matrices have this type. Called once for each type of the list. */
 static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, int n_product,
                          int type)
 {
@@ -59,7 +59,7 @@ static void project_few(gpu *g, const gpu_input *in, const gpu_product *list, in
     }
 }
 
-/* As if the tokens came in several batches, so a convolution's window also moves on. */
+/* Computes GPU_FEW tokens at a time, like several batches; each shifts a convolution's window. */
 static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list, int n_product)
 {
     gpu_product some[GPU_MAX_PRODUCTS];

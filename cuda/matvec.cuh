@@ -1,13 +1,13 @@
 /* matvec.cuh - the kernels of matvec.cu: products of one input with up to six matrices, for up to
  * GPU_FEW tokens.
  *
- * The rows of all matrices of one type are one list of units for the whole chip: a block for each
- * SM, and a warp for each unit. Where there are fewer units than warps, several warps share a unit
- * and divide its columns; the sums are then those of the contract except for the last additions. A
- * block requests its first weights before it waits for the input. Each block finishes the whole
- * input itself (norm, gates, int8 codes), which costs less than another kernel.
+ * The rows of all matrices of one type are one list of units for the whole chip, with a block for
+ * each SM and a warp for each unit. If there are fewer units than warps, several warps share a unit
+ * and divide its columns; the sums then follow the contract except for the last additions. A block
+ * requests its first weights before it waits for the input. Each block finishes the whole input
+ * itself (norm, gates, int8 codes), which costs less than another kernel.
  *
- * Each group of types is compiled in a file of its own, which shortens compilation. */
+ * Each group of types is compiled in its own file, which shortens compilation. */
 #ifndef CUDA_MATVEC_CUH
 #define CUDA_MATVEC_CUH
 
@@ -28,10 +28,10 @@ typedef struct dense_part {              /* one matrix */
 
 typedef struct dense_args {
     input_view in;
-    const char *name;                    /* the host's */
+    const char *name;                    /* in profiles; kernels do not read it */
     int n_token, n_part, n_unit;
-    int n_slot, n_share;                 /* units in flight in a block; warps of a unit */
-    int n_room;                          /* vectors that fit shared memory, if several */
+    int n_slot, n_share;                 /* units that a block computes at once; warps of a unit */
+    int n_room;                          /* result of dense_tokens */
     dense_part part[GPU_MAX_PRODUCTS];
 } dense_args;
 
@@ -42,7 +42,7 @@ static __device__ __forceinline__ const dense_part &part_of(const dense_args &a,
     return a.part[i];
 }
 
-/* Prefetches the data that a row's result needs in addition to its sums. */
+/* Prefetches the data that store_row will read. */
 static __device__ __forceinline__ void prefetch_ends(const dense_part &p, int row)
 {
     if (row >= p.rows) return;
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void convolve(const dense_part &p, int row, co
         if (k < n_old) p.conv.window[(size_t)k * p.rows + row] = window[k];
 }
 
-/* Makes the results of a row from its sums, by one thread. */
+/* One thread makes and stores a row's results from its sums. */
 template <int TOKENS>
 static __device__ __forceinline__ void store_row(const dense_part &p, int row,
                                                  const float (&sum)[TOKENS], int n)
@@ -99,8 +99,8 @@ static __device__ __forceinline__ void store_row(const dense_part &p, int row,
     }
 }
 
-/* LONG: warps have many units each. Bulk copies are faster once they run, but start later, so short
- * kernels do without them. Chips without bulk copies have no LONG kernel. SHAPE: of the input. */
+/* LONG: warps have many units each, so the kernel uses bulk copies, which are faster but start
+ * later. Chips without bulk copies have no LONG kernel. SHAPE: see ANY_INPUT. */
 template <int TYPE, int TOKENS, bool LONG, int SHAPE>
 static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128)
     dense_blocks(tracer f, const dense_args a)
@@ -142,7 +142,7 @@ static __global__ void __maxnreg__(TOKENS == 1 ? 80 : 128)
         input_finish<SHAPE, THREADS>(x + t * pitch, NULL, a.in, t, sums, ahead);
     runner.run(first, [&](int) { return x; }, pitch, n_token, n_block, rows_of,
                [&](int unit, const float (&sa)[TOKENS], const float (&sb)[TOKENS]) {
-                   if (a.n_share > 1) {  /* then this is the warp's only unit */
+                   if (a.n_share > 1) {  /* the warp has no other unit */
                        #pragma unroll
                        for (int t = 0; t < TOKENS; t++) {
                            if (l == 0) partial[warp][pair][t] = sa[t];
@@ -226,7 +226,7 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
         launch(g, a->name, bytes, dense_floats<TYPE, TOKENS>, grid, THREADS,
                (size_t)a->n_token * (size_t)cols * sizeof(float) + SUMS_BYTES, *a);
     } else {
-        enum { MANY_UNITS = 4 };         /* of a warp */
+        enum { MANY_UNITS = 4 };         /* units of a warp in a LONG kernel, at least */
         const bool is_long = g->code >= BULK_FROM && a->n_unit >= MANY_UNITS * WARPS * g->n_sm;
         if constexpr (TOKENS == 1) {
             if (!is_gated(a->in) && is_long)
@@ -241,7 +241,7 @@ template <int TYPE, int TOKENS> static void launch_type(gpu *g, dense_args *a, u
     }
 }
 
-/* The tokens after the first n of them. */
+/* Removes the first n tokens from the arguments. */
 static void skip_tokens(dense_args *a, int n)
 {
     a->n_token -= n;
@@ -250,8 +250,8 @@ static void skip_tokens(dense_args *a, int n)
     for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
 }
 
-/* Vectors of several wide tokens may exceed a block's shared memory: then as many at a time as fit,
- * in order. */
+/* Vectors of several wide tokens may exceed a block's shared memory. Then several launches compute
+ * the tokens in order, each as many as fit. */
 template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t bytes)
 {
     const chip c = chip_of(g);
@@ -266,7 +266,7 @@ template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t by
     }
 }
 
-/* The types of a group, each with its kernels: the body of the functions below. */
+/* The body of the functions below: a case for each type of the group. */
 #define LAUNCH_DENSE(TYPES)                                                                        \
     switch (type) {                                                                                \
         TYPES(LAUNCH_DENSE_TYPE)                                                                   \
@@ -274,7 +274,8 @@ template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t by
     }
 #define LAUNCH_DENSE_TYPE(T) case T: launch_tokens<T>(g, a, bytes); break;
 
-/* All parts of a have this type, which belongs to the group. bytes: of weights. */
+/* All parts of a have this type, a type of the function's group. bytes: of weights, for
+ * profiles. */
 void dense_basic(gpu *g, int type, dense_args *a, uint64_t bytes);
 void dense_k_quants(gpu *g, int type, dense_args *a, uint64_t bytes);
 void dense_tables(gpu *g, int type, dense_args *a, uint64_t bytes);

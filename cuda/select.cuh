@@ -1,13 +1,13 @@
-/* select.cuh - the k largest of a token's router logits, by one warp or by a block, and their
+/* select.cuh - finds the k largest of a token's router logits, by one warp or by a block, and their
  * weights, by one warp.
  *
- * Largest first, of equal ones the lowest id; NaN counts as -infinity. The k-th largest of the
- * lanes' own maxima bounds the k-th largest of all from below. The logits that are not below that
- * bound, usually few, are gathered, one for each lane, and each lane counts those before it.
+ * Order: largest first, the lowest id first among equals; NaN counts as -infinity. The k-th largest
+ * of the lanes' own maxima is a lower bound of the k-th largest logit. The logits that reach this
+ * bound, usually few, are gathered, one in each lane, and each lane counts the lanes before it.
  *
- * The usual weights are the softmax of the chosen logits. Other rules have functions that are
- * called, so the usual kernels do not contain them. The experts' kernels find the largest keys,
- * which are logits or the router's keys, and weigh them later. */
+ * The usual weights are the softmax of the chosen logits. Other rules are noinline functions, so
+ * the usual kernels do not contain them. route.cu and prefer.cu find experts and weights; the
+ * kernels of experts.cuh and experts_with_host.cu find the largest keys first and weigh later. */
 #ifndef CUDA_SELECT_CUH
 #define CUDA_SELECT_CUH
 
@@ -39,7 +39,7 @@ static __device__ __forceinline__ int lanes_before(uint32_t key, int id)
     return n;
 }
 
-/* The same where ids are the lanes. */
+/* lanes_before for ids that are the lanes. */
 static __device__ __forceinline__ int place_of_lane(uint32_t key)
 {
     const int lane = threadIdx.x % 32;
@@ -52,7 +52,7 @@ static __device__ __forceinline__ int place_of_lane(uint32_t key)
     return n;
 }
 
-/* One logit for each lane: its rank is found at once. */
+/* At most 32 logits: each lane has one and counts its rank. */
 static __device__ __forceinline__ void select_one_each(int *id, float *value, float v, uint32_t key,
                                                        int k, select_space *s)
 {
@@ -67,8 +67,8 @@ static __device__ __forceinline__ void select_one_each(int *id, float *value, fl
     __syncwarp();
 }
 
-/* The usual case: at most 32 logits reach the bound. Lane r gets expert r and, of v, its value.
- * False: more do. */
+/* The usual case: at most 32 logits reach the bound. Lane r gets the id and the value (from v) of
+ * the r-th expert. False: more logits reach the bound. */
 template <int N>
 static __device__ __forceinline__ bool select_usual(int *id, float *value, const float (&v)[N],
                                                     const uint32_t (&key)[N], int k,
@@ -85,7 +85,7 @@ static __device__ __forceinline__ bool select_usual(int *id, float *value, const
     const uint32_t bound = max(1u, __shfl_sync(~0u, best, __ffs((int)who) - 1));
     #pragma unroll
     for (int i = 0; i < N; i++) n += key[i] >= bound;
-    end = n;                             /* sums over the lanes up to this one */
+    end = n;                             /* becomes the sum of n over lanes 0 .. lane */
     #pragma unroll
     for (int d = 1; d < 32; d <<= 1) {
         const int below = __shfl_up_sync(~0u, end, d);
@@ -125,7 +125,7 @@ static __device__ __forceinline__ uint32_t warp_largest(uint32_t v)
     return v;
 }
 
-/* Any case, one expert after the other: lane r gets expert r. Keys are used up. */
+/* Any case, one expert after the other: lane r gets the r-th id. Overwrites the keys. */
 template <int N>
 static __device__ __forceinline__ void select_each(int *id, uint32_t (&key)[N], int k)
 {
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void select_each(int *id, uint32_t (&key)[N], 
                 at = i;
             }
         const uint32_t top = warp_largest(best);
-        /* of the lanes that have it, the lowest id, also found as a maximum */
+        /* the lowest id of the lanes that have the largest key, also found as a maximum */
         const int e = 0x7FFFFFFF -
                       (int)warp_largest(best == top ? 0x7FFFFFFFu - (lane + 32u * at) : 0u);
         #pragma unroll
@@ -194,10 +194,10 @@ static __device__ __forceinline__ void select_largest(int *id, float *value, con
 
 /* ---- by a whole block ------------------------------------------------------------------------ */
 
-enum { SELECT_MAX_THREADS = 384 };       /* of the block */
+enum { SELECT_MAX_THREADS = 384 };       /* most threads of a block */
 
 typedef struct __align__(16) block_select_space {  /* shared memory of the block */
-    uint32_t key[32];                    /* lanes' maxima; then of those that reach the bound */
+    uint32_t key[32];                    /* lanes' maxima; then the keys that reach the bound */
     int id[32];
     float value[32];
     uint32_t best[SELECT_MAX_THREADS], bound;
@@ -216,10 +216,11 @@ static __device__ __forceinline__ uint32_t warp_least(uint32_t v)
 #endif
 }
 
-/* The k largest, by all threads of a block, in a fraction of the time and code of one warp. begin
+/* Finds the k largest by all threads of a block: faster, and less code, than by one warp. begin
  * requests the logits; the block synchronises at the end. */
 struct block_selector {
-    enum { EACH = 2 };                   /* logits of a thread in registers; more are read twice */
+    enum { EACH = 2 };                   /* logits of a thread in registers; others are read
+                                          * twice */
     const float *keys;
     int n_expert;
     float v[EACH];
@@ -255,7 +256,7 @@ private:
         s->chosen_value[place] = value;
     }
 
-    /* By the first warp, these three. */
+    /* The next three functions are called by the first warp. */
     __device__ __forceinline__ void rank_all(block_select_space *s, int k)
     {
         const int lane = threadIdx.x;
@@ -288,8 +289,8 @@ private:
         choose(s, threadIdx.x, k, id, value);
     }
 
-    /* Gathers the keys that reach the bound, which is the k-th largest of the lanes' maxima; in any
-     * order, at most 32. */
+    /* Gathers at most 32 keys that reach the bound, the k-th largest of the lanes' maxima, in any
+     * order. */
     __device__ __forceinline__ void gather(block_select_space *s, int k)
     {
         const int thread = threadIdx.x, lane = thread % 32, n_thread = blockDim.x;
@@ -331,7 +332,7 @@ private:
         __syncthreads();
     }
 
-    /* By whole warps: each counts once. */
+    /* Called by whole warps; a warp adds to the counter once. */
     static __device__ __forceinline__ void offer(block_select_space *s, uint32_t key, int id,
                                                  float value, uint32_t bound)
     {
@@ -350,7 +351,7 @@ private:
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Of the chosen logits, one in each lane below k, the largest first. */
+/* The softmax weight of this lane's chosen logit. Lanes below k have one each, largest first. */
 static __device__ __forceinline__ float usual_weight(float value, int k)
 {
     const float top = __shfl_sync(~0u, value, 0);
@@ -370,11 +371,11 @@ static __device__ __forceinline__ float score_exp(float z)
     return isnan(z) ? z : contract_exp(z);
 }
 
-typedef struct score_scale {             /* of a softmax over all */
+typedef struct score_scale {             /* of a softmax over all logits */
     float top, sum;
 } score_scale;
 
-/* By one warp; a NaN spreads to all. */
+/* Called by one warp. A NaN logit makes all scores NaN. */
 static __device__ __forceinline__ score_scale score_scale_of(const gpu_router_rule &rule,
                                                              const float *logits, int n_expert)
 {
@@ -400,7 +401,7 @@ static __device__ __forceinline__ float score_of(const gpu_router_rule &rule, co
     return __fdiv_rn(score_exp(__fsub_rn(logit, s.top)), s.sum);
 }
 
-/* score: of a lane's expert, 0 if it has none; by the whole warp. */
+/* The weight of this lane's expert. Called by a whole warp; score is 0 in lanes without one. */
 static __device__ __forceinline__ float score_weight(const gpu_router_rule &rule, float score)
 {
     const float sum = warp_sum(score);
@@ -408,7 +409,7 @@ static __device__ __forceinline__ float score_weight(const gpu_router_rule &rule
     return rule.factor > 0.0f ? __fmul_rn(w, rule.factor) : w;
 }
 
-/* Logits and biases are loaded together and stay in registers: one trip to memory. */
+/* Loads logits and biases at the same time and keeps them in registers. */
 template <int N>
 static __device__ __noinline__ void select_scored(int *id, float *gate, const float *logits,
                                                   int n_expert, int k, select_space *s,
@@ -449,7 +450,7 @@ static __device__ __noinline__ void select_scored(int *id, float *gate, const fl
     *gate = score_weight(rule, lane < k ? value : 0.0f);
 }
 
-/* The weights of a choice, lane r having the r-th id, by a rule that is not the usual one. */
+/* The weight of the r-th id, in lane r, by a rule other than the usual one. */
 static __device__ __noinline__ float scored_weight(int id, const float *logits, int n_expert, int k,
                                                    const gpu_router_rule rule)
 {

@@ -1,5 +1,5 @@
 /* tma_copy.cuh - bulk copies from global to shared memory, started by one thread, and the barriers
- * that signal their arrival. From sm_90 on; not called elsewhere. */
+ * (mbarrier) that signal their arrival. Before sm_90 the functions are empty and never called. */
 #ifndef CUDA_TMA_COPY_CUH
 #define CUDA_TMA_COPY_CUH
 
@@ -11,8 +11,8 @@
 #define COPIES_IN_BULK false
 #endif
 
-/* A barrier in shared memory, 8 bytes at a multiple of 8, for copies that n threads start. Its
- * phases alternate: wait for phase 0 first, then for 1, for 0, ... */
+/* Makes a barrier in shared memory, 8 bytes at a multiple of 8, for copies that n threads start.
+ * Phases alternate: a thread waits for phase 0 first, then for 1, for 0, ... */
 static __device__ __forceinline__ void arrival_init(uint32_t barrier, uint32_t n)
 {
 #if __CUDA_ARCH__ >= 900
@@ -22,7 +22,7 @@ static __device__ __forceinline__ void arrival_init(uint32_t barrier, uint32_t n
 #endif
 }
 
-/* By one thread, when no thread waits for it: another barrier may then use its memory. */
+/* Called by one thread when no thread waits for the barrier. Its memory may then be reused. */
 static __device__ __forceinline__ void arrival_end(uint32_t barrier)
 {
 #if __CUDA_ARCH__ >= 900
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void arrival_end(uint32_t barrier)
 #endif
 }
 
-/* By the thread that made barriers, before copies use them. */
+/* Called by the thread that made the barriers, before copies use them. */
 static __device__ __forceinline__ void arrivals_ready(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -40,7 +40,7 @@ static __device__ __forceinline__ void arrivals_ready(void)
 #endif
 }
 
-/* By each of the n threads: this phase ends when this many more bytes have arrived. */
+/* Called by each of the n threads. The phase ends when the bytes of all n calls have arrived. */
 static __device__ __forceinline__ void arrival_expect(uint32_t barrier, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void arrival_expect(uint32_t barrier, uint32_t
 #endif
 }
 
-/* Addresses and bytes are multiples of 16. */
+/* Starts a copy that arrives at the barrier. Addresses and bytes are multiples of 16. */
 static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes,
                                                  uint32_t barrier)
 {
