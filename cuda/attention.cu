@@ -1,5 +1,6 @@
-/* attention.cu - chooses the kernel of an attention: attention_decode.cuh for up to GPU_FEW tokens,
- * in one file for each kind of KV store; attention_prompt.cu for prompts where it has a kernel. */
+/* attention.cu - gpu_attend: chooses the kernel. Up to GPU_FEW tokens use attention_decode.cuh, in
+ * one file for each type of KV store; prompts use attention_prompt.cu if it has a kernel. Attention
+ * is outside the arithmetic contract; each kernel sums in a fixed order. */
 #include "cuda/attention_decode.cuh"
 #include "cuda/attention_prompt_split_kv.cuh"
 
@@ -18,7 +19,7 @@ bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
            n_head_kv > 0 && n_head % n_head_kv == 0;
 }
 
-/* After a norm over all heads there is none by heads. */
+/* Norms q and k as a whole and returns the arguments without norms by heads. */
 static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 {
     gpu_attention rest = *a;

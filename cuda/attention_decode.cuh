@@ -1,14 +1,15 @@
-/* attention_decode.cuh - the kernel of attention.cu: attention of up to GPU_FEW tokens over their
- * keys, in F32 arithmetic.
+/* attention_decode.cuh - attention of up to GPU_FEW tokens over their keys, in F32 arithmetic.
+ * attention.cu calls it.
  *
  * A thread holds eight dimensions: head_dim / 8 threads make a key's score, and a warp computes
- * several keys at a time, four rounds between two updates of the maximum. Heads of 512 have sixteen
- * dimensions in a thread, eight in each half of the head, one key in a warp, and two rounds. All
- * keys but a token's own are old, so a block requests its first keys before it waits for the
- * queries. attention_decode_mma.cu has long F16 stores. Prompts without a kernel of their own come
- * here, too: then a block attends to all keys of its token.
+ * several keys at a time, in four rounds between two updates of the maximum. With heads of 512 a
+ * thread holds sixteen dimensions, eight in each half of the head; a warp computes one key at a
+ * time, in two rounds. Earlier kernels wrote all keys but the token's own, so a block requests its
+ * first keys before it waits for the queries. Long F16 stores use attention_decode_mma.cu. Prompts
+ * that attention_prompt.cu does not support also use this kernel; a block then attends to all keys
+ * of its token.
  *
- * Each kind of store is compiled in a file of its own, which shortens compilation. */
+ * Each type of store is compiled in its own file, which shortens compilation. */
 #ifndef CUDA_ATTENTION_DECODE_CUH
 #define CUDA_ATTENTION_DECODE_CUH
 
@@ -19,16 +20,16 @@
 template <int DIM> struct key_shape {
     enum {
         LANES = DIM < 256 ? DIM / 8 : 32,        /* threads of a key */
-        KEYS = 32 / LANES,                       /* of a warp */
-        PIECES = DIM / (8 * LANES),              /* of eight dimensions, of a thread */
+        KEYS = 32 / LANES,                       /* keys of a warp at a time */
+        PIECES = DIM / (8 * LANES),              /* groups of eight dimensions of a thread */
         ROUNDS = PIECES > 1 ? 2 : 4              /* keys of a thread between two updates of the
                                                   * maximum */
     };
 };
 
 enum {
-    FEW_HEADS = 4,                       /* most query heads of a block: few keep the latency low,
-                                          * MAX_HEADS read keys once where there are many */
+    FEW_HEADS = 4,                       /* query heads of a block, at most: few for low latency;
+                                          * MAX_HEADS from MANY_KEYS on, to read keys only once */
     MANY_KEYS = 8192                     /* keys from which MAX_HEADS are used */
 };
 
@@ -38,9 +39,9 @@ template <int KV, int DIM> struct key_batch {
     typedef typename kv_row<KV>::raw raw;
     raw k[S::ROUNDS][S::PIECES], v[S::ROUNDS][S::PIECES];
 
-    /* rows: all keys, or values, of the head; key0: the warp's first. Keys at or above end become
-     * zeros, because their rows are undefined. ring_end: the first multiple of kv_rows that is not
-     * below the range, which is not longer than the store. */
+    /* rows: the head's keys or values; key0: the warp's first key. Keys >= end become zeros,
+     * because their rows are undefined. ring_end: the first multiple of kv_rows that is >= the
+     * range's first key; the range is not longer than the ring. */
     static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
                                                 const gpu_attention &a, const uint8_t *rows,
                                                 int key0, int end, int ring_end)
@@ -61,21 +62,21 @@ template <int KV, int DIM> struct key_batch {
     }
 };
 
-/* WHOLE: r.whole */
+/* Attention of one block; WHOLE: r.whole. */
 template <int KV, int DIM, int HEADS, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const range_args r)
 {
     typedef key_shape<DIM> S;
     enum { LANES = S::LANES, KEYS = S::KEYS, PIECES = S::PIECES, ROUNDS = S::ROUNDS };
-    enum { EACH = 8 * PIECES };          /* dimensions of a thread: d + i, and half a head on */
+    enum { EACH = 8 * PIECES };          /* dimensions of a thread: see dim_at */
     const gpu_attention &a = r.a;
-    /* queries first, then the warps' results */
-    enum { PASS = HEADS * DIM > 1024 ? 1024 / HEADS : DIM };     /* dimensions of a pass */
+    /* merge has the queries first, then the warps' results, PASS dimensions at a time */
+    enum { PASS = HEADS * DIM > 1024 ? 1024 / HEADS : DIM };
     const auto dim_at = [](int d, int i) { return d + i % 8 + i / 8 * 8 * LANES; };
     __shared__ __align__(16) float merge[WARPS][HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
-    __shared__ float own_head[2][DIM];   /* the new key and value */
-    __shared__ __align__(16) uint8_t fresh[2][DIM * 4];          /* their rows */
+    __shared__ float own_head[2][DIM];   /* the token's own key and value */
+    __shared__ __align__(16) uint8_t fresh[2][DIM * 4];          /* both in stored form */
     float (*q_shared)[DIM] = (float (*)[DIM])merge;
     const int warp = warp_index(), lane = threadIdx.x % 32, d = lane % LANES * 8;
     const range_work where = work_of<HEADS>(r, kv_row<KV>::bytes(DIM), WHOLE);
@@ -152,7 +153,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
             float top = largest[h];
             #pragma unroll
             for (int i = 0; i < ROUNDS; i++) top = fmaxf(top, score[i][h]);
-            /* no key so far: any finite number will do */
+            /* if there was no key so far, base can be any finite number */
             const float base = top == -INFINITY ? 0.0f : top;
             const float shrink = power_of_2(largest[h] - base);
             largest[h] = top;
@@ -184,8 +185,8 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
         key0 = next;
     }
 
-    /* joins the keys of a warp, then the warps */
-    __syncthreads();                     /* queries have been read */
+    /* joins the sums of a warp's threads, then of the warps */
+    __syncthreads();                     /* all warps have read the queries from merge */
     #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         float top = largest[h];
@@ -226,7 +227,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Blocks along the second dimension of the grid. */
+/* Number of blocks in the second dimension of the grid. */
 static inline int rows_of_heads(const gpu_attention *a, int heads)
 {
     return a->n_head_kv * (int)ceil_div((uint64_t)(a->n_head / a->n_head_kv), (uint64_t)heads);
@@ -245,8 +246,8 @@ static void launch_heads(gpu *g, const gpu_attention *a, int keys)
     launch_merge<DIM>(g, r);
 }
 
-/* The fewest heads in a block that make at most four blocks on a multiprocessor, but two, unless a
- * key takes a whole warp: then each of its heads takes five shuffles. */
+/* Uses two heads in a block if at most four blocks are then on a multiprocessor, else FEW_HEADS. If
+ * a whole warp computes a key, each head costs five shuffles, so one head is tried first. */
 template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
 {
     const int ranges = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * a->n;
@@ -290,8 +291,8 @@ template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
     }
 }
 
-/* gpu_attend for up to GPU_FEW tokens, or more with heads of 512, after attention_prepare if
- * there are several. */
+/* The attention of up to GPU_FEW tokens, or of more if attention_prompt has no kernel. The caller
+ * has called attention_prepare if n > 1. */
 void attention_decode_f32(gpu *g, const gpu_attention *a);
 void attention_decode_f16(gpu *g, const gpu_attention *a);
 void attention_decode_q8(gpu *g, const gpu_attention *a);

@@ -2,12 +2,13 @@
  *
  * A warp computes tiles of 16 keys. Scores are K Q^T with keys as the 16 rows and heads as the 8
  * columns; sums of values are V^T P with 16 dimensions as rows and the same columns. Keys and
- * values go from global memory to registers in stored order, 16 bytes for each thread. Any
- * dimension may be in any column of a product if both factors agree, so dimensions keep the order
- * of the loads. Weights and values are transposed in registers.
+ * values go from global memory to registers in stored order, 16 bytes for each thread. A product
+ * does not depend on the order of its columns if both factors have the same, so dimensions stay in
+ * the order of the loads. Weights and values are transposed in registers.
  *
- * With g = lane / 4 and t = lane % 4, chunk j of a row is dimensions 8 (t + 4j) .. +7, in the words
- * x, y, z, w of one load. Queries and weights are rounded to F16, sums are F32. */
+ * With g = lane / 4 and t = lane % 4, a thread's load number j of a row has dimensions 8 (t + 4j)
+ * .. +7, in the words x, y, z, w. Queries and weights are rounded to F16, sums are F32. The caller
+ * is attention_decode.cuh, from MANY_KEYS keys on. */
 #include "cuda/attention_decode_split_kv.cuh"
 #include "cuda/batch.cuh"
 
@@ -24,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
 {
     enum { CHUNKS = DIM / 32, STEPS = DIM / 16, PASS = DIM > 128 ? DIM / 2 : DIM };
     const gpu_attention &a = r.a;
-    /* queries first, then the warps' results */
+    /* merge has the queries first, then the warps' results */
     __shared__ __align__(16) float merge[WARPS][MAX_HEADS][PASS];
     __shared__ float merge_max[WARPS][MAX_HEADS], merge_sum[WARPS][MAX_HEADS];
     __shared__ float own_head[2][DIM];
@@ -43,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
     make_heads<GPU_KV_F16, DIM, MAX_HEADS>(r, where, r.whole, q_shared, own_head, NULL, maker);
     __syncthreads();
 
-    /* columns: heads */
+    /* q: the second factor, with heads as columns */
     const float scale = a.scale * LOG2_E;
     uint32_t q[STEPS][2];
     #pragma unroll
@@ -57,7 +58,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
 
     float o[STEPS][4] = {}, top[2] = { -INFINITY, -INFINITY }, sum[2] = { 0.0f, 0.0f };
     for (int key0 = where.begin + warp * TILE; key0 < where.end; key0 += WARPS * TILE) {
-        /* rows g and g + 8; past the end the last row is read, with weight 0 */
+        /* keys g and g + 8 of the tile; past the end the last row is read, with weight 0 */
         const uint8_t *row[2][2];
         #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -84,14 +85,14 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
             mma_f16(s, first, q[2 * j][0], q[2 * j][1]);
             mma_f16(s, second, q[2 * j + 1][0], q[2 * j + 1][1]);
         }
-        if (DIM > 128) {                 /* not enough registers for both at a time */
+        if (DIM > 128) {                 /* registers do not hold keys and values together */
             #pragma unroll
             for (int j = 0; j < CHUNKS; j++)
                 #pragma unroll
                 for (int h = 0; h < 2; h++) v[j][h] = *(const uint4 *)(row[1][h] + 64 * j);
         }
 
-        /* s: key g of heads 2t and 2t + 1, then key g + 8 */
+        /* s[0], s[1]: key g of heads 2t and 2t + 1; s[2], s[3]: key g + 8 */
         #pragma unroll
         for (int i = 0; i < 4; i++)
             if (key0 + g + 8 * (i / 2) >= where.end) s[i] = -INFINITY;
@@ -101,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
             float most = fmaxf(s[i], s[i + 2]);
             #pragma unroll
             for (int d = 4; d < 32; d <<= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-            most = fmaxf(most, top[i]);  /* finite: every tile has a key */
+            most = fmaxf(most, top[i]);  /* finite, because each tile has at least one key */
             shrink[i] = power_of_2(top[i] - most);
             top[i] = most;
             s[i] = power_of_2(s[i] - most);
@@ -130,7 +131,7 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
     #pragma unroll
     for (int i = 0; i < 2; i++)
         for (int d = 4; d < 32; d <<= 1) sum[i] += __shfl_xor_sync(~0u, sum[i], d);
-    __syncthreads();                     /* queries have been read */
+    __syncthreads();                     /* all warps have read the queries from merge */
     if (g == 0) {
         for (int i = 0; i < 2; i++) {
             merge_max[warp][2 * t + i] = top[i];

@@ -1,10 +1,10 @@
-/* attention_decode_split_kv.cuh - what the kernels for attention of few tokens share: keys of a
- * token cut into ranges, preparation of the token's own heads, and the merge of ranges.
+/* attention_decode_split_kv.cuh - common code of attention_decode.cuh and attention_decode_mma.cu:
+ * cuts a token's keys into ranges, prepares the token's own heads, and merges the ranges.
  *
  * A block computes one range for some of the query heads that share a key head. The last block to
- * finish merges the ranges; where ranges are many, a separate kernel does. For a single token, the
- * block of the last range norms, rotates and stores the token's key and value. Scores and maxima
- * are exponents of 2. */
+ * finish merges the ranges, or a separate kernel if there are more than MERGE_RANGES. For a single
+ * token, the block of the last range norms, rotates and stores the token's key and value. Scores
+ * and maxima are exponents of 2. */
 #ifndef CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
 #define CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
 
@@ -13,12 +13,10 @@
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
-    MAX_RANGES = 64, MERGE_RANGES = 32   /* upper bounds: of all ranges, and of those that the last
-                                          * block merges */
+    MAX_RANGES = 64, MERGE_RANGES = 32   /* most ranges; most ranges that the last block merges */
 };
 
-/* Least length of a range: the keys that all warps request at once (key_batch) where heads have 64,
- * 128 or 256 dimensions. */
+/* Least length of a range: the number of keys that all warps request at once (key_batch). */
 static __host__ __device__ __forceinline__ int least_range_keys(int dim)
 {
     return dim > 128 ? 32 : dim > 64 ? 64 : 128;
@@ -28,10 +26,10 @@ static __host__ __device__ __forceinline__ int least_range_keys(int dim)
 
 typedef struct range_args {
     gpu_attention a;
-    int group;                           /* queries of a key head */
-    int n_part;                          /* blocks that share them */
+    int group;                           /* query heads of a key head */
+    int n_part;                          /* blocks that divide these heads */
     int max_ranges;
-    bool whole;                          /* this kernel also does norm, rotation and store */
+    bool whole;                          /* one token: the kernel also norms, rotates and stores */
 } range_args;
 
 static const float LOG2_E = 1.44269504f;
@@ -55,11 +53,11 @@ static __device__ __forceinline__ range_plan plan_ranges(const gpu_attention &a,
     return p;
 }
 
-/* Loads a head to shared memory, by one warp: norm, then rotation. All loads are issued before the
- * first use; weight and tables may be loaded before the head is ready. */
+/* One warp loads a head, norms and rotates it, and stores it to shared memory. All loads are issued
+ * before the first use. begin loads weight and tables, and may run before the head is ready. */
 template <int DIM> struct head_maker {
     enum { EACH = DIM / 32 };
-    float gain[EACH], cosine[EACH], sine[EACH];          /* of d = lane + 32 i */
+    float gain[EACH], cosine[EACH], sine[EACH];          /* for dimension lane + 32 i */
     bool normed;
 
     __device__ __forceinline__ void begin(const float *weight, const gpu_attention &a)
@@ -106,7 +104,7 @@ template <int DIM> struct head_maker {
     }
 };
 
-/* x / rms(x), by one warp; each lane reads only its own writes. */
+/* One warp sets x = x / rms(x). Each lane reads only values that it wrote. */
 template <int DIM> static __device__ __forceinline__ void norm_value(float *x, float eps)
 {
     float sum = 0.0f;
@@ -119,14 +117,14 @@ template <int DIM> static __device__ __forceinline__ void norm_value(float *x, f
 typedef struct range_work {
     int t, kv_head, head0, n_head;       /* token; key head; query heads */
     int range, n_range, begin, end;      /* keys */
-    int own;                             /* the key that this block makes, or -1 */
+    int own;                             /* the token's own key if this block stores it, or -1 */
     int n_make;                          /* heads to be prepared: queries, own key and value */
     size_t row_bytes;
-    uint8_t *keys, *values;              /* of the key head */
-    uint8_t *own_row[2];                 /* of the key that this block makes, and of its value */
+    uint8_t *keys, *values;              /* rows of the key head */
+    uint8_t *own_row[2];                 /* rows of the own key and of its value */
 } range_work;
 
-/* whole: r.whole, as a constant where the caller knows it. */
+/* whole: r.whole; some callers pass a constant. */
 template <int HEADS>
 static __device__ __forceinline__ range_work work_of(const range_args &r, size_t row_bytes,
                                                      bool whole)
@@ -155,9 +153,9 @@ static __device__ __forceinline__ range_work work_of(const range_args &r, size_t
     return w;
 }
 
-/* Makes the queries, then this token's own key and value, a warp for each while there are enough.
- * maker has begun the warp's first head. own: memory for key and value; fresh: their rows in stored
- * form, or NULL. The block must synchronise before it reads them. */
+/* Prepares the queries, then the token's own key and value; each warp takes every WARPS-th head.
+ * maker: begin was called for the warp's first head. own: gets key and value; fresh: NULL, or gets
+ * both in stored form. The block must synchronise before it reads them. */
 template <int KV, int DIM, int HEADS>
 static __device__ __forceinline__ void make_heads(const range_args &r, const range_work &w,
                                                   bool whole, float (*queries)[DIM],
@@ -187,14 +185,15 @@ static __device__ __forceinline__ void make_heads(const range_args &r, const ran
                 if (fresh) kv_row<KV>::store(fresh[is_value], c, to[c]);
             }
         }
-        if (HEADS + 2 <= WARPS) break;   /* each warp has one */
+        if (HEADS + 2 <= WARPS) break;   /* a warp has at most one head */
     }
 }
 
 /* ---- merging ranges -------------------------------------------------------------------------- */
 
-/* The result of a range for a head: its sum of values, undivided; after all of those its maximum
- * and its sum of weights. head: counted over all tokens. */
+/* Address in `partial` of a range's result for a head: the sum of weighted values, undivided. After
+ * the sums of all ranges and heads come their maxima and sums of weights. head: index over all
+ * tokens. */
 template <int DIM>
 static __device__ __forceinline__ float *range_values(const range_args &r, size_t head, int range)
 {
@@ -208,10 +207,10 @@ static __device__ __forceinline__ float2 *range_stats(const range_args &r, size_
     return (float2 *)behind + head * r.max_ranges + range;
 }
 
-/* Merges the ranges of n_head heads from head0 on, HEADS at most, by the whole block, and adds
- * sinks. A thread has four dimensions; if HEADS leave threads over, those divide the ranges. The
- * first loads are issued before the weights are known: all of them where ranges are many, because
- * registers are free there. */
+/* The whole block merges the ranges of n_head heads from head0 on, at most HEADS, and adds sinks. A
+ * thread has four dimensions; if the heads do not need all threads, several threads (SHARES) divide
+ * the ranges. The first loads are issued before the weights are known; with many ranges all loads
+ * are, because that kernel has enough registers. */
 template <int DIM, int HEADS, int RANGES>
 static __device__ __forceinline__ void merge_heads(const range_args &r, int n_range, int t,
                                                    int head0, int n_head)
@@ -268,8 +267,7 @@ static __device__ __forceinline__ void merge_heads(const range_args &r, int n_ra
                 factor[h][lane + 32 * i] = power_of_2(stats[i].x - top) * inverse;
     }
     __syncthreads();
-    for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* as many heads as there are threads
-                                                          * for */
+    for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* TOGETHER heads at a time */
         const int h = h0 + quad / QUADS;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (h0 > 0) ask(h0, share);
@@ -314,8 +312,8 @@ static __device__ __forceinline__ float2 join_stats(const float (*top)[MAX_HEADS
     return s;
 }
 
-/* Stores dimension c of head h of a block's range: undivided for the merge, or finished if it is
- * the only range. */
+/* Stores dimension c of head h of a block's range: undivided for the merge, or divided if the token
+ * has only one range. */
 template <int DIM>
 static __device__ __forceinline__ void store_value(const range_args &r, const range_work &w, int h,
                                                    int c, float value, float2 stats)
@@ -330,8 +328,8 @@ static __device__ __forceinline__ void store_value(const range_args &r, const ra
     if (c == 0) *range_stats<DIM>(r, head, w.range) = stats;
 }
 
-/* Joins the results of a block's warps: PASS dimensions of its heads, from `first` on. The block
- * has synchronised, and does again. */
+/* Joins PASS dimensions from `first` on of the results of a block's warps. The block has
+ * synchronised before the call; it synchronises again at the end. */
 template <int DIM, int PASS, int HEADS>
 static __device__ __forceinline__ void store_pass(const range_args &r, const range_work &where,
                                                   const float (*found)[HEADS][PASS],
@@ -349,8 +347,8 @@ static __device__ __forceinline__ void store_pass(const range_args &r, const ran
     __syncthreads();
 }
 
-/* Increments the counter. Blocks that count later see the writes before this block's last
- * synchronisation. */
+/* Increments the counter and returns its old value. Blocks that count later see all writes that
+ * this block made before its last synchronisation. */
 static __device__ __forceinline__ uint32_t count_done(uint32_t *counter)
 {
     uint32_t before;
@@ -376,7 +374,8 @@ static __device__ __forceinline__ void merge_if_last(const range_args &r, const 
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* As many ranges as can be active at a time, but none shorter than least_range_keys. */
+/* Number of ranges: room, the number of blocks that can be active at once, unless ranges would be
+ * shorter than least_range_keys. */
 static inline int ranges_for(const gpu_attention *a, int keys, int room)
 {
     const int useful = (int)ceil_div(keys, least_range_keys(a->head_dim)),
@@ -394,7 +393,7 @@ static __global__ void __launch_bounds__(THREADS) decode_merge(tracer f, const r
     pdl_end(f);
 }
 
-/* Merges by a kernel, where blocks do not. */
+/* Launches the kernel that merges more than MERGE_RANGES ranges. */
 template <int DIM> static void launch_merge(gpu *g, const range_args &r)
 {
     if (r.max_ranges > MERGE_RANGES)

@@ -2,10 +2,9 @@
  * and the store of keys and values. Also norms over all heads, for any number of tokens.
  *
  * A warp computes one head of one token; lane l has values l, l + 32, ..., so 32 lanes hold one
- * block of Q8_0. Every rounding is that of engine/cpu/rows.c and engine/session/kv.c: the same
- * projections and tables give the same stored bytes, except for the order of the norm's sum,
- * which is in double. The attention itself is in attention_prompt.cu and in the kernels for few
- * tokens. */
+ * block of Q8_0. All roundings equal those of engine/cpu/rows.c and engine/session/kv.c, except for
+ * the order of the norm's sum, which is in double. So the same projections and tables give nearly
+ * always the same stored bytes. attention.cu calls these functions. */
 #include "cuda/batch.cuh"
 #include "cuda/kv_rows.cuh"
 
@@ -14,7 +13,7 @@ enum {
     USUAL_DIM = 256, MAX_DIM = 512       /* values of a head, at most */
 };
 
-/* Stores a head's values to its row. VALUES, here and below: of a lane. */
+/* A warp stores a head's values to its row. VALUES, here and below: number of values of a lane. */
 template <int VALUES>
 static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const gpu_attention &a,
                                                  const float (&x)[VALUES], int lane)
@@ -35,7 +34,7 @@ static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const g
     }
 }
 
-/* x / rms(x) * w; w NULL: no gain. */
+/* x = x / rms(x) * w; w NULL: x / rms(x). */
 template <int VALUES>
 static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, int dim, float eps,
                                             int lane)
@@ -55,7 +54,7 @@ static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, 
         }
 }
 
-/* Pairs (i, i + half) of the first 2 * half values, paired up in shared memory. */
+/* Rotates pairs (i, i + half) of the first 2 * half values, which meet in shared memory. */
 template <int VALUES>
 static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
                                               const float *cosine, const float *sine, int half,
@@ -75,13 +74,13 @@ static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
     }
 }
 
-/* Heads of q, of k and of v of a token. */
+/* Number of heads of q, k and v of a token. */
 static __host__ __device__ __forceinline__ int heads_of(const gpu_attention &a)
 {
     return a.n_head + (a.k ? 2 * a.n_head_kv : 0);
 }
 
-template <int DIM>                       /* at most */
+template <int DIM>                       /* upper bound of head_dim */
 static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(tracer f, gpu_attention a)
 {
     enum { VALUES = DIM / 32 };
@@ -130,7 +129,7 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(tracer f, gpu
 
 enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / 32 };
 
-/* A block for q of a token (y = 0), or for k, in place. */
+/* A block norms q (blockIdx.y 0) or k (1) of one token, in place. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_whole(tracer f, gpu_attention a)
 {
     __shared__ double sums[NORM_WARPS];

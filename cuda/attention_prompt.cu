@@ -2,24 +2,24 @@
  * matrix.
  *
  * Query heads that share a KV head are computed together: row r of their queries is head r % group
- * of token r / group. A block computes about 128 neighbouring rows, which are a few tokens with all
- * their heads. So every tile of keys and values in shared memory serves them all, and the union of
- * their windows is hardly wider than one window. The block goes through the keys from the oldest
- * on. For each row it keeps the largest score so far, the sum of exp(score - largest), and that of
- * the weighted values; when the largest changes, it rescales the sums. A sink is an initial score
- * without a value. One block attends to all keys of its rows, or several blocks to a part of them
- * each (attention_prompt_split_kv.cuh). Both orders are fixed: the same input gives the same bits.
+ * of token r / group. A block computes about 128 neighbouring rows: a few tokens with all their
+ * heads. All of them use each tile of keys and values in shared memory, and the union of their
+ * windows is hardly wider than one window. The block goes through the keys from the oldest on. For
+ * each row it stores the largest score so far, the sum of exp(score - largest) and the sum of
+ * weighted values; when the largest changes, it rescales the sums. A sink is an initial score
+ * without a value. Either one block attends to all keys of its rows, or each of several blocks
+ * attends to a part of them (attention_prompt_split_kv.cuh). The order of sums is fixed in both.
  *
- * F16 and Q8_0 stores are multiplied on tensor cores, binary16 with F32 sums: queries, weights and
- * values of Q8_0 are rounded to binary16. An F32 store is multiplied in F32. attention_prepare has
- * stored the keys and rotated the queries. */
+ * F16 and Q8_0 stores are multiplied on tensor cores, in binary16 with F32 sums: queries, weights
+ * and Q8_0 values are rounded to binary16. An F32 store is multiplied in F32. attention.cu calls
+ * this after attention_prepare, which stores the keys and rotates the queries. */
 #include "cuda/attention_prompt_split_kv.cuh"
 #include "cuda/batch.cuh"
 #include "loader/quant_blocks.h"
 
-/* ---- what a block's rows look at ------------------------------------------------------------- */
+/* ---- the keys of a block's rows -------------------------------------------------------------- */
 
-static const float no_score = -1e30f; /* below all scores, and finite: differences exist */
+static const float no_score = -1e30f; /* below all scores, but finite, so differences are defined */
 
 static __device__ __forceinline__ int lowest_key(int pos, int window)
 {
@@ -27,11 +27,11 @@ static __device__ __forceinline__ int lowest_key(int pos, int window)
 }
 
 typedef struct key_span {
-    int first, end;                      /* some row sees keys of first .. end-1 */
-    int all_first, all_last;             /* every row sees all of all_first .. all_last */
+    int first, end;                      /* keys first .. end-1 are visible to at least one row */
+    int all_first, all_last;             /* keys all_first .. all_last are visible to every row */
 } key_span;
 
-/* Cuts a span to one of n parts: some of its tiles, or none. */
+/* Cuts a span to part number `part` of n, in whole tiles; the part may be empty. */
 static __device__ __forceinline__ void take_part(key_span &s, int keys, int part, int n)
 {
     const int n_tile = (s.end - s.first + keys - 1) / keys, first = s.first;
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void take_part(key_span &s, int keys, int part
     s.end = min(s.end, first + (part + 1) * n_tile / n * keys);
 }
 
-/* Of rows row .. row+n_row-1, the first of which exists. */
+/* The span of rows row .. row+n_row-1; at least the first of them exists. */
 static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int pos, int row,
                                                    int n_row)
 {
@@ -54,7 +54,7 @@ static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int p
     return s;
 }
 
-/* A tile's keys in the ring: n rows from row on, of which n_first are before the ring's end and the
+/* A tile's keys in the ring: n rows from `row` on; the first n_first are before the ring's end, the
  * others at its beginning. Keys past the last visible one are not read. */
 typedef struct ring_part {
     int row, n, n_first;
@@ -75,9 +75,9 @@ static __device__ __forceinline__ int ring_row(const ring_part &p, int r)
     return r < p.n_first ? p.row + r : r - p.n_first;
 }
 
-/* Copies the same rows of N stores to N tiles in shared memory, in pieces of 16 bytes. Rows without
- * a key become zeros, because a weight of zero must not multiply a NaN. place(row, piece): offset
- * in the tile. */
+/* Copies the same rows of N stores to N tiles in shared memory, 16 bytes (a piece) at a time. Rows
+ * without a key become zeros, because a weight of zero must not multiply a NaN. place(row, piece):
+ * offset in the tile. */
 template <int KEYS, int PIECES, int THREADS, int N, typename Place>
 static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
                                                   const uint8_t *const (&rows)[N],
@@ -99,20 +99,20 @@ static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
 
 static const float log2_e = 1.4426950408889634f;
 
-/* Each warp has TILES tiles of 16 rows, and all columns of the output. Or SPLIT warps have the same
- * rows: each computes their scores, and each has a part of the columns, because heads of 512 need
- * too many registers. */
+/* Each warp has TILES tiles of 16 rows and, with SPLIT 1, all columns of the output. Otherwise
+ * SPLIT warps have the same rows: each computes all their scores but only a part of the columns,
+ * because heads of 512 would need too many registers. */
 template <int DIM_, int WARPS_, int TILES_, int KEYS_, bool Q8_, int BLOCKS_, int SPLIT_ = 1>
 struct shape {
     enum {
         DIM = DIM_, WARPS = WARPS_, TILES = TILES_, KEYS = KEYS_, Q8 = Q8_,
-        BLOCKS = BLOCKS_,                /* that should fit a multiprocessor's registers */
+        BLOCKS = BLOCKS_,                /* blocks whose registers should fit a multiprocessor */
         SPLIT = SPLIT_,
         THREADS = WARPS * 32,
         ROWS = WARPS / SPLIT * TILES * 16,
-        COLS = DIM / SPLIT,              /* of a warp */
-        PIECES = DIM / 8,                /* 16 bytes each, in a row */
-        KEPT = DIM <= 64,                /* queries stay in registers */
+        COLS = DIM / SPLIT,              /* output columns of a warp */
+        PIECES = DIM / 8,                /* pieces of 16 bytes in a row */
+        KEPT = DIM <= 64,                /* whether queries stay in registers */
         STORED = DIM / 32 * (int)sizeof(block_q8_0),
         Q_BYTES = ROWS * DIM * 2,
         TILE_BYTES = KEYS * DIM * 2,
@@ -122,8 +122,8 @@ struct shape {
     static_assert(RAW_BYTES % 16 == 0, "tiles begin at multiples of 16");
 };
 
-/* Offset of a piece of 8 values in a tile: any eight rows' pieces of one column, and any eight
- * neighbouring pieces of a row, lie in different banks. */
+/* Offset of a piece of 8 values in a tile. The pieces of one column in any eight neighbouring rows,
+ * and any eight neighbouring pieces of a row, are in different banks. */
 template <int DIM> static __device__ __forceinline__ int tile_offset(int row, int piece)
 {
     const int turn = DIM >= 64 ? row & 7 : row >> 1 & 3;
@@ -138,7 +138,7 @@ static __device__ __forceinline__ uint32_t pack_f16(float lo, float hi)
 
 /* ---- tensor cores: tiles --------------------------------------------------------------------- */
 
-/* The block's queries, times scale and log2(e): scores are exponents of 2. */
+/* Stores the block's queries, multiplied by scale * log2(e), so that scores are exponents of 2. */
 template <typename S>
 static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attention &a, int head_kv,
                                                    int row)
@@ -163,8 +163,9 @@ static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attent
     }
 }
 
-/* Offsets of a tile of Q8_0 in the bytes of fetch_raw: row r is at lead[0] + r * STORED, or,
- * counted from the ring's beginning, at second + lead[1] + r * STORED. */
+/* Offsets of a Q8_0 tile in the bytes of fetch_raw. Row r of the tile is at lead[0] + r * STORED,
+ * if it is before the ring's end; row r of the ring's beginning is at second + lead[1] + r *
+ * STORED. */
 typedef struct raw_part {
     int lead[2], second, end;            /* bytes; second and end are multiples of 16 */
 } raw_part;
@@ -192,7 +193,8 @@ static __device__ __forceinline__ void fetch_raw(uint8_t *to, const uint8_t *row
         copy16(to + i, i < w.second ? from[0] + i : from[1] + (i - w.second));
 }
 
-/* Four codes times d, two in a word: a byte plus 128, put below the exponent of 1024, is exact. */
+/* Four codes times d, two in a word. The byte code + 128 in the low bits of the binary16 1024 gives
+ * 1024 + 128 + code exactly. */
 static __device__ __forceinline__ uint2 widen_codes(uint32_t codes, __half2 d)
 {
     const uint32_t bytes = codes ^ 0x80808080u;
@@ -204,7 +206,7 @@ static __device__ __forceinline__ uint2 widen_codes(uint32_t codes, __half2 d)
     return make_uint2(*(const uint32_t *)&lo, *(const uint32_t *)&hi);
 }
 
-/* A fetched tile of Q8_0 to one of binary16; rows without a key become zeros. */
+/* Converts a fetched tile of Q8_0 to binary16; rows without a key become zeros. */
 template <typename S>
 static __device__ __forceinline__ void widen_raw(uint8_t *to, const uint8_t *raw,
                                                  const uint8_t *rows, const ring_part &p)
@@ -232,7 +234,7 @@ static __device__ __forceinline__ void widen_raw(uint8_t *to, const uint8_t *raw
 
 /* ---- tensor cores: scores, weights, sums ----------------------------------------------------- */
 
-/* A lane's state of its rows: of tile i, [0] is row lane / 4, [1] eight rows on. */
+/* A lane's state of its rows; index [i][0] is row lane / 4 of tile i, [i][1] row lane / 4 + 8. */
 template <typename S> struct row_state {
     int pos[S::TILES][2];
     float top[S::TILES][2];              /* largest score so far */
@@ -240,7 +242,7 @@ template <typename S> struct row_state {
     float sum[S::TILES][S::COLS / 8][4]; /* of weights times values, as mma lays it out */
 };
 
-/* Fragments of 16 rows of queries, dimensions 16k .. 16k+15. */
+/* Loads the fragments of 16 rows of queries, dimensions 16k .. 16k+15. */
 template <typename S>
 static __device__ __forceinline__ void load_queries(uint32_t a[4], const uint8_t *q, int row, int k,
                                                     int lane)
@@ -248,7 +250,7 @@ static __device__ __forceinline__ void load_queries(uint32_t a[4], const uint8_t
     load_tiles(a, q + tile_offset<S::DIM>(row + 8 * (lane / 8 % 2) + lane % 8, 2 * k + lane / 16));
 }
 
-/* scores[TILES * 16, KEYS] = queries * keys. kept: the warp's fragments, if kept. */
+/* scores[TILES * 16, KEYS] = queries * keys. kept: the warp's query fragments if S::KEPT. */
 template <typename S>
 static __device__ __forceinline__ void score_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                   const uint32_t (*kept)[S::DIM / 16][4],
@@ -272,7 +274,7 @@ static __device__ __forceinline__ void score_tile(float (&s)[S::TILES][S::KEYS /
         }
         #pragma unroll
         for (int j = 0; j < S::KEYS / 8; j += 2) {
-            uint32_t b[4];               /* keys 8j .. 8j+7, then the next eight: two words each */
+            uint32_t b[4];               /* [0], [1]: keys 8j .. 8j+7; [2], [3]: the next eight */
             load_tiles(b, keys + tile_offset<S::DIM>(8 * j + 8 * (lane / 16) + lane % 8,
                                                      2 * k + lane / 8 % 2));
             #pragma unroll
@@ -284,7 +286,7 @@ static __device__ __forceinline__ void score_tile(float (&s)[S::TILES][S::KEYS /
     }
 }
 
-/* Sets scores of keys outside a row's window to -infinity. key: the tile's first. */
+/* Sets scores of keys outside a row's window to -infinity. key: the tile's first key. */
 template <typename S>
 static __device__ __forceinline__ void mask_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                  const row_state<S> &x, int key, int window,
@@ -303,7 +305,7 @@ static __device__ __forceinline__ void mask_tile(float (&s)[S::TILES][S::KEYS / 
         }
 }
 
-/* Turns scores into weights, and rescales the rows' sums for them. */
+/* Turns scores into weights, and rescales the rows' sums to the new maxima. */
 template <typename S>
 static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS / 8][4],
                                                   row_state<S> &x)
@@ -343,8 +345,8 @@ static __device__ __forceinline__ void weigh_tile(float (&s)[S::TILES][S::KEYS /
             for (int e = 0; e < 4; e++) x.sum[i][j][e] *= shrink[i][e / 2];
 }
 
-/* sum += weights * values, of the columns from first on. Two neighbouring results of the first
- * product are the left factor of 16 keys of the second. */
+/* sum += weights * values, for the columns from `first` on. Two neighbouring 8-key results of
+ * score_tile are the left factor of this product for 16 keys. */
 template <typename S>
 static __device__ __forceinline__ void add_tile(row_state<S> &x,
                                                 const float (&s)[S::TILES][S::KEYS / 8][4],
@@ -374,7 +376,7 @@ static __device__ __forceinline__ void add_tile(row_state<S> &x,
     }
 }
 
-/* row: the first of the warp. sinks: as in a, or NULL. */
+/* Initialises the state. row: the warp's first row. sinks: a.sinks, or NULL for later parts. */
 template <typename S>
 static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_attention &a, int pos,
                                                   int head_kv, int row, const float *sinks,
@@ -402,7 +404,7 @@ static __device__ __forceinline__ void begin_rows(row_state<S> &x, const gpu_att
     }
 }
 
-/* Stores the output, columns from first on; or the result of one of n_part parts. */
+/* Stores the output, columns from `first` on; with several parts the undivided result of one. */
 template <typename S>
 static __device__ __forceinline__ void store_rows(const row_state<S> &x, const gpu_attention &a,
                                                   int head_kv, int row, int first, int part,
@@ -436,9 +438,8 @@ static __device__ __forceinline__ void store_rows(const row_state<S> &x, const g
 
 /* Grid: KV heads; blocks of rows, the last tokens (with the most keys) first; parts of the keys.
  *
- * While a tile is computed, the copy of the next one runs. Its memory is free as soon as all warps
- * have left the previous tile: one barrier for each tile, and for Q8_0 a second one after the
- * widening. */
+ * While a tile is computed, the next one is copied to the memory of the previous one, after a
+ * barrier at which all warps have left that. Q8_0 needs a second barrier, after widen_raw. */
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tracer f,
                                                                              gpu_attention a)
@@ -512,17 +513,17 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tr
 
 /* ---- F32 ------------------------------------------------------------------------------------- */
 
-/* 128 threads, 32 rows. A score is summed in chunks of 64 dimensions, as on the CPU. Sums of a
- * tile's weighted values are complete before they are added to those of earlier tiles. */
+/* 128 threads, 32 rows. A score is summed in chunks of 64 dimensions, as on the CPU. The weighted
+ * values of a tile are summed before the sum is added to that of earlier tiles. */
 template <int DIM_, int KEYS_> struct float_shape {
     enum {
         DIM = DIM_, KEYS = KEYS_, THREADS = 128, ROWS = FLOAT_QUERY_ROWS,
-        STRIDE = DIM + 4,                /* floats: eight rows' pieces lie in different banks */
+        STRIDE = DIM + 4,                /* floats of a row: padded against bank conflicts */
         P_STRIDE = KEYS + 4,
         CHUNK = DIM < 64 ? DIM : 64,             /* dimensions that a score sums first */
         GROUPS = DIM < 64 ? DIM / 4 : 16,        /* threads side by side in a row of the output */
-        OUT_ROWS = ROWS * GROUPS / THREADS,      /* rows of the output that a thread has */
-        PARTS = DIM / (4 * GROUPS),              /* columns of it, four at a time */
+        OUT_ROWS = ROWS * GROUPS / THREADS,      /* output rows of a thread */
+        PARTS = DIM / (4 * GROUPS),              /* groups of four output columns of a thread */
         SMEM = attention_float_bytes(DIM, KEYS)
     };
 };
@@ -541,7 +542,7 @@ static __device__ __forceinline__ float4 add_scaled(float4 sum, float f, float4 
                        fmaf(f, v.w, sum.w));
 }
 
-/* p[ROWS, KEYS] = scores; a thread has rows i + 16, keys j + 8, ... */
+/* p[ROWS, KEYS] = scores. A thread has two rows, 16 apart, and keys that are 8 apart. */
 template <typename S>
 static __device__ __forceinline__ void float_scores(float *p, const gpu_attention &a,
                                                     const float *q, const float *keys, int pos,
@@ -586,8 +587,8 @@ static __device__ __forceinline__ void float_scores(float *p, const gpu_attentio
     }
 }
 
-/* Turns scores into weights. Four threads share a row; top and total are its state, the same in all
- * four. Returns the factor by which earlier sums shrink. */
+/* Turns scores into weights. Four threads share a row, and all have its state in top and total.
+ * Returns the factor for earlier sums. */
 template <typename S>
 static __device__ __forceinline__ float float_weights(float *p, float &top, float &total)
 {
@@ -648,7 +649,7 @@ static __device__ __forceinline__ void float_sums(float4 (&out)[S::PARTS][S::OUT
     }
 }
 
-/* Keys of the next tile arrive while weights and sums are computed, values while scores are. */
+/* The next tile's keys are copied during weights and sums, a tile's values during its scores. */
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_attention a)
 {
@@ -699,15 +700,15 @@ static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_
             out[part][r] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
     for (int key = span.first; key < span.end; key += S::KEYS) {
-        copy_wait<0>();                  /* keys */
-        __syncthreads();                 /* from all threads; weights and values have been used */
+        copy_wait<0>();                  /* this thread's copies of keys have arrived */
+        __syncthreads();                 /* all copies have; p and v_tile may be overwritten */
         fetch(v_tile, a.values, key, span.end);
         float_scores<S>(p, a, q, k_tile, pos, row, key);
-        __syncthreads();                 /* scores are complete, keys have been used */
+        __syncthreads();                 /* scores are complete; k_tile may be overwritten */
         fetch(k_tile, a.keys, key + S::KEYS, span.end);
         const float shrink = float_weights<S>(p, top, total);
         if (threadIdx.x % 4 == 0) factor[threadIdx.x / 4] = shrink;
-        copy_wait<1>();                  /* values */
+        copy_wait<1>();                  /* values have arrived; the next keys may not have */
         __syncthreads();
         float_sums<S>(out, p, v_tile, factor);
     }
@@ -736,7 +737,7 @@ static unsigned blocks_of(const gpu_attention *a, int rows)
     return ceil_div((uint64_t)a->n * (uint64_t)(a->n_head / a->n_head_kv), (uint64_t)rows);
 }
 
-/* Queries, keys and values, each once. */
+/* Bytes of queries, keys and values, each counted once. */
 static uint64_t bytes_of(const gpu_attention *a)
 {
     const uint64_t dim = (uint64_t)a->head_dim;
@@ -762,7 +763,7 @@ template <typename S> static void launch_float(gpu *g, const gpu_attention *a)
            dim3((unsigned)a->n_head_kv, blocks_of(a, S::ROWS)), S::THREADS, S::SMEM, *a);
 }
 
-/* Uses the smaller shape where S exceeds the chip's shared memory. */
+/* Launches shape S, or Smaller if S exceeds the chip's shared memory. */
 template <typename S, typename Smaller> static void launch_tensor_fitting(gpu *g,
                                                                           const gpu_attention *a)
 {
@@ -770,7 +771,7 @@ template <typename S, typename Smaller> static void launch_tensor_fitting(gpu *g
     else launch_tensor<Smaller>(g, a);
 }
 
-/* Shapes of heads of 512; least is the smallest. */
+/* Shapes for heads of 512; least is the smallest. */
 template <bool Q8> struct wide_shapes {
     typedef shape<512, 8, 1, 32, Q8, 1, 2> large;
     typedef shape<512, 8, 1, 16, Q8, 1, 2> medium;
@@ -780,7 +781,7 @@ template <bool Q8> struct wide_shapes {
 template <bool Q8> static void launch_wide(gpu *g, const gpu_attention *a)
 {
     typedef wide_shapes<Q8> of;
-    /* with few tokens, smaller blocks: otherwise half of the multiprocessors would be idle */
+    /* large blocks need enough tokens: otherwise half of the multiprocessors would be idle */
     const bool many = 2 * blocks_of(a, of::large::ROWS) * (unsigned)a->n_head_kv >
                       (unsigned)g->n_sm;
     if (many && of::large::SMEM <= g->smem_block) launch_tensor<typename of::large>(g, a);
@@ -805,7 +806,7 @@ template <bool Q8> static void launch_halves(gpu *g, const gpu_attention *a)
     case 128: launch_tensor_fitting<shape<128, 8, 1, 64, Q8, 1>, shape<128, 8, 1, 32, Q8, 1>>(g, a);
         break;
     case 256:
-        /* with few tokens, smaller blocks: otherwise half of the multiprocessors would be idle */
+        /* large blocks need enough tokens: otherwise half of the multiprocessors would be idle */
         if (large::SMEM <= g->smem_block &&
             2 * blocks_of(a, large::ROWS) * (unsigned)a->n_head_kv > (unsigned)g->n_sm)
             launch_tensor<large>(g, a);

@@ -1,6 +1,6 @@
-/* attention_prompt_split_kv.cuh - attention of a prompt whose rows of queries do not fill the chip:
- * each block attends to a part of the keys, in whole tiles, and a second kernel adds the parts in
- * order.
+/* attention_prompt_split_kv.cuh - attention of a prompt whose queries do not fill the chip: each
+ * block of attention_prompt.cu attends to a part of the keys, in whole tiles; a second kernel adds
+ * the parts in order.
  *
  * gpu_attention.partial holds the parts: [part][head of a token][dim] sums of weighted values,
  * undivided; then [part][head of a token] the largest score and the sum of weights. Scores are
@@ -16,8 +16,8 @@ enum {
     PART_THREADS = 128
 };
 
-/* room: blocks that can be active at a time; n_block: blocks that attend to all keys. Sizes alone
- * decide, so the same input gives the same bits. */
+/* Number of parts. room: blocks that can be active at once; n_block: blocks of the grid without
+ * parts. The result depends on sizes alone, so the same input gives the same bits. */
 static inline int parts_for(const gpu_attention *a, int room, int n_block)
 {
     const int seen = a->window && a->window + a->n - 1 < a->last ? a->window + a->n - 1 : a->last;
@@ -27,7 +27,7 @@ static inline int parts_for(const gpu_attention *a, int room, int n_block)
     return n < 1 ? 1 : n;
 }
 
-/* head: counted over all tokens. */
+/* The sums of a part. head: index over all tokens. */
 template <int DIM>
 static __device__ __forceinline__ float *part_values(const gpu_attention &a, int part, size_t head)
 {
@@ -42,7 +42,7 @@ static __device__ __forceinline__ float2 *part_stats(const gpu_attention &a, int
     return (float2 *)behind + (size_t)part * a.n * a.n_head + head;
 }
 
-/* A thread has four dimensions of a head. */
+/* Adds the parts; a thread has four dimensions of a head. */
 template <int DIM>
 static __global__ void __launch_bounds__(PART_THREADS) add_parts(tracer f, const gpu_attention a,
                                                                  int n_part)

@@ -1,19 +1,20 @@
-/* experts_batch.cu - the experts of a layer for many tokens: slots sorted by expert, then products.
+/* experts_batch.cu - gpu_experts for more than GPU_FEW tokens: sorts slots by expert, then computes
+ * products.
  *
  * Slot t * k + r is choice r of token t. The host does not know the choices: the device makes the
- * lists, and grids are sized for the worst case. Within an expert, slots are in ascending order, so
- * the same input makes the same lists. The products are those of gemm.cuh, or, with the contract,
- * contract_many.cuh, whose inputs are int8 forms.
+ * lists, and grids are sized for the worst case. An expert's slots are in ascending order, so the
+ * same input makes the same lists. The products are gemm.cuh's; with the contract
+ * (docs/numerics.md) they are contract_many.cuh's, with int8 inputs.
  *
  *   slots [n * k] --sorted--> positions: mid = activation(gate x, up x) by position
  *   y [n * k, n_embd] by slot = down mid
  *   x [n, n_embd] += gates * y in rank order, + sigma * the shared expert's
  *
- * A layer may come in ranges of experts, one call each. The first call makes the lists and computes
- * the shared expert, all calls write their slots' vectors to y, the last one adds the sum. Tiles do
- * not depend on the ranges or on the order of the experts, so the bits do not either. If the ranges
- * end before the last expert, the other slots' vectors come from the host's page-locked RAM:
- * gpu_experts_join adds the sum and reads each of them once. */
+ * A layer may be computed in ranges of experts, one call for each. The first call makes the lists
+ * and computes the shared expert, each call writes its slots' vectors to y, and the last call adds
+ * the sum. Neither tiles nor bits depend on the ranges or on the order of the experts. If the host
+ * computes the last experts, gpu_experts_join adds the sum and reads each of their vectors once
+ * from page-locked RAM. */
 #include "cuda/contract_many.cuh"
 
 enum { LIST_THREADS = 512, LIST_WARPS = LIST_THREADS / 32, TILE_THREADS = LISTS_MOST_EXPERTS };
@@ -27,8 +28,9 @@ static __device__ __forceinline__ int warp_count(int v)
     return v;
 }
 
-/* A block for an expert, in the order of ranks (NULL: of ids): lists its slots and counts those of
- * earlier experts. A warp counts in a range of slots; then each warp knows where it writes. */
+/* A block lists the slots of one expert, in the order of ranks (NULL: of ids), and counts the slots
+ * of earlier experts for its first position. Each warp counts a range of slots first, and so knows
+ * the position of its own. */
 static __global__ void __launch_bounds__(LIST_THREADS) list_slots(tracer f, int32_t *slots,
                                                                   int32_t *first,
                                                                   const int32_t *ids,
@@ -73,8 +75,8 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_slots(tracer f, int3
     pdl_end(f);
 }
 
-/* One block, a thread for a rank: cuts its expert's slots into tiles and counts the tiles before
- * them. counts, in RAM: slots of each expert. */
+/* One block with a thread for each rank: cuts the expert's slots into tiles and counts the tiles of
+ * earlier ranks. counts, in page-locked RAM, gets the number of slots of each expert. */
 static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(tracer f, token_tile *tiles,
                                                                   int32_t *first_tile,
                                                                   const int32_t *first,
@@ -93,7 +95,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) list_tiles(tracer f, toke
         end = first[e + 1];
     }
     const int own = (end - begin + tile_tokens - 1) / tile_tokens;
-    int upto = own;                      /* tiles of this expert and those before, in the warp */
+    int upto = own;                      /* tiles of this expert and of earlier ones in the warp */
     for (int d = 1; d < 32; d <<= 1) {
         const int v = __shfl_up_sync(0xFFFFFFFFu, upto, (unsigned)d);
         if (lane >= d) upto += v;
@@ -128,7 +130,7 @@ void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int3
 
 /* ---- between and after the products ---------------------------------------------------------- */
 
-/* For gates and ups of two types, which no kernel multiplies together. mid_rows may be up. */
+/* For gate and up of different types, which no kernel multiplies together. p.mid_rows may be up. */
 static __global__ void __launch_bounds__(JOIN_THREADS) activate_all(tracer f, const gemm p,
                                                                     const float *gate,
                                                                     const float *up)
@@ -146,21 +148,21 @@ typedef struct join_args {
     float *x;                            /* [n, n_embd] */
     const float *y;                      /* [n, k, n_embd] */
     const float *gates;                  /* [n, k] */
-    const float *sums;                   /* [n, n_embd]: of gates and y, if those are NULL */
+    const float *sums;                   /* [n, n_embd]; y and gates are NULL */
     const float *shared, *sigma;         /* [n, n_embd], or NULL; [n] */
     int k, n_embd;
-    const float *cold;                   /* [., n_embd] in RAM: of slots with a row [n, k] in it */
-    const int32_t *row;
+    const float *cold;                   /* [., n_embd] in RAM */
+    const int32_t *row;                  /* [n, k]: the slot's row of cold, or -1: in y */
 } join_args;
 
-/* Where the vectors of the sum are. */
+/* Where the vectors of the slots are. */
 enum join_kind {
     JOIN_SLOTS,                          /* in y */
-    JOIN_SUMS,                           /* nowhere: sums has the sum over the token's slots */
-    JOIN_COLD                            /* in y, or in RAM */
+    JOIN_SUMS,                           /* sums has their sum for each token */
+    JOIN_COLD                            /* in y or in cold */
 };
 
-/* W values that the host or the previous kernel wrote: past caches. */
+/* Loads W values, past caches, because the host or the previous kernel has just written them. */
 template <int W> static __device__ __forceinline__ void load_fresh(float (&v)[W], const float *p)
 {
     if constexpr (W == 4) {
@@ -171,7 +173,7 @@ template <int W> static __device__ __forceinline__ void load_fresh(float (&v)[W]
     }
 }
 
-/* A block for a token. */
+/* A block sums one token. */
 template <int W, join_kind KIND>
 static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(tracer f, const join_args a)
 {
@@ -221,16 +223,16 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(tracer f, co
 
 typedef struct scratch {
     slot_lists lists;
-    float *mid_rows;                     /* [n * k, n_ff]: for F32 downs, or ups before the
-                                          * activation, or the bits that mid_halves lose */
-    void *mid_halves;                    /* [n * k, n_ff]: for all other downs; or int8 forms */
-    float *y;                            /* [n * k, n_embd] by slot; gates before the activation */
+    float *mid_rows;                     /* [n * k, n_ff]: input of F32 downs; or results of up
+                                          * before the activation; or lows of mid_halves */
+    void *mid_halves;                    /* [n * k, n_ff]: input of other downs; or int8 forms */
+    float *y;                            /* [n * k, n_embd] by slot; before that, results of gate */
     float *y_shared;                     /* [n, n_embd] */
     void *x_blocks;                      /* [n] int8 forms of the input */
     size_t bytes;
 } scratch;
 
-/* n_ff: the widest of all experts, the shared one included. */
+/* n_ff: width of the widest expert, the shared one included. */
 static scratch scratch_at(void *base, int n, int k, int n_expert, int n_ff, int n_embd)
 {
     const size_t n_slot = (size_t)n * k, widest = (size_t)(n_ff > n_embd ? n_ff : n_embd);
@@ -263,8 +265,8 @@ static gemm_matrix matrix_of(const gpu_matrix *m)
     return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
 }
 
-/* Kernels count slabs from expert 0 on; data begins at expert first. at: addresses of this kind of
- * slab, or NULL; with it, data only says that there is a matrix, and its alignment. */
+/* Kernels count slabs from expert 0 on, but b->data is the slab of expert `first`. at: addresses of
+ * this kind of slab, or NULL; with it, data is only checked for NULL and alignment. */
 static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
 {
     const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
@@ -296,7 +298,7 @@ static const void *lows_of(const gpu_input *in, int type)
     return is_half_weight(type) ? in->lows : NULL;
 }
 
-/* base: the arguments that gate and up share: tokens, sizes, the activation and the form of mid. */
+/* Computes mid. base: common arguments of gate and up: tokens, sizes, activation, form of mid. */
 static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, const gemm *base,
                         const gemm_matrix *gate, int gate_type, const gemm_matrix *up, int up_type,
                         const scratch *s)
@@ -327,8 +329,8 @@ static void gate_and_up(gpu *g, const gpu_input *in, const gpu_expert_args *a, c
                (const float *)s->y, (const float *)s->mid_rows);
 }
 
-/* Where all three have 16-bit weights, but gates and ups of one type, mid_rows holds nothing
- * else. */
+/* Chooses the form of mid. If all three types are 16-bit, and gate and up have one type, mid_rows
+ * is free and gets the lows. */
 static void set_mid(gemm *p, const scratch *s, const gpu_input *in, const gpu_expert_args *a,
                     int gate_type, int up_type, int down_type)
 {
@@ -373,8 +375,8 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     multiply(g, a, &down);
 }
 
-/* Tokens of a tile: all products of a layer share the lists. Those of floats have no kernel for
- * tiles as low as the contract's can be. */
+/* Tokens of a tile, the same for all products of a layer, which share the lists. Kernels of float
+ * weights need larger tiles than the contract's kernels. */
 static int tile_tokens_of(const gpu *g, const gpu_expert_args *a, int n_slot)
 {
     const bool floats = is_float_weight(a->gate.type) || is_float_weight(a->up.type) ||
@@ -406,7 +408,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     p.tile_from = s->lists.first_tile + range.first;
     p.tile_to = p.tile_from + range.count;
     p.tile_tokens = tokens;
-    /* any number of slots may be in the range; blocks without a tile return at once */
+    /* the number of slots in the range is unknown here; blocks without a tile return at once */
     p.max_tile = most_tiles(n_slot, range.count, tokens);
     p.slots = s->lists.slots;
     down = p;
@@ -433,8 +435,8 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     multiply(g, a, &down);
 }
 
-/* Makes the forms of the input that products read. For a layer in ranges, the first call makes the
- * int8 form. */
+/* Makes the forms of the input that products read. Only the first call of a layer makes the int8
+ * form. */
 static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared,
                           const scratch *s)
 {
@@ -464,7 +466,7 @@ static void join(gpu *g, int n, const join_args *a)
            (unsigned)n, JOIN_THREADS, 0, *a);
 }
 
-/* The sum where batch.sums has the routed experts. */
+/* Adds batch.sums, the finished routed experts, and the shared expert to x. */
 static void join_sums(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     const bool shared = a->shared_gate.data != NULL;
@@ -524,13 +526,14 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     }
     const scratch s = scratch_of(in, a);
     float *y = a->y ? a->y : s.y;
-    /* gates before their ups, of another type, would overwrite vectors of earlier ranges */
+    /* gate and up of different types: gate's results in y would overwrite earlier ranges'
+     * vectors */
     if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
         gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
         return;
     }
     prepare_input(g, in, a, shared, &s);
-    /* before the others, which overwrite the scratch that it borrows */
+    /* the shared expert comes first, because it borrows scratch of the routed ones */
     if (shared && range.first == 0) shared_expert(g, in, a, &s);
     routed_experts(g, in, a, range, y, &s);
     if (range.first + range.count < a->n_expert) return;

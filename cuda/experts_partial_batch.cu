@@ -1,5 +1,6 @@
-/* experts_partial_batch.cu - the hot experts of more than GPU_FEW tokens, while the host computes
- * the cold ones. By the arithmetic contract, so the bits do not depend on the placement.
+/* experts_partial_batch.cu - gpu_experts_partial_begin and _end: the hot experts of more than
+ * GPU_FEW tokens, while the host computes the cold ones. All follow the arithmetic contract, so the
+ * bits do not depend on the placement.
  *
  *   begin   int8 form of the input; slots sorted by expert, in tiles of up to eight
  *           up     a block computes 32 rows of gate and up of a tile's expert, for all of its slots
@@ -7,8 +8,8 @@
  *   end     sum of a token's vectors in rank order: those of hot experts from VRAM, the others from
  *           the host's page-locked RAM, where each is read once
  *
- * experts_batch.cu sorts the slots. Tiles of cold experts are skipped. Weights are read once for
- * eight slots: contract_many.cuh has kernels for more of them. */
+ * experts_batch.cu sorts the slots. Tiles of cold experts are skipped. These kernels read weights
+ * once for eight slots; contract_many.cuh has kernels for larger tiles. */
 #include "cuda/contract_many.cuh"
 #include "cuda/experts.cuh"
 
@@ -22,7 +23,7 @@ enum {
 typedef struct partial_scratch {
     slot_lists lists;
     uint8_t *x;                          /* [n] int8 forms of the input */
-    uint8_t *mid;                        /* [n * k] by position: int8 forms, and floats */
+    uint8_t *mid;                        /* [n * k] by position: int8 forms; mid_rows: floats */
     float *mid_rows;
     float *y;                            /* [n * k, n_embd] by slot: of hot experts */
     size_t bytes;
@@ -54,12 +55,11 @@ typedef struct partial_tiles {
     const int32_t *n_tile;               /* number of tiles */
     const int32_t *slots;                /* by position */
     const int32_t *hot;
-    int k, n_group;                      /* choices of a token; blocks of a tile */
-    int each;                            /* slots whose vectors fit shared memory together */
+    int k, n_group;                      /* choices of a token; blocks that share a tile */
+    int each;                            /* slots that are computed together: partial_shape */
 } partial_tiles;
 
-/* Finds this block's tile. Returns the index of its expert in the banks, or -1: nothing to
- * compute. */
+/* Finds this block's tile. Returns the index of its expert in the banks; -1: no hot expert. */
 static __device__ __forceinline__ int find_tile(token_tile &tile, const partial_tiles &t)
 {
     const int i = (int)(blockIdx.x / (unsigned)t.n_group);
@@ -250,14 +250,14 @@ static __global__ void __launch_bounds__(PARTIAL_THREADS, 2) partial_down(tracer
 /* ---- the sum --------------------------------------------------------------------------------- */
 
 typedef struct partial_sum_args {
-    float *sums;                         /* [., n_embd], as all but cold from token 0 on */
+    float *sums;                         /* [., n_embd]; sums, y, gates and ids begin at token 0 */
     const float *y, *gates;
     const int32_t *ids, *hot;
-    const float *cold;                   /* [., k, n_embd] from token first on, in RAM */
+    const float *cold;                   /* [., k, n_embd], in RAM; begins at token `first` */
     int first, k, n_embd;
 } partial_sum_args;
 
-/* A block for a token, T of four values or one. Vectors in RAM are read past caches. */
+/* A block sums one token. T: float4 or float. Vectors in RAM are read past caches. */
 template <typename T>
 static __global__ void __launch_bounds__(SUM_THREADS)
     partial_sum(tracer f, const partial_sum_args a)
@@ -350,7 +350,7 @@ void gpu_experts_partial_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, 
         gpu_fail(g, cudaErrorInvalidValue, "experts of a batch: arguments");
     if (g->failure != cudaSuccess) return;
 
-    input_prepare(g, in, true, false);   /* before other operations read in->rows */
+    input_prepare(g, in, true, false);   /* makes in->rows */
     const partial_scratch s = scratch_of(in, a);
     const partial_tiles tiles = { s.lists.tiles, s.lists.first_tile + a->n_expert, s.lists.slots,
                                  hot, a->k, 0, 0 };

@@ -1,5 +1,6 @@
-/* experts_with_host.cu - a layer of up to GPU_FEW tokens with hot experts in VRAM and cold ones on
- * the host, which is asked and replies through the mailbox.
+/* experts_with_host.cu - gpu_experts_with_host: a layer of up to GPU_FEW tokens with hot experts in
+ * VRAM. The host computes the cold ones; the mailbox carries questions and replies. All experts
+ * follow the arithmetic contract.
  *
  *   stream   ask -------- up (hot, shared) -------- down
  *   side        \-- pull -- up (fetched) --/
@@ -8,20 +9,20 @@
  *
  * ask chooses the experts, decides where each is computed, and writes the question. pull fetches
  * slabs. answer waits for the host's reply and copies it to VRAM. up and down are the kernels of
- * experts.cuh. answer runs after pull, because polling the host's number takes up to half of the
- * bus's speed from the fetch. predict (expert_prediction.cuh) is for the next layer. Where nothing
- * is fetched, all but predict are in one stream.
+ * experts.cuh. answer runs after pull, because polling across the bus would take up to half of its
+ * speed from the fetch. predict (expert_prediction.cuh) is for the next layer. If nothing is
+ * fetched, all kernels but predict are in one stream.
  *
- * An expert_slot holds all that a kernel needs of a slot, so launches do not depend on the number
- * of hot experts. A question is complete before its number is written, and so is a reply. A layer
- * without cold experts writes its number, too, but no question, and waits for no reply. */
+ * Kernels read all data of a slot from its expert_slot, so launches do not depend on the number of
+ * hot experts. Device and host write a number only after the complete question or reply. A layer
+ * without cold experts writes its number without a question and waits for no reply. */
 #include <string.h>
 
 #include "cuda/expert_prediction.cuh"
 
 enum {
     ASK_WARPS = GPU_FEW, ASK_THREADS = 32 * ASK_WARPS, ANSWER_THREADS = 512,
-    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* blocks, each of which polls across the bus */
+    ANSWER_LOADS = 4, ANSWER_MOST = 8    /* loads in flight of a thread; most blocks: each polls */
 };
 
 /* ---- the mailbox ----------------------------------------------------------------------------- */
@@ -52,7 +53,7 @@ int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, e
 
 void gpu_mailbox_free(gpu *g, gpu_mailbox *m) { gpu_free_host(g, m); }
 
-/* The layout is that of activations.cuh. */
+/* The int8 form is described in activations.cuh. */
 void gpu_mailbox_put_mid(gpu_mailbox *m, int slot, const int8_t *q, const float *dx,
                          const int16_t *sums)
 {
@@ -128,24 +129,24 @@ size_t gpu_with_host_scratch(int k, int n_ff, int n_embd)
 typedef struct ask_args {
     choice chosen;
     int n, n_embd;
-    const float *x;                      /* [n, n_embd] finished */
+    const float *x;                      /* [n, n_embd] normed vectors */
     const int32_t *hot;
-    slab gate, up, down;                 /* the banks that hot speaks of */
+    slab gate, up, down;                 /* the banks that hot indexes */
     const uint64_t *slabs;               /* NULL: nothing is fetched */
     const uint8_t *fetch;
     pad_view pad;
-    float *prediction_x;                /* for the prediction: gets the vector, and the number of */
-    uint32_t *prediction_number;         /* the question; NULL: no prediction */
+    float *prediction_x;                 /* NULL, or copy of the vector for predict */
+    uint32_t *prediction_number;         /* likewise this layer's number */
     expert_slot *slots;
     uint32_t *number;
-    uint32_t *log;                       /* in RAM, or NULL: [n * k] choices and where they are */
+    uint32_t *log;                       /* gpu_with_host.chosen */
     bool closes;
-    gpu_mailbox *mailbox;                /* in RAM: only written, only its address is used */
+    gpu_mailbox *mailbox;                /* in RAM; the kernel never reads it */
     float *mailbox_x;
 } ask_args;
 
-/* Data that the last warps load while the first ones choose. Loading one after the other would take
- * as long as the rest of the kernel. */
+/* Data that the last warps load while the first ones choose. Without this overlap the kernel would
+ * take twice as long. */
 typedef struct ask_view {                /* in shared memory */
     uint32_t number;
     uint8_t fetch[2 * GPU_FETCH_COUNTS];
@@ -165,8 +166,8 @@ static __device__ __forceinline__ void look_around(ask_view *v, const ask_args &
         for (int c = threadIdx.x; c < a.n_embd; c += ASK_THREADS) a.prediction_x[c] = a.x[c];
 }
 
-/* Writes the vectors to the mailbox, by the whole block, before the choice is known: they take long
- * to reach RAM, and the question's number has to wait for them. */
+/* The whole block writes the vectors to the mailbox before the choice is known: the writes take
+ * long to reach RAM, and the question's number must come after them. */
 static __device__ __forceinline__ void send_vectors(const ask_args &a)
 {
     const int n = a.n * a.n_embd;
@@ -177,9 +178,9 @@ static __device__ __forceinline__ void send_vectors(const ask_args &a)
         for (int c = threadIdx.x; c < n; c += ASK_THREADS) a.mailbox_x[c] = a.x[c];
 }
 
-/* Decides which of a token's cold experts are fetched, by one warp, with a choice in each lane: the
- * first ones whole, of the next ones the down slab, as far as slabs are in page-locked RAM, at
- * from. */
+/* One warp, with a choice in each lane, decides which of a token's cold experts are fetched: the
+ * first n_all whole, of the next n_down the down slab. from: addresses of slabs in page-locked RAM;
+ * experts with address 0 are not fetched. */
 static __device__ __forceinline__ void decide_fetch(expert_slot &p, const ask_args &a,
                                                     const uint8_t *fetch, const uint64_t (&from)[3],
                                                     bool cold)
@@ -213,7 +214,7 @@ static __device__ __forceinline__ void decide_fetch(expert_slot &p, const ask_ar
     for (int i = 0; i < 3; i++) p.from[i] = (const uint8_t *)(uintptr_t)from[i];
 }
 
-/* Chooses a token's experts, one in each lane, by one warp. */
+/* One warp chooses a token's experts: lane r < k gets the r-th id and weight. */
 static __device__ __forceinline__ void choose_token(int *id, float *weight, const choice &c,
                                                     int token, select_space *space)
 {
@@ -244,7 +245,7 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
     uint64_t from[3] = { 0, 0, 0 };
 
     const int hot_index = has_choice && a.hot ? a.hot[id] : -1;
-    if (has_choice && a.slabs)           /* before it is known whether they are needed */
+    if (has_choice && a.slabs)           /* also for hot experts: waiting for hot_index is slower */
         for (int i = 0; i < 3; i++) from[i] = __ldcv(a.slabs + (size_t)id * 3 + i);
     p.id = id;
     p.weight = weight;
@@ -261,7 +262,7 @@ static __device__ __forceinline__ void place_token(int *ids, uint8_t *where, con
     where[slot] = (uint8_t)p.where;
 }
 
-/* The rest of the question, by the whole block. */
+/* The whole block writes the question except the vectors and the number. */
 static __device__ __forceinline__ void write_question(const ask_args &a, const int *ids,
                                                       const uint8_t *where)
 {
@@ -275,7 +276,8 @@ static __device__ __forceinline__ void write_question(const ask_args &a, const i
     }
 }
 
-/* A warp for each token. Few registers, so that the block fits next to the router's. */
+/* One block, a warp for each token. Few registers, so that it fits on an SM next to the router's
+ * last block. */
 static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask_args a)
 {
     __shared__ select_space space[GPU_FEW];
@@ -305,8 +307,8 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask
     if (threadIdx.x == 0) *a.number = number;
     if (wanted || a.closes) __syncthreads();
     if (threadIdx.x == 0) {
-        /* all writes of this block and of earlier kernels come before the number; of a quiet layer
-         * no host thread reads any */
+        /* orders all writes of this block and of earlier kernels before the number; not needed in a
+         * quiet layer, whose other data the host does not read */
         if (wanted || a.closes) __threadfence_system();
         a.mailbox->asked = number * GPU_CODES + (wanted ? 0 : GPU_QUIET);
     }
@@ -318,9 +320,9 @@ static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask
 typedef struct answer_args {
     const expert_slot *slots;
     int n_slot, n_embd;
-    int mid_bytes;                       /* of a slot: its int8 form, or its floats */
+    int mid_bytes;                       /* bytes of a slot's int8 form, or of its floats */
     const uint32_t *number;
-    const volatile uint32_t *answered;   /* this and the next three are in the mailbox, in RAM */
+    const volatile uint32_t *answered;   /* answered, by_host, mid, y: in the mailbox, in RAM */
     const uint8_t *by_host;
     const uint8_t *mid;
     const float *y;
@@ -328,11 +330,12 @@ typedef struct answer_args {
     float *to_y;
     uint8_t *host_made;
     host_wait *wait;
-    bool early;                          /* the question is two kernels old */
+    bool early;                          /* ask is not the previous kernel, so its output can be
+                                          * read before pdl_wait */
 } answer_args;
 
-/* Copies the wanted rows [n_row, width], by the whole grid, past caches that may be out of date. A
- * thread issues its loads together, because each is a trip across the bus. */
+/* The whole grid copies the rows of [n_row, width] that want selects, past caches, which may be out
+ * of date. A thread issues its loads together, because each crosses the bus. */
 template <typename T, typename Want>
 static __device__ __forceinline__ void take_rows(T *to, const T *from, int n_row, int width,
                                                  Want want)
@@ -363,8 +366,8 @@ static __device__ __forceinline__ void take_vectors(const answer_args &a, Want w
         take_rows((uint32_t *)a.to_y, (const uint32_t *)a.y, a.n_slot, a.n_embd, want);
 }
 
-/* No other kernel writes its slots, and its input is older than the previous kernel (if early). So
- * it waits for that kernel only at its end, because the next kernel waits only for this one. */
+/* Waits for the reply and copies it to VRAM. If early, nothing here depends on the previous kernel,
+ * so pdl_wait is at the end, where it keeps the order for the next kernel. */
 static __global__ void __launch_bounds__(ANSWER_THREADS) answer(tracer f, const answer_args a)
 {
     __shared__ uint8_t where[GPU_MOST_CHOICES], made[GPU_MOST_CHOICES];
@@ -381,14 +384,14 @@ static __global__ void __launch_bounds__(ANSWER_THREADS) answer(tracer f, const 
         return;
     }
     if (threadIdx.x == 0) {
-        /* after the limit the kernel uses an old reply: gpu_wait reports it */
+        /* if the limit passes, the kernel uses an old reply, and gpu_wait reports an error */
         wait_for_host(a.answered, __ldcg(a.number), a.wait);
-        __threadfence_system();          /* nothing of the reply is read before this */
+        __threadfence_system();          /* orders all reads of the reply after the poll */
     }
     __syncthreads();
     if (own < a.n_slot && where[own] == GPU_COLD_FETCHED) by_host = __ldcv(a.by_host + own);
     take_vectors(a, [&](int slot) { return where[slot] == GPU_COLD; });
-    /* not needed for slots that the host finished, but checking first would cost another trip */
+    /* copies mid even of slots that the host finished: by_host has not arrived yet */
     const auto fetched = [&](int slot) { return where[slot] == GPU_COLD_FETCHED; };
     if (a.mid_bytes % 16 == 0)
         take_rows((uint4 *)a.to_mid, (const uint4 *)a.mid, a.n_slot, a.mid_bytes / 16, fetched);
@@ -428,7 +431,7 @@ static void fork_side(gpu *g)
     g->predicting = false;
 }
 
-/* The main stream waits for both. */
+/* Makes the main stream wait for the streams side and reply. */
 static void join_side(gpu *g)
 {
     gpu_fail(g, cudaEventRecord(g->join, g->side), "split layer");
@@ -453,7 +456,7 @@ static void fetch_slabs(gpu *g, launch_stream at, const layer_args *layer, const
     pulled.fetch_ns = &s->mailbox->fetch_ns;
     launch_at(g, at, "fetch", 0, pull, pull_blocks(g), PULL_THREADS, 0, pulled);
     gpu_fail(g, cudaEventRecord(g->pulled, at.stream), "split layer");
-    if (s->pad_all == 0) return;         /* no whole experts */
+    if (s->pad_all == 0) return;         /* no expert is fetched whole */
 
     split_up_args up = {};
     (up_args &)up = layer->up;

@@ -1,7 +1,7 @@
-/* prefer.cu - gpu_prefer_hot: a choice of experts by what is in VRAM, which gives the host less to
- * compute and another answer than the model's.
+/* prefer.cu - gpu_prefer_hot: drops chosen experts that are not in VRAM, so that the host computes
+ * less. Answers then differ from the model's own.
  *
- * One kernel, a warp for each token, launched only with --skip-missing. select.cuh chooses. */
+ * One kernel with a warp for each token, launched only with --skip-missing. select.cuh chooses. */
 #include "cuda/gpu_experts.h"
 #include "cuda/select.cuh"
 

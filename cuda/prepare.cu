@@ -1,7 +1,7 @@
-/* prepare.cu - many vectors between products: norms and gates before a product, the convolution
- * after one. The products are in gemm.cu and gemm_float.cu.
+/* prepare.cu - input_prepare and conv_many for more than GPU_FEW tokens: norms and gates before a
+ * product, the convolution after one. The products are in gemm.cu and gemm_float.cu.
  *
- * Sums run over a block's or a warp's threads in a fixed order. */
+ * Outside the arithmetic contract; sums over a block or a warp have a fixed order. */
 #include "cuda/gemm.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
@@ -12,9 +12,9 @@ typedef struct prepare_args {
     const float *x, *weight, *gate;
     float eps;
     int cols, head_dim, head_stride, gate_stride;
-    float *rows;                         /* NULL: not wanted */
-    void *halves;                        /* likewise */
-    void *lows;                          /* LOWS: the bits that halves lose */
+    float *rows;                         /* output, or NULL */
+    void *halves;                        /* output, or NULL */
+    void *lows;                          /* LOWS: output, rounding errors of halves */
 } prepare_args;
 
 template <int W, bool LOWS>
@@ -40,7 +40,7 @@ template <int W> static __device__ __forceinline__ float squares(const float (&v
     return sum;
 }
 
-/* A block for a token: x, normed or gated as a whole. */
+/* A block finishes one token: GPU_PLAIN or GPU_NORM. */
 template <int KIND, int W, bool LOWS>
 static __global__ void __launch_bounds__(THREADS) prepare_token(tracer f, const prepare_args a)
 {
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(THREADS) prepare_token(tracer f, const 
     pdl_end(f);
 }
 
-/* A block for a token, a warp for every eighth head: normed by heads, then gated. */
+/* A block finishes one token, each warp every eighth head: norm by heads, then gates. */
 template <int W, bool LOWS>
 static __global__ void __launch_bounds__(THREADS) prepare_heads(tracer f, const prepare_args a)
 {
@@ -159,7 +159,7 @@ void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
         in->has_rows = true;
     }
     rows = rows && !in->has_rows;
-    /* the router needs rows, and later operations halves */
+    /* rows alone are for the router; later operations then need halves, so make them here */
     halves = (halves || (rows && in->halves)) && !in->has_halves;
     if ((!rows && !halves) || in->n == 0) return;
     a.x = in->x;
@@ -183,8 +183,8 @@ void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves)
 
 enum { CONV_THREADS = 128, CONV_TOKENS = 32, MAX_TAPS = 8 };
 
-/* A thread computes one channel for CONV_TOKENS tokens. Fewer taps than eight are the last of
- * eight, so that all indices are constants. */
+/* A thread computes one channel for CONV_TOKENS tokens. n_tap < 8 taps are the last of eight, so
+ * that all indices are constants. */
 static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f, float *y,
                                                                        int y_stride, gpu_conv c,
                                                                        int rows, int n)
@@ -204,7 +204,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f,
         }
         #pragma unroll
         for (int k = 0; k < MAX_TAPS - 1; k++) {
-            const int t = first + k - (MAX_TAPS - 1);    /* before the first token: in the window */
+            const int t = first + k - (MAX_TAPS - 1);    /* < 0: in the window */
             if (t >= 0) x[k + 1] = c.raw[(size_t)t * rows + r];
             else x[k + 1] = t + n_old < 0 ? 0.0f : c.window[(size_t)(t + n_old) * rows + r];
         }
@@ -222,7 +222,8 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f,
     pdl_end(f);
 }
 
-/* The last n_tap - 1 of the window's and the batch's tokens. Row j comes from a later one. */
+/* The window becomes the last n_tap - 1 tokens of window and batch. In ascending order of j each
+ * row is read before it is overwritten. */
 static __global__ void __launch_bounds__(CONV_THREADS) move_window(tracer f, gpu_conv c, int rows,
                                                                    int n)
 {

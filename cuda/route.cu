@@ -1,21 +1,22 @@
-/* route.cu - routers: logits, the k largest, their weights.
+/* route.cu - gpu_route: router logits, the k chosen experts, their weights.
  *
- * For up to GPU_FEW tokens each block finishes the input and computes some rows of the router, each
- * with all of its warps. A few more blocks write the input's finished forms for the experts, a
- * block for each vector, and those of other inputs that read it through another norm. Router
- * weights are loaded into shared memory before the input is ready. If ids are NULL, the kernel that
- * reads the logits chooses, by keys where sigmoids and a bias decide. Otherwise a kernel with a
- * warp for each token chooses. Larger batches use the products of batch.cuh. */
+ * For up to GPU_FEW tokens each block finishes the input and computes some rows of the router, with
+ * all of its warps for each row. Further blocks, one for each vector, write the input's finished
+ * forms for the experts, and those of other inputs (gpu_route_args.also). Router weights are loaded
+ * into shared memory before the input is ready. If ids are NULL, a later kernel chooses, by logits
+ * or keys. Otherwise a kernel with a warp for each token chooses. Larger batches use the products
+ * of batch.cuh. Logits are F32, outside the arithmetic contract (docs/numerics.md, section 7). */
 #include "cuda/batch.cuh"
 #include "cuda/dot.cuh"
 #include "cuda/select.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: of a block */
+enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: most rows of a
+                                                                  * block */
 
 typedef struct select_args {
     const float *logits;                 /* [n, n_expert] */
     int n_expert, k;
-    int32_t *ids;                        /* NULL: not wanted */
+    int32_t *ids;                        /* NULL: another kernel chooses */
     float *gates;
     gpu_router_rule rule;
 } select_args;
@@ -32,7 +33,7 @@ static __device__ __forceinline__ void select_token(const select_args &a, int t,
     }
 }
 
-/* The key of a choice by sigmoids and a bias. */
+/* The key that decides a choice by sigmoids and a bias. */
 static __device__ __forceinline__ float choice_key(float logit, float bias)
 {
     return __fadd_rn(sigmoid_score(logit), bias);
@@ -40,7 +41,7 @@ static __device__ __forceinline__ float choice_key(float logit, float bias)
 
 /* ---- few tokens ------------------------------------------------------------------------------ */
 
-typedef struct left_form {               /* of one input; rows: [n, cols] */
+typedef struct left_form {               /* finished forms of one input; rows: [n, cols] */
     input_view in;
     uint8_t *blocks;
     float *rows;
@@ -49,16 +50,16 @@ typedef struct left_form {               /* of one input; rows: [n, cols] */
 typedef struct few_args {
     input_view in;
     int n, n_row, n_each;                /* tokens; experts and the shared gate; rows of a block */
-    unsigned n_block;                    /* that route; after them n for each form: */
+    unsigned n_block;                    /* blocks that route; then come n blocks for each form */
     left_form form[3];
     gpu_matrix router, shared_gate;
     float *sigma;
     float *logits;
-    float *keys;                         /* NULL: not wanted; else with the choice's bias: */
-    const float *choice_bias;
+    float *keys;                         /* NULL, or output: choice_key of each logit */
+    const float *choice_bias;            /* set if keys is */
 } few_args;
 
-/* Row r of the router; the last one is the shared gate's. */
+/* Row r of the router; row router.rows is the shared gate. */
 static __device__ __forceinline__ const uint8_t *router_row(const few_args &a, int r)
 {
     return r < a.router.rows ? a.router.data + (size_t)r * a.router.row_bytes : a.shared_gate.data;
@@ -94,7 +95,8 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
     }
 }
 
-/* The forms of quantise_rows in experts.cu, to the bit. sums: 32 floats. */
+/* Writes token t's finished forms, with the bits of quantise_rows in experts.cu. sums: 32
+ * floats. */
 template <int SHAPE>
 static __device__ __forceinline__ void leave_form(tracer f, const left_form &form, int t,
                                                   float *sums)
@@ -108,10 +110,10 @@ static __device__ __forceinline__ void leave_form(tracer f, const left_form &for
     pdl_end(f);
 }
 
-/* EACH: rows of a block, as far apart as there are routing blocks, and pitch bytes apart in shared
- * memory. A thread multiplies the values that it has finished: eight consecutive ones, then the
- * eight that are 8 * THREADS further on. SHAPE: of all inputs; UNGATED_INPUT also means that the
- * weights are F32. */
+/* A block computes EACH rows: blockIdx.x, blockIdx.x + n_block, ...; they are pitch bytes apart in
+ * shared memory. A thread multiplies the values that it has finished: eight consecutive ones, then
+ * the eight that come 8 * THREADS later. SHAPE holds for all inputs; UNGATED_INPUT also means F32
+ * weights. */
 template <int EACH, int SHAPE>
 static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const few_args a)
 {
@@ -119,9 +121,10 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
     __shared__ float sums[32], found[EACH][WARPS];
     static_assert(sizeof sums + sizeof found <= ROUTE_STATIC_BYTES, "counted");
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
-    const int pitch = (cols * 4 + 15) / 16 * 16;         /* enough for any of the types */
+    const int pitch = (cols * 4 + 15) / 16 * 16;         /* bytes of a row of the widest type,
+                                                          * F32 */
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
-    const int own_row = blockIdx.x + threadIdx.x * a.n_block;    /* of the first threads */
+    const int own_row = blockIdx.x + threadIdx.x * a.n_block;    /* threads 0 .. EACH - 1 */
     float bias = 0.0f, choice_bias = 0.0f;
 
     pdl_begin(f);
@@ -164,7 +167,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
             load8<SHAPE>(v, x, threadIdx.x + r * THREADS, cols);
             squares += squares8(v);
         }
-        squares = block_sum<THREADS>(squares, sums);     /* the rows have arrived, too */
+        squares = block_sum<THREADS>(squares, sums);     /* synchronises: rows have arrived, too */
         if (a.in.kind == GPU_NORM) factor = 1.0f / sqrtf(squares / (float)cols + a.in.eps);
 
         #pragma unroll 1
@@ -175,8 +178,8 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
             finish8<SHAPE>(v, a.in, factor, weight, gate);
             if (8 * i >= cols) continue;
             #pragma unroll
-            for (int n = 0; n < EACH; n++) {             /* past the last row: ignored, */
-                if (SHAPE == ANY_INPUT && n >= a.n_each) break;  /* or absent */
+            for (int n = 0; n < EACH; n++) {             /* sums past the last row are ignored */
+                if (SHAPE == ANY_INPUT && n >= a.n_each) break;
                 const bool routed = (int)(blockIdx.x + n * a.n_block) < a.router.rows;
                 float w[8];
                 row8<SHAPE>(w, routed ? a.router.type : a.shared_gate.type, shared + n * pitch, i,
@@ -196,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
             for (int w = 0; w < WARPS; w++) all += found[threadIdx.x][w];
             store_logit(a, t, own_row, all, bias, choice_bias);
         }
-        __syncthreads();                 /* found is rewritten */
+        __syncthreads();                 /* the next token overwrites found */
     }
     pdl_end(f);
 }
@@ -238,7 +241,7 @@ static bool is_usual_input(const gpu_input *in)
     return is_whole(v) && !is_gated(v) && (uintptr_t)in->rows % 16 == 0;
 }
 
-/* With blocks for the forms that the inputs do not have yet. */
+/* Launches route_few, with blocks for the finished forms that the inputs do not have yet. */
 static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also[2])
 {
     const size_t pitch = route_row_bytes(in->cols);
@@ -246,7 +249,7 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
     bool usual = is_usual_input(in) && a->router.type == QT_F32 &&
                  (!a->shared_gate.data || a->shared_gate.type == QT_F32);
     for (int i = 0; i < 2; i++) usual = usual && (!also[i] || is_usual_input(also[i]));
-    const auto rows_of = [&](unsigned grid) {            /* of a block */
+    const auto rows_of = [&](unsigned grid) {            /* rows of a block */
         unsigned n = 1;
         while (n * grid < n_row) n *= 2;
         return usual ? n : ceil_div(n_row, grid);
@@ -267,7 +270,7 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
     while (grid < n_row &&
            (rows_of(grid) > MAX_ROWS || rows_of(grid) * pitch > g->smem_block - ROUTE_STATIC_BYTES))
         grid *= 2;
-    /* One more block fits a multiprocessor next to the previous kernel. */
+    /* Next to the previous kernel a multiprocessor has room for only one more block. */
     if (grid == n_sm && n_more < n_sm && rows_of(n_sm - n_more) == rows_of(grid)) grid -= n_more;
     a->n_block = grid;
     a->n_each = (int)rows_of(grid);
