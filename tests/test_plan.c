@@ -2,23 +2,12 @@
  * test_planning.c; the predicted speed: test_plan_speed.c.
  *
  * Random machines, models and wishes keep the invariants of check_plan(); more memory is never
- * slower; a few rows are worked out by hand. */
+ * slower. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/plan_checks.h"
-
-static int whole_layers(const plan *p, const plan_model *w, int *more)
-{
-    int n = 0;
-    *more = 0;
-    for (int l = 0; l < w->n_layer; l++) {
-        if (p->hot[l] == w->n_expert) n++;
-        else *more += p->hot[l];
-    }
-    return n;
-}
 
 static const char *case_name(const made_model *m, double vram, double ram)
 {
@@ -252,57 +241,6 @@ static void test_hot_most(void)
     }
 }
 
-/* ---- chosen rows
- * ------------------------------------------------------------------------------ */
-
-static const struct chosen_row {
-    int model;
-    int vram_mb, ram_gb;
-    bool gpu, table_in_ram;
-    int chunk, parts, layers, more;
-    plan_tier rest;
-    plan_bound bound;
-    const char *why;
-} chosen[] = {
-    { OSS20, 8000, 32, true, true, 4096, 2, 0, 358, PLAN_RAM, BOUND_CPU,
-      "7600 MB less 1335, 305.7, 755.4, stage 423.0, pad 44.1: 4736.8 MB are 358 experts" },
-    { OSS20, 8000, 12, true, true, 4096, 2, 11, 6, PLAN_RAM, BOUND_CPU,
-      "10.2 GB of experts are too much for RAM: whole banks, and the others there" },
-    { OSS20, 16000, 32, true, false, 4096, 0, 24, 0, PLAN_VRAM, BOUND_VRAM,
-      "15.5 GB hold 10.2 of experts and 3.0 of the rest: no buffers for what never moves" },
-    { OSS20, 3400, 32, true, true, 4096, 8, 1, 2, PLAN_RAM, BOUND_CPU,
-      "first the table leaves VRAM, then the chunk; 1/8 of a bank, so 30% are for experts" },
-    { OSS20, 1950, 32, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU,
-      "1550 MB: not even the smallest of it, so the CPU with all that it has" },
-    { OSS120, 24000, 32, true, true, 4096, 8, 11, 113, PLAN_DISK, BOUND_DISK,
-      "42.3 GB do not fit: a cache" },
-    { QWEN4, 8000, 64, true, true, 4096, 4, 0, 2644, PLAN_RAM, BOUND_CPU,
-      "the bus is not counted on to its limit; parts of 227 MB" },
-    { QWEN4, 8000, 32, true, true, 4096, 4, 5, 84, PLAN_DISK, BOUND_DISK, "39 GB do not fit" },
-    { QWEN8, 0, 128, false, false, 4096, 0, 0, 0, PLAN_RAM, BOUND_CPU, "85 GB fit without a GPU" },
-};
-
-static void test_chosen(void)
-{
-    static plan p;
-    static made c;
-    for (size_t i = 0; i < ARRAY_LEN(chosen); i++) {
-        const struct chosen_row *r = &chosen[i];
-        int more;
-        make_case(&c, &made_models[r->model], (uint64_t)r->vram_mb * MB, (uint64_t)r->ram_gb * GB);
-        if (!made_plan(&p, &c, r->why)) continue;
-        const int layers = whole_layers(&p, &c.model, &more);
-        CHECK_MSG(p.gpu == r->gpu && p.embed_in_ram == r->table_in_ram && p.chunk == r->chunk &&
-                  p.stage_ranges == r->parts && layers == r->layers && more == r->more &&
-                  p.tier[c.model.n_layer - 1] == r->rest && p.bound == r->bound,
-                  "%s, VRAM %d MB, RAM %d GB: gpu %d table %d chunk %d parts %d layers %d+%d place "
-                  "%d bound by %s: %s", made_models[r->model].name, r->vram_mb, r->ram_gb, p.gpu,
-                  p.embed_in_ram, p.chunk, p.stage_ranges, layers, more,
-                  (int)p.tier[c.model.n_layer - 1], plan_bound_name(p.bound), r->why);
-        check_plan(&p, &c, r->why);
-    }
-}
-
 /* Post-fetch takes VRAM for its slabs and pays. */
 static void test_postfetch(void)
 {
@@ -440,7 +378,6 @@ int main(int argc, char **argv)
     test_begin("plan", argc, argv);
     test_random();
     test_monotone();
-    test_chosen();
     test_postfetch();
     test_advice();
     test_advice_holds();

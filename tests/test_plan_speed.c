@@ -205,13 +205,6 @@ static void test_fastest(void)
     CHECK_MSG(n_stream > 20 && n_other > 20, "%d streamed, %d not", n_stream, n_other);
 }
 
-/* 64 slots for each expert, at most 2,048 tokens. */
-static void test_most_shared(void)
-{
-    CHECK(plan_most_shared(4, 32) == 512 && plan_most_shared(10, 512) == 2048 &&
-          plan_most_shared(3, 16) == 341);
-}
-
 /* Speeds never decide which bits a prompt has: above plan_most_shared there is one strategy. */
 static void test_contract_to(void)
 {
@@ -341,7 +334,6 @@ int main(int argc, char **argv)
     test_fetch();
     test_prediction();
     test_fastest();
-    test_most_shared();
     test_contract_to();
     test_wanted_way();
     test_fixed();

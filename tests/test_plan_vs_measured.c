@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 enum { N = 50 };                         /* tokens seen */
 #define MS 1e-3
@@ -35,80 +35,35 @@ static const plan three = {
     .rate = { .cpu = 100e9, .cpu_busy = 90e9, .pull_busy = 45e9, .disk = 5e9 },
 };
 
-/* Milliseconds and MB are those of one token, experts those of all N. */
-static const struct {
-    const plan *p;
-    double ms;
-    double ask_ms, cpu_ms, pull_ms, cpu_mb, pull_mb;
-    int down, late;
-    bool fetching;
-    double wait_ms, read_mb;
-    int hits, misses;
-    const char *want, *why;
-} rows[] = {
-    { &split, 20, 9, 10, 9, 900, 400, 500, 0, true, 0, 0, 0, 0, "", "as planned" },
-    { &split, 26.6, 9, 16, 9, 900, 400, 500, 0, true, 0, 0, 0, 0, "", "a quarter less" },
-    { &split, 27, 9, 16, 9, 900, 400, 500, 0, true, 0, 0, 0, 0,
-      "slower than expected: 37.0 instead of 50.0 tok/s, because the CPU read weights at 56.2 GB/s "
-      "instead of 90.0",
-      "the CPU's memory is shared" },
-    { &split, 12, 6, 5, 5, 900, 400, 500, 0, true, 0, 0, 0, 0, "", "faster" },
-    { &split, 30, 9, 17, 20, 1500, 400, 500, 300, true, 0, 0, 0, 0,
-      "60% of the fetched matrices came too late: the bus carried 20.0 GB/s instead of 45.0",
-      "a bus that others use" },
-    { &split, 30, 9, 17, 20, 1500, 400, 500, 100, true, 0, 0, 0, 0,
-      "the CPU computed 1500 MB of experts per token, 900 were expected", "some are late" },
-    { &split, 28, 9, 16, 0, 1600, 0, 0, 0, false, 0, 0, 0, 0,
-      "post-fetch is off after its trial", "a trial" },
-    { &split, 33, 22, 10, 9, 900, 400, 500, 0, true, 0, 0, 0, 0,
-      "the GPU took 22.0 ms per token for its part instead of 9.0 (a long context",
-      "another program on the GPU" },
-    { &split, 40, 9, 10, 9, 900, 400, 500, 0, true, 0, 0, 0, 0,
-      "no measured part is much slower than planned", "no count explains it" },
-    { &split, 40, 12, 24, 9, 900, 400, 500, 0, true, 0, 0, 0, 0,
-      "the CPU read weights at 37.5 GB/s instead of 90.0", "the larger of two reasons" },
-    { &resident, 16, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0, 0,
-      "slower than expected: 62.5 instead of 125.0 tok/s, because the GPU took 16.0 ms per token for "
-      "its part "
-      "instead of 8.0", "no questions were asked" },
-    { &drive, 50, 0, 0, 0, 0, 0, 0, 0, false, 30, 200, 500, 500, "",
-      "the drive as planned" },
-    { &drive, 100, 0, 0, 0, 0, 0, 0, 0, false, 80, 200, 500, 500,
-      "slower than expected: 10.0 instead of 20.0 tok/s, because the drive gave 2.50 GB/s instead of 5.00",
-      "a slow drive" },
-    { &drive, 100, 0, 0, 0, 0, 0, 0, 0, false, 80, 360, 100, 900,
-      "90% of the experts were read from the drive, 50% were expected",
-      "an unlucky choice" },
-    { &drive, 100, 0, 0, 0, 0, 0, 0, 0, false, 80, 480, 500, 500,
-      "each token waited 80.0 ms for the drive instead of 30.0", "the rate is not why" },
-    { &drive, 100, 0, 0, 0, 0, 0, 0, 0, false, 30, 200, 500, 500,
-      "the CPU read weights at 28.6 GB/s instead of 100.0", "the CPU, not the drive" },
-    { &three, 80, 9, 70, 0, 1000, 0, 0, 0, false, 60, 200, 500, 500,
-      "slower than expected: 12.5 instead of 20.0 tok/s, because the drive gave 3.33 GB/s instead of 5.00",
-      "waiting for the drive is not the CPU's work" },
-    { &three, 80, 9, 70, 0, 1000, 0, 0, 0, false, 35, 200, 500, 500,
-      "the CPU read weights at 28.6 GB/s instead of 100.0", "the CPU behind the drive" },
-};
-
-static void check_row(size_t i)
+static void check_row(char *const *cells)
 {
-    char got[PLAN_VS_MEASURED_CAP];
-    const plan_counts seen = {
-        .tokens = N, .seconds = N * rows[i].ms * MS,
-        .host = { .questions = rows[i].ask_ms > 0 ? 48 * N : 0,
-                  .down_fetched = (uint64_t)rows[i].down, .late = (uint64_t)rows[i].late,
-                  .cpu_bytes = (uint64_t)(N * rows[i].cpu_mb * 1e6),
-                  .pull_bytes = (uint64_t)(N * rows[i].pull_mb * 1e6),
-                  .ask_s = N * rows[i].ask_ms * MS, .cpu_s = N * rows[i].cpu_ms * MS,
-                  .pull_s = N * rows[i].pull_ms * MS, .fetching = rows[i].fetching },
-        .store = { .hits = (uint64_t)rows[i].hits, .misses = (uint64_t)rows[i].misses,
-                   .read_bytes = (uint64_t)(N * rows[i].read_mb * 1e6),
-                   .wait_s = N * rows[i].wait_ms * MS },
+    static const struct { const char *name; const plan *p; } plans[] = {
+        { "split", &split }, { "resident", &resident }, { "drive", &drive }, { "three", &three },
     };
-    plan_vs_measured_line(got, sizeof got, rows[i].p, &seen);
-    CHECK_MSG(rows[i].want[0] ? strstr(got, rows[i].want) != NULL : got[0] == '\0',
-              "%s: '%s', not '%s'", rows[i].why, got, rows[i].want);
-    CHECK_MSG(!strchr(got, '\n'), "%s: one line", rows[i].why);
+    char got[PLAN_VS_MEASURED_CAP], fetching[4] = "";
+    double ms, ask_ms, cpu_ms, pull_ms, cpu_mb, pull_mb, down, late, wait_ms, read_mb, hits, misses;
+    size_t p = 0;
+    while (p < ARRAY_LEN(plans) && strcmp(cells[0], plans[p].name) != 0) p++;
+    if (!CHECK_MSG(p < ARRAY_LEN(plans) &&
+                   sscanf(cells[1], "%lf %lf %lf %lf %lf %lf %lf %lf %3s %lf %lf %lf %lf", &ms,
+                          &ask_ms, &cpu_ms, &pull_ms, &cpu_mb, &pull_mb, &down, &late, fetching,
+                          &wait_ms, &read_mb, &hits, &misses) == 13, "%s: no 13 cells", cells[3]))
+        return;
+    const plan_counts seen = {
+        .tokens = N, .seconds = N * ms * MS,
+        .host = { .questions = ask_ms > 0 ? 48 * N : 0,
+                  .down_fetched = (uint64_t)down, .late = (uint64_t)late,
+                  .cpu_bytes = (uint64_t)(N * cpu_mb * 1e6),
+                  .pull_bytes = (uint64_t)(N * pull_mb * 1e6), .ask_s = N * ask_ms * MS,
+                  .cpu_s = N * cpu_ms * MS, .pull_s = N * pull_ms * MS,
+                  .fetching = !strcmp(fetching, "on") },
+        .store = { .hits = (uint64_t)hits, .misses = (uint64_t)misses,
+                   .read_bytes = (uint64_t)(N * read_mb * 1e6), .wait_s = N * wait_ms * MS },
+    };
+    plan_vs_measured_line(got, sizeof got, plans[p].p, &seen);
+    CHECK_MSG(cells[2][0] ? strstr(got, cells[2]) != NULL : got[0] == '\0', "%s: '%s', not '%s'",
+              cells[3], got, cells[2]);
+    CHECK_MSG(!strchr(got, '\n'), "%s: one line", cells[3]);
 }
 
 /* Nothing to compare, or a small buffer. */
@@ -172,8 +127,11 @@ static void check_watch(void)
 
 int main(int argc, char **argv)
 {
+    static case_rows rows;
     test_begin("plan_vs_measured", argc, argv);
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) check_row(i);
+    if (case_rows_read(&rows, "plan_vs_measured.txt"))
+        for (int i = 0; i < rows.n; i++) check_row(rows.cells[i]);
+    case_rows_free(&rows);
     check_edges();
     check_less();
     check_watch();

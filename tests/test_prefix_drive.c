@@ -343,7 +343,7 @@ static void test_two_programs(const fixture *r)
     CHECK(!prefix_cache_poll(c));
     prefix_cache_free(c);
 
-    for (int fail = 1; fail < 12; fail += test_rounds(1, 2)) {      /* one line, and again when there is more */
+    for (int fail = 1; fail < 12; fail += test_rounds(1, 2)) { /* one line, then another */
         files_remove();
         c = make_chain(s, t, 64u << 20);
         files.n_note = 0;
