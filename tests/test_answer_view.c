@@ -7,32 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-
-enum { PLAIN, DIM, HIDDEN };
-#define BEGIN "\033[2m<think>\n"
-#define END "</think>\033[0m\n"
-
-/* Events: r text = reasoning, a text = answer, d = done. */
-static const struct { const char *events[6]; int how; const char *want, *why; } rows[] = {
-    { { "aHi" }, PLAIN, "Hi\n", "an answer" },
-    { { "aHi\n" }, PLAIN, "Hi\n", "that ends its line itself" },
-    { { "rhm", "aHi", "d" }, PLAIN, "<think>\nhm\n</think>\n\nHi\n", "thought before it" },
-    { { "rhm\n", "aHi" }, PLAIN, "<think>\nhm\n</think>\n\nHi\n", "thought that ends its line" },
-    { { "rh", "rm" }, PLAIN, "<think>\nhm\n</think>\n", "nothing but thought" },
-    { { "aA", "rhm", "aB" }, PLAIN, "A\n<think>\nhm\n</think>\n\nB\n", "thought in between" },
-    { { "aA\n", "rhm" }, PLAIN, "A\n<think>\nhm\n</think>\n", "thought at the end" },
-    { { "ra", "aA", "rb", "aB" }, PLAIN,
-      "<think>\na\n</think>\n\nA\n<think>\nb\n</think>\n\nB\n", "twice" },
-    { { "rhm", "r", "a", "rha" }, PLAIN, "<think>\nhmha\n</think>\n", "empty pieces are none" },
-    { { "d" }, PLAIN, "", "nothing" },
-    { { "rhm" }, HIDDEN, "", "hidden thought" },
-    { { "aA", "rhm", "aB" }, HIDDEN, "AB\n", "hidden thought in between" },
-    { { "aA", "rhm", "aB" }, DIM, "A\n" BEGIN "hm\n" END "\nB\n", "in a fainter colour" },
-    { { "rx\033[31m", "a\033y" }, DIM, BEGIN "x\xEF\xBF\xBD[31m\n" END "\n\xEF\xBF\xBDy\n",
-      "nothing that a terminal would obey" },
-    { { "a\033[31m" }, PLAIN, "\033[31m\n", "but a file gets it" },
-};
+#include "tests/case_file.h"
 
 static void feed(answer_view *v, const char *const *events, size_t n)
 {
@@ -61,26 +36,32 @@ static void give_back(int old)
 
 static void test_parts(FILE *f)
 {
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    static case_rows rows;
+    if (!case_rows_read(&rows, "answer_view.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char **cells = rows.cells[i], *next = cells[0];
+        const bool dim = !strcmp(cells[1], "dim"), hidden = !strcmp(cells[1], "hidden");
+        const char *events[6] = { NULL };
+        for (size_t n = 0; next && n < ARRAY_LEN(events); n++) events[n] = strsep(&next, " ");
         for (int lead = 0; lead < 2; lead++) {
             char got[256] = "", want[256];
-            answer_view v = { .show_reasoning = rows[i].how != HIDDEN, .quiet = true,
-                              .on_screen = rows[i].how == DIM, .dim = rows[i].how == DIM,
+            answer_view v = { .show_reasoning = !hidden, .quiet = true, .on_screen = dim, .dim = dim,
                               .lead = lead ? "==" : NULL };
             if (ftruncate(fileno(f), 0) != 0) CHECK(false);
             lseek(fileno(f), 0, SEEK_SET);
             const int old = divert(fileno(f));
-            feed(&v, rows[i].events, ARRAY_LEN(rows[i].events));
+            feed(&v, events, ARRAY_LEN(events));
             answer_view_end(&v, lead);
             give_back(old);
             const ssize_t n = pread(fileno(f), got, sizeof got - 1, 0);
-            snprintf(want, sizeof want, "%s%s", lead ? "==" : "", rows[i].want);
-            if (lead && !*rows[i].want) snprintf(want, sizeof want, "==\n");
+            snprintf(want, sizeof want, "%s%s", lead ? "==" : "", cells[2]);
+            if (lead && !*cells[2]) snprintf(want, sizeof want, "==\n");
             CHECK_MSG(n == (ssize_t)strlen(want) && !strcmp(got, want), "%s, lead %d: '%s'",
-                      rows[i].why, lead, got);
-            CHECK_MSG(v.begun == (*want != '\0') && v.write_errno == 0, "%s", rows[i].why);
+                      cells[3], lead, got);
+            CHECK_MSG(v.begun == (*want != '\0') && v.write_errno == 0, "%s", cells[3]);
         }
     }
+    case_rows_free(&rows);
 }
 
 /* After a write that failed there is no other. */

@@ -263,33 +263,11 @@ static void test_bytes(void)
 /* A rendered assistant turn, fed back without its cue, gives the message again. */
 static void test_round_trip(void)
 {
-    static const struct { int kind; const char *message, *want, *why; } rows[] = {
-        { JSON, "A Hello *there*.", "A{Hello *there*.}.", "an answer" },
-        { JSON, "A See^C get {`city`: `Zürich`}^C ping {}",
-          "A{See}C:get {\"city\": \"Zürich\"}C:ping {}.", "calls" },
-        { THINK, "A c^R a\n\nb", "R{a\n\nb}A{c}.", "reasoning" },
-        { THINK, "A c^R a^C ping {}", "R{a}A{c}C:ping {}.", "all three" },
-        { XML, "A See^C get {`city`: `a\\n b \\n`, `n`: 2, `b`: false, `l`: [1, null]}^C ping {}",
-          "A{See}C:get {\"city\": \"a\\n b \\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}C:ping "
-          "{}.", "XML calls" },
-        { HARMONY, "A Hello.", "A{Hello.}", "an answer; <|end|> replaces <|return|>" },
-        { HARMONY, "A c^R a^C get {`a`:1}", "R{a}A{c}C:get {\"a\":1}.", "all three" },
-        { QWEN35, "A c^R a\n\nb^C get {`n`: 2, `l`: [1]}^C ping {}",
-          "R{a\n\nb}A{c}C:get {\"n\": 2, \"l\": [1]}C:ping {}.", "all three" },
-        { GLM, "A c^R a\n\nb^C get {`city`: `a\\n`, `n`: 2, `b`: false, `l`: [1, null]}^C ping {}",
-          "R{a\n\nb}A{c}C:get {\"city\": \"a\\n\", \"n\": 2, \"b\": false, \"l\": [1, null]}C:ping "
-          "{}", "all three" },
-        { GLM_HARD, "A c^R a^C ping {}", "R{a}A{c}C:ping {}", "tags as control tokens" },
-        { GLM47, "A c^R a^C get {`n`: 2}", "R{a}A{c}C:get {\"n\": 2}", "all three" },
-        { GEMMA, "A ^R a\n\nb^C get {`city`: `a\\n\\`}`, `b`: [true, {`x`: null}], `n`: 1.5}",
-          "R{a\n\nb}C:get {\"b\": [true, {\"x\": null}], \"city\": \"a\\n\\\"}\", \"n\": 1.5}.",
-          "reasoning and a call" },
-        { GEMMA, "A Hello", "A{Hello}.", "an answer" },
-        { MISTRAL, "A Hello", "A{ Hello}.", "an answer" },
-        { OLMOE, "A Hello", "A{Hello}.", "an answer" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const int kind = rows[i].kind, v = kinds[kind].vocab;
+    static case_rows rows;
+    if (!case_rows_read(&rows, "chat_round_trips.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        const int kind = chat_kind_of(cells[0], '\0'), v = kinds[kind].vocab;
         char format[512];
         request cue, turn;
         id_list a = { 0 }, b = { 0 };
@@ -297,23 +275,24 @@ static void test_round_trip(void)
         err_ctx err = { 0 };
 
         const char *tools = kind == MISTRAL || kind == OLMOE ? NULL : XML_TOOLS;
-        snprintf(format, sizeof format, "+^U Q^%s^.", rows[i].message);
+        snprintf(format, sizeof format, "+^U Q^%s^.", cells[1]);
         read_request(&cue, "+^U Q", tools);
         read_request(&turn, format, tools);
         CHECK(chat_render(&a, chats[kind], vocab[v].e, &cue.chat, &err) == 0);
         CHECK(chat_render(&b, chats[kind], vocab[v].e, &turn.chat, &err) == 0);
         if (CHECK_MSG(b.n > a.n && memcmp(a.ids, b.ids, a.n * sizeof *a.ids) == 0,
-                      "%s: the cue is no prefix", rows[i].why)) {
+                      "%s: the cue is no prefix", cells[3])) {
             const id_list rest = { .ids = b.ids + a.n, .n = b.n - a.n };
             CHECK(parse_ids(&l, chats[kind], &cue.chat, &rest, &err) >= 0);
-            CHECK_MSG(strcmp(l.text, rows[i].want) == 0, "%s:\ngot  %s\nwant %s", rows[i].why,
-                      l.text, rows[i].want);
+            CHECK_MSG(strcmp(l.text, cells[2]) == 0, "%s:\ngot  %s\nwant %s", cells[3],
+                      l.text, cells[2]);
         }
         ids_free(&a);
         ids_free(&b);
         request_free(&cue);
         request_free(&turn);
     }
+    case_rows_free(&rows);
 }
 
 /* Random sequences of fragments: however they are cut into tokens, the events are the same, and

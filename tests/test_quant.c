@@ -4,9 +4,11 @@
  * file holds (NAME.edge.*) the class and sign must agree. Two parts of those only show what one
  * program happens to do: there the tests hold the decoders to the choice that quant.c states.
  * Decoders run under the allocation guard, from and into buffers of the exact size. */
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "loader/bytes.h"
@@ -14,50 +16,34 @@
 #include "loader/quant_blocks.h"
 #include "loader/quant_tables.h"
 
-/* The format's own table, written down independently of quant.c. */
-static const struct {
+/* The format's own table, cases/quant_types.txt. */
+enum { MOST_TYPES = 64 };
+static struct {
     uint32_t id;
     const char *name;
     int elems, bytes;
     double bits_per_weight;
     bool golden, stored;                 /* has golden data, so a decoder; may be in a file */
-} types[] = {
-    { 0, "F32", 1, 4, 32, true, true },
-    { 1, "F16", 1, 2, 16, true, true },
-    { 2, "Q4_0", 32, 18, 4.5, true, true },
-    { 3, "Q4_1", 32, 20, 5, true, true },
-    { 6, "Q5_0", 32, 22, 5.5, true, true },
-    { 7, "Q5_1", 32, 24, 6, true, true },
-    { 8, "Q8_0", 32, 34, 8.5, true, true },
-    { 9, "Q8_1", 32, 36, 9, false, false },
-    { 10, "Q2_K", 256, 84, 2.625, true, true },
-    { 11, "Q3_K", 256, 110, 3.4375, true, true },
-    { 12, "Q4_K", 256, 144, 4.5, true, true },
-    { 13, "Q5_K", 256, 176, 5.5, true, true },
-    { 14, "Q6_K", 256, 210, 6.5625, true, true },
-    { 15, "Q8_K", 256, 292, 9.125, false, false },
-    { 16, "IQ2_XXS", 256, 66, 2.0625, true, true },
-    { 17, "IQ2_XS", 256, 74, 2.3125, true, true },
-    { 18, "IQ3_XXS", 256, 98, 3.0625, true, true },
-    { 19, "IQ1_S", 256, 50, 1.5625, true, true },
-    { 20, "IQ4_NL", 32, 18, 4.5, true, true },
-    { 21, "IQ3_S", 256, 110, 3.4375, true, true },
-    { 22, "IQ2_S", 256, 82, 2.5625, true, true },
-    { 23, "IQ4_XS", 256, 136, 4.25, true, true },
-    { 24, "I8", 1, 1, 8, false, true },
-    { 25, "I16", 1, 2, 16, false, true },
-    { 26, "I32", 1, 4, 32, false, true },
-    { 27, "I64", 1, 8, 64, false, true },
-    { 28, "F64", 1, 8, 64, false, true },
-    { 29, "IQ1_M", 256, 56, 1.75, true, true },
-    { 30, "BF16", 1, 2, 16, true, true },
-    { 34, "TQ1_0", 256, 54, 1.6875, true, true },
-    { 35, "TQ2_0", 256, 66, 2.0625, true, true },
-    { 39, "MXFP4", 32, 17, 4.25, true, true },
-    { 40, "NVFP4", 64, 36, 4.5, true, true },
-    { 41, "Q1_0", 128, 18, 1.125, true, true },
-    { 42, "Q2_0", 64, 18, 2.25, true, true },
-};
+} types[MOST_TYPES];
+static size_t n_type;
+static case_rows type_rows;
+
+static bool read_types(void)
+{
+    if (!case_rows_read(&type_rows, "quant_types.txt") || !CHECK(type_rows.n <= MOST_TYPES))
+        return false;
+    for (int i = 0; i < type_rows.n; i++) {
+        char *const *cells = type_rows.cells[i];
+        types[i].id = (uint32_t)atoi(cells[0]);
+        types[i].name = cells[1];
+        CHECK(sscanf(cells[2], "%d %d %lf", &types[i].elems, &types[i].bytes,
+                     &types[i].bits_per_weight) == 3);
+        types[i].golden = cells[3][0] != '\0';
+        types[i].stored = cells[4][0] != '\0';
+    }
+    n_type = (size_t)type_rows.n;
+    return true;
+}
 
 /* ---- values -------------------------------------------------------------------------------- */
 
@@ -233,7 +219,7 @@ static void test_traits(void)
     size_t next = 0;
     for (uint32_t id = 0; id < 60; id++) {
         const quant_traits *t = quant_traits_of(id);
-        if (next == ARRAY_LEN(types) || types[next].id != id) {
+        if (next == n_type || types[next].id != id) {
             CHECK_MSG(t == NULL, "id %u is a gap, not %s", id, quant_name(id));
             CHECK_MSG(!quant_is_storable(id), "id %u is a gap, not storable", id);
             continue;
@@ -256,7 +242,7 @@ static void test_traits(void)
         }
         next++;
     }
-    CHECK(next == ARRAY_LEN(types));
+    CHECK(next == n_type);
     CHECK(QT_COUNT == 43);
     for (int shift = 6; shift < 32; shift++) {
         const uint32_t id = 1u << shift;
@@ -294,7 +280,7 @@ static void test_names(void)
         CHECK_MSG(strcmp(quant_name(messages[i].id), messages[i].name) == 0,
                   "id %u (%s) is called %s, expected %s", messages[i].id, messages[i].why,
                   quant_name(messages[i].id), messages[i].name);
-    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+    for (size_t i = 0; i < n_type; i++) {
         const bool found = quant_from_name(&got, types[i].name);
         CHECK_MSG(found == types[i].golden && (!found || (uint32_t)got == types[i].id),
                   "lookup of %s", types[i].name);
@@ -454,16 +440,18 @@ static void test_matvecs(void)
 int main(int argc, char **argv)
 {
     test_begin("quant", argc, argv);
+    if (!read_types()) return test_end();
     test_traits();
     test_names();
     test_small_floats();
     test_grids();
-    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+    for (size_t i = 0; i < n_type; i++) {
         if (!types[i].golden) continue;
         test_golden_values(types[i].id);
         test_placement(types[i].id);
         if (types[i].id != QT_F32) test_edge_values(types[i].id);    /* any F32 decodes to itself */
     }
     test_matvecs();
+    case_rows_free(&type_rows);
     return test_end();
 }
