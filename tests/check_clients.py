@@ -195,9 +195,9 @@ def forced_calls(o, a):
     check(r.message.tool_calls and r.message.content is None and
           all(fits(json.loads(c.function.arguments)) for c in r.message.tool_calls),
           f'required: {r.message}')
-    nobody = {'type': 'function', 'function': {'name': 'nobody'}}
+    absent = {'type': 'function', 'function': {'name': 'absent'}}
     raises(openai.BadRequestError, 'forced: a tool that is not there',
-           lambda: o.chat.completions.create(**opts, tool_choice=nobody))
+           lambda: o.chat.completions.create(**opts, tool_choice=absent))
     r = o.responses.create(model='x', input='Hello', temperature=0, tool_choice='required',
                            tools=[{'type': 'function', 'name': 'pick', 'parameters': PICK,
                                    'strict': True}])
@@ -215,7 +215,7 @@ def forced_calls(o, a):
 def openai_other(c, said):
     check([m.id for m in c.models.list()][0] == 'demo', 'models.list')
     check(c.models.retrieve('claude-local').id == 'claude-local', 'models.retrieve')
-    raises(openai.NotFoundError, 'an unknown model', lambda: c.models.retrieve('nobody'))
+    raises(openai.NotFoundError, 'an unknown model', lambda: c.models.retrieve('absent'))
     r = c.completions.create(model='x', prompt='Once upon a time', max_tokens=8, temperature=0)
     text = ''.join(p.choices[0].text for p in c.completions.create(
         model='x', prompt='Once upon a time', max_tokens=8, temperature=0, stream=True))

@@ -86,7 +86,7 @@ def say(b, text):
 
 
 def quiet(b, server, what, ignore=None):
-    """Nobody else was asked, and the browser has nothing to complain about."""
+    """No other host was asked, and the browser has nothing to complain about."""
     foreign = [u for u in b.requests if not u.startswith((server.url, 'data:', 'about:'))]
     check(not foreign, f'{what}: requests to others: {foreign[:3]}')
     bad = [c for c in b.complaints if not (ignore and ignore in c)]
@@ -195,7 +195,7 @@ def texts(b, what):
 
 def keys(b, server):
     b.go(server.url + '/')
-    check(b.wait("!document.getElementById('ask-key').hidden"), 'key: nobody asks for it')
+    check(b.wait("!document.getElementById('ask-key').hidden"), 'key: the page does not ask for it')
     check(b.run("document.getElementById('key-problem').textContent") == '', 'key: it is not wrong yet')
     b.type('#key', 'wrong')
     b.press('Enter', 13)

@@ -1,5 +1,5 @@
 # clean_environment.sh - sourced before tests: removes from the environment what changes how our
-# programs, OpenMP, the shell and the usual tools behave. Whoever runs the tests may have set any of
+# programs, OpenMP, the shell and the usual tools behave. The environment of a test may have any of
 # it. A value of several lines may look like more names: unsetting those, too, changes nothing.
 for name in $(env | LC_ALL=C sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in

@@ -16,7 +16,7 @@ pid, fd = pty.fork()
 if pid == 0:
     fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
     os.environ["TERM"] = "xterm"
-    signal.signal(signal.SIGINT, signal.SIG_DFL)     # whoever runs the tests may have ignored it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)     # a background job ignores it
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.execvp(argv[0], argv)
 data = b""

@@ -56,18 +56,10 @@ asked() {
 
 # ---- cut connections, and servers that are slow: each at the same time as the others, while the
 # checks below run; how it ended is looked at further down
-entry cuts cut-1000000
-entry tiny cut-1000
-entry half half-1000000
-entry busy busy-2
-entry stall stall-2000000
-entry whole norange-3000000
-entry plain noetag-3000000
-entry new changed-3000000
-entry range wrongrange-1000000
+for f in "cuts cut-1000000" "tiny cut-1000" "half half-1000000" "busy busy-2" "stall stall-2000000" \
+         "whole norange-3000000" "plain noetag-3000000" "new changed-3000000" "range wrongrange-1000000" \
+         "e500 status-500" "far away-2000000"; do entry $f; done
 entry about claim-2000 "~$bytes" -
-entry e500 status-500
-entry far away-2000000
 mkdir "$tmp/slow"
 cp "$run" "$tmp/bin/models.txt" "$tmp/slow/"
 # slowly NAME [ARGUMENTS...]
@@ -79,14 +71,8 @@ slowly() {
     ) &
     slow="${slow:-} $!"
 }
-slowly cuts
-slowly tiny --retries 3
-slowly half
-slowly busy
-slowly stall --timeout 1
-for f in whole plain new range; do slowly $f; done
-slowly about --retries 1
-slowly e500 --retries 1
+for f in cuts half busy whole plain new range "stall --timeout 1" "tiny --retries 3" "about --retries 1" \
+         "e500 --retries 1"; do slowly $f; done
 (export HF_TOKEN=hf_secret; slowly far; wait) &
 slow="$slow $!"
 
@@ -137,19 +123,18 @@ refuse 1 "the connection was cut; 4.0 kB of 6.3 MB are kept in" ended tiny
 kept tiny cut-1000 4000 "cut every thousand bytes"
 refuse 1 "6.0 kB of 6.3 MB are kept in" pull tiny --retries 1
 asked 1 "range=bytes=5000- if=\"v1\"" "goes on in another run"
-expect 0 whole.gguf ended whole
-got whole norange-3000000 "a server without ranges"
-expect 0 plain.gguf ended plain
-got plain noetag-3000000 "a server without ETags"
 asked_slow "range=bytes=3000000- if= " "no If-Range without an ETag"
-expect 0 new.gguf ended new
-got new changed-3000000 "a file that was replaced between two tries"
-expect 0 half.gguf ended half
-got half half-1000000 "ranges answered by half"
-expect 0 busy.gguf ended busy
-got busy busy-2 "503 twice, then the file"
-expect 0 stall.gguf ended stall
-got stall stall-2000000 "nothing for a second, then the rest"
+while read -r f mode what; do
+    expect 0 $f.gguf ended $f
+    got $f $mode "$what"
+done <<END
+whole norange-3000000 a server without ranges
+plain noetag-3000000 a server without ETags
+new changed-3000000 a file that was replaced between two tries
+half half-1000000 ranges answered by half
+busy busy-2 503 twice, then the file
+stall stall-2000000 nothing for a second, then the rest
+END
 
 # ---- Ctrl-C
 entry drip drip-100
@@ -169,23 +154,19 @@ got drip drip-0 "an interrupted download"
 asked 1 'range=bytes=' "goes on after an interruption"
 
 # ---- a server that lies
-entry flip other
-refuse 1 "the received bytes are not those of models.txt: sha256 " pull flip
-none other "a wrong byte"
-entry page page
-refuse 1 "no GGUF file: '<!DOCTYPE html>" pull page
-none page "a page instead of a file"
-entry more claim-1000
-refuse 1 "has $((bytes + 1000)) bytes, models.txt says $bytes" pull more
-none claim-1000 "a length that is too large"
+while read -r f mode text; do
+    entry $f $mode
+    refuse 1 "$text" pull $f
+    none $mode "$f"
+done <<END
+flip other the received bytes are not those of models.txt: sha256
+page page no GGUF file: '<!DOCTYPE html>
+more claim-1000 has $((bytes + 1000)) bytes, models.txt says $bytes
+less less-1000 has $((bytes - 1000)) bytes, models.txt says $bytes
+lost nolength-1000 received $((bytes - 1000)) bytes, models.txt says $bytes
+END
 refuse 1 "the connection was cut; 6.3 MB of 6.3 MB are kept" ended about
 kept about claim-2000 $bytes "more was announced than came"
-entry less less-1000
-refuse 1 "has $((bytes - 1000)) bytes, models.txt says $bytes" pull less
-none less-1000 "a length that is too small"
-entry lost nolength-1000
-refuse 1 "received $((bytes - 1000)) bytes, models.txt says $bytes" pull lost
-none nolength-1000 "no length, and too few bytes"
 entry open nolength
 expect 0 open.gguf pull open
 got open nolength "no length, and all bytes"
@@ -229,18 +210,16 @@ entry old ok
 stale ok old 1000000 "$bytes \"v0\""
 expect 0 "\"downloaded\":$bytes," pull old --json
 asked 1 'range=bytes=1000000- if="v0"' "of another version"
-stale ok old 1000000 "999999999 -"
-mv "$models/t/ok/old.gguf" "$tmp/x"
-expect 0 "\"downloaded\":$bytes," pull old --json
-mv "$models/t/ok/old.gguf" "$tmp/x"
-stale ok old 1000000 '5000 "v1"'
-expect 0 "\"downloaded\":$bytes," pull old --json
-mv "$models/t/ok/old.gguf" "$tmp/x"
-stale ok old 1000000 "nonsense"
-expect 0 "\"downloaded\":$((bytes - 1000000))," pull old --json
-mv "$models/t/ok/old.gguf" "$tmp/x"
-stale ok old $bytes "$bytes \"v1\""
-expect 0 '"downloaded":0,' pull old --json
+while read -r part downloaded from; do
+    mv "$models/t/ok/old.gguf" "$tmp/x"
+    stale ok old $part "$from"
+    expect 0 "\"downloaded\":$downloaded," pull old --json
+done <<END
+1000000 $bytes 999999999 -
+1000000 $bytes 5000 "v1"
+1000000 $((bytes - 1000000)) nonsense
+$bytes 0 $bytes "v1"
+END
 mv "$models/t/ok/old.gguf" "$tmp/x"
 stale ok old 1000000 "$bytes \"v1\""
 printf x | dd of="$models/t/ok/old.gguf.part" bs=1 seek=5000 conv=notrunc 2>/dev/null

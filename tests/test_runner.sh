@@ -36,7 +36,7 @@ gives dies 1 "FAIL: dies: exit code 139 and no failure counted" "3 passed, 1 fai
 gives empty 1 "FAIL: empty: it checks nothing" "0 passed, 1 failed"
 gives litters 1 "FAIL: litters: left in the folder for temporary files: litter" "1 passed, 1 failed"
 gives none 1 "FAIL: none: exit code 127" "0 passed, 1 failed"
-# is_gone WHAT: no process with the number in $tmp/child (one that nobody has waited for has no command)
+# is_gone WHAT: no process with the number in $tmp/child (a zombie has no command)
 is_gone() { if grep -qs . "/proc/$(cat "$tmp/child")/cmdline"; then bad "$1: its child still runs"; else ok; fi; }
 gives child 1 "FAIL: child: left running: s" "1 passed, 1 failed"
 is_gone child
