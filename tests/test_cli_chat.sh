@@ -186,14 +186,7 @@ said "the context holds 30" "a message into a full context"
 holds "$(grep -c 'the context of 30 tokens is full: /undo, /reset' "$tmp/err")" -eq 2 \
     "after /undo there is room again"
 
-# ---- usage
-for x in "--reasoning some" "--load $f --system x" "operand" "--kv q3" "--date 2026-01-31T12:00:00" \
-         "--date today" "--date 2026-1-31" "--date 2026-02-99"; do
-    talk 2 out "$a" -m $qwen $x
-done
-talk 1 out "$a" -m $qwen --ctx 5000
-talk 1 out "$a" -m "$tmp/none.gguf"
-talk 2 out "$a" -m $qwen --top-p 3
+# ---- a full disk
 if [ -w /dev/full ]; then
     printf "$a$b" | $chat -m $qwen -n 4 >/dev/full 2>"$tmp/err"
     holds $? -eq 1 "full disk"

@@ -55,9 +55,6 @@ for arch in qwen3moe qwen35moe llama olmoe glm4moe gemma4; do
     expect 0 "answer tokens" $run -m "$tmp/$arch.gguf" -p "Hello" -n 3 --ctx 64
 done
 rm "$tmp"/*.gguf
-refuse 1 "directory" $run inspect "$tmp"
-refuse 1 "directory" $run -m "$tmp" -p x
-refuse 1 "Is a directory" $run -m $tiny -f "$tmp"
 truncate -s 1G "$tmp/huge.txt"           # a hole: takes no space on the disk
 refuse 1 "huge.txt: 1073741824 bytes are too many" $run -m $tiny -f "$tmp/huge.txt"
 rm "$tmp/huge.txt"

@@ -42,18 +42,7 @@ gives 400 '"error"' POST /moe-layer-perf -d 'mode'
 gives 405 'Allow: GET, HEAD, POST, OPTIONS' PUT /moe-layer-perf -d '{}'
 gives 200 '"active":false,"budget_bytes":0,"used_bytes":0,"layers":[]' GET /moe-hot-cache
 gives 409 'no expert cache' POST /moe-hot-cache -f "$tmp/seen"
-wish 'schema is neither' '{"layers":[]}'
 wish 'schema is neither' '{"schema":"llama.cpp.moe_layer_perf.v2","layers":[]}'
-wish 'layers is missing' "{\"schema\":\"$schema\"}"
-wish 'no object' "{\"schema\":\"$schema\",\"layers\":[7]}"
-wish 'no whole number' "{\"schema\":\"$schema\",\"layers\":[{}]}"
-wish 'no whole number' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":-1}]}"
-wish 'there is layer 99' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":99}]}"
-wish 'expert 2400' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":0,\"experts\":[[2400,1]]}]}"
-for pair in '[1]' '[1,2,3]' '[-1,2]' '[1,-2]' '[1,1.5]' '"a"'; do
-    wish 'not [id, count]' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":0,\"cold_experts\":[$pair]}]}"
-done
-wish 'is no number of' "{\"schema\":\"$schema\",\"layers\":[{\"layer\":0,\"calls\":\"x\"}]}"
 wish 'save_to_disk' "{\"schema\":\"$schema\",\"layers\":[],\"save_to_disk\":1}"
 wish '"error"' 'no'
 wish '"error"' "{\"format\":\"moe-expert-profile\",\"version\":1,\"model\":\"0123456789abcdef\"}"

@@ -62,25 +62,10 @@ expect 0 "12 matrices are of the requested type already" $quant $gptoss "$out" -
 nothing_left "--dry-run"
 
 # ---- refusals: one line, nothing is left
-refuse 2 "--experts TYPE missing: one of nvfp4" $quant $gptoss "$out"
-refuse 2 "--experts: 'q5_k' is none of nvfp4, mxfp4, q8_0, q4_k and bf16" $quant $gptoss "$out" --experts q5_k
-refuse 2 "--head: 'x' is none of" $quant $gptoss "$out" --head x
-refuse 2 "IN.gguf or OUT.gguf missing" $quant $gptoss --experts q8_0
-refuse 2 "--threads: 0 is out of range" $quant $gptoss "$out" --experts q8_0 -t 0
-refuse 2 "did you mean --experts? (moe-quant --help lists them)" $quant $gptoss "$out" --expert q8_0
-refuse 2 "none of cpu, cuda and auto" $quant $gptoss "$out" -e q8_0 --check x --device tpu
-refuse 1 "none.gguf: cannot open" $quant "$tmp/none.gguf" "$out" --experts q8_0
 refuse 1 "is there already, and nothing is overwritten" $quant $gptoss $gptoss --experts q8_0
-refuse 1 "folder $tmp/no" $quant $gptoss "$tmp/no/out.gguf" --experts q8_0
-refuse 1 "12 have the type already, and 0 have rows that do not fill" $quant $gptoss "$out" --experts mxfp4
-refuse 1 "0 have the type already, and 12 have rows that do not fill" $quant $gptoss "$out" --experts q4_k
-refuse 1 "--check: the text is empty" $quant $gptoss "$out" -e q8_0 --check ""
 refuse 1 "not UTF-8" $quant $gptoss "$out" -e q8_0 --check "$(printf 'caf\351')"
 head -c 3000000 $gptoss >"$tmp/cut"
 refuse 1 "file truncated?" $quant "$tmp/cut" "$out" --experts q8_0
-refuse 1 "not a GGUF file" $quant LICENSE "$out" --experts q8_0
-refuse 1 "LICENSE: not a GGUF file" $quant $gptoss "$out" --experts q8_0 --importance LICENSE
-refuse 1 "not an importance matrix" $quant $gptoss "$out" --experts q8_0 --importance $qwen
 nothing_left "a refusal"
 echo kept >"$out"
 refuse 1 "is there already, and nothing is overwritten" $quant $gptoss "$out" --experts q8_0

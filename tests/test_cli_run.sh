@@ -258,7 +258,6 @@ else bad "--perf-out: a link or a pipe was replaced"; fi
 expect 0 "" $run $counted --ram $(($(least $run $counted) + 1))M --perf-out "$perf"
 if grep -q '"ram_cache":{"hits":[0-9]*,"misses":[1-9]' "$perf" && grep -q '"drive":[1-9]' "$perf"; then ok
 else bad "--perf-out from the drive: $(cat "$perf")"; fi
-refuse 2 "nothing to write" $run -m $tiny -p x --perf off --perf-out "$perf"
 refuse 1 "/nonexistent/perf.json: cannot write" $run $counted --perf-out /nonexistent/perf.json
 if [ -w /dev/full ]; then
     expect 1 "/dev/full: cannot write" $run $counted --perf-out /dev/full
