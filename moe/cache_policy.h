@@ -1,16 +1,15 @@
-/* cache_policy.h - which expert of a full cache makes room: the one of least value.
+/* cache_policy.h - values the experts of a cache; the expert of least value is evicted first.
  *
- * LRU   the one that was used longest ago. Uses within a token count in their order.
+ * LRU   the time of the last use, with the order of uses within a token.
  * LCP   least cache priority: frequency * 0.25^(age / 128), age in tokens since the last use. All
- *       experts age alike, so their order changes with uses alone, and the value here is
- *       log2(frequency) + last / 64: it need not be computed again as time passes, and is never too
- *       small for a double.
- * FADE  frequency * 0.5^(age / 128), and the next use is added to what is left by then. So every
- *       use fades alike, and the frequency tells how popular an expert is of late; with LCP the
- *       next use revives all that ever were. The value here is log2(frequency) + last / 128.
+ *       experts age at the same rate, so their order changes only with uses. The value is stored as
+ *       log2(frequency) + last / 64, which needs no update over time and cannot underflow.
+ * FADE  the same with 0.5^(age / 128), and a use is added to the faded frequency. So old uses fade,
+ *       and the frequency measures recent popularity; with LCP a new use revives all old ones. The
+ *       value is stored as log2(frequency) + last / 128.
  *
- * What was used long ago must not stay forever because it was used often then: all frequencies are
- * halved every CACHE_HALVE tokens. All at once, so at that moment no two experts change places. */
+ * All frequencies are halved every CACHE_HALVE tokens, so that frequent use long ago loses its
+ * weight. The halving does not change the order of experts. */
 #ifndef MOE_CACHE_POLICY_H
 #define MOE_CACHE_POLICY_H
 
@@ -23,37 +22,36 @@ typedef enum cache_policy {
 const char *cache_policy_name(cache_policy p);           /* "lru", "lcp", "fade" */
 bool cache_policy_named(cache_policy *out, const char *name);    /* false: no such policy */
 
-/* Time runs in tokens, and within a token in steps, one for each use. (More uses than that borrow
- * from the next token: their order is right all the same.) It begins so late that any age an int
- * can hold lies after 0, and values made of it are exact for 2^36 tokens, some decades. */
+/* Time is token * CACHE_STEPS + step, with a step for each use. (Further uses take steps of the
+ * next token, which keeps their order.) The clock starts so late that any age of an int is after 0.
+ * Values are exact for 2^36 tokens, some decades. */
 #define CACHE_BEGIN ((int64_t)1 << 31)   /* the first token */
 enum {
     CACHE_STEPS = 1 << 16,
     CACHE_NEVER = -1,                    /* a time before all others */
-    CACHE_HALVE = 1 << 14                /* a guess: a long conversation or two */
+    CACHE_HALVE = 1 << 14                /* one or two long conversations; not measured */
 };
 
-/* What is known of an expert, whether it is in the cache or not. */
+/* The uses of an expert, resident or not. */
 typedef struct cache_history {
-    double frequency;                    /* how often it was used; FADE: what is left of that ... */
-    int64_t when;                        /* ... the last time: token * CACHE_STEPS + step */
+    double frequency;                    /* number of uses; FADE: faded to the time `when` */
+    int64_t when;                        /* time of the last use */
 } cache_history;
 
-/* Notes n uses, not before the last one. */
+/* Adds n uses at a time not before the last one. */
 void cache_policy_use(cache_policy p, cache_history *h, int64_t when, int n);
 
-/* Larger stays longer; of equal values the later use does. Finite, so that an empty place can be
- * worth less than any expert. */
+/* Of equal values the later use ranks higher. Finite, so that -INFINITY is free for empty
+ * frames. */
 double cache_policy_value(cache_policy p, const cache_history *h);
 
-/* How much more one value is than another, as of now: in uses; LRU: in tokens. INFINITY if the
- * other is an empty place's, or with LCP and FADE that of an expert that was never used. */
+/* The difference of two values as of now, in uses; LRU: in tokens. INFINITY if `other` is that of
+ * an empty frame, or with LCP and FADE that of an expert that was never used. */
 double cache_policy_gain(cache_policy p, double value, double other, int64_t now);
 
-/* The gain that is worth a copy over the bus. FADE's uses are those of the last two hundred tokens
- * or so: with fewer of them, experts of about the same popularity replace each other all the time;
- * with more, a cache that begins with the wrong ones learns slowly. From 2 to 3 it hardly
- * matters. */
+/* The gain from which a copy over the bus pays. FADE counts uses of about the last 200 tokens. With
+ * a lower margin, experts of similar popularity replace each other all the time; with a higher one,
+ * a cache with the wrong contents adapts slowly. 2 and 3 give nearly the same speed. */
 double cache_policy_margin(cache_policy p);
 
 #endif

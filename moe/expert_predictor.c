@@ -23,7 +23,7 @@ int expert_predictor_pick(expert_predictor *p, int layer, const int *experts, in
     return worth;
 }
 
-void expert_predictor_tell(expert_predictor *p, int layer, const int *chosen, int n)
+void expert_predictor_check(expert_predictor *p, int layer, const int *chosen, int n)
 {
     if (layer == p->layer)
         for (int i = 0; i < p->n_pick; i++) {

@@ -1,4 +1,4 @@
-/* expert_store.c - what all kinds of stores have: memory, page-locking, addresses, counts.
+/* expert_store.c - common to all kinds of stores: memory, page-locking, addresses, counts.
  *
  * An address in the table is that of a complete, page-locked slab, or 0. expert_store_load.c and
  * expert_store_cache.c bring bytes into the arena. */
@@ -167,7 +167,7 @@ int expert_store_create(expert_store **out, const expert_banks *b, pool *team,
 void expert_store_free(expert_store *s)
 {
     if (!s) return;
-    reader_close(s->r);                  /* waits: then nobody writes to the arena any more */
+    reader_close(s->r);                  /* waits: then no read writes to the arena */
     store_cache_free(s);
     mem_free(s->loaded);
     ram_frames_free(s->ram);

@@ -1,30 +1,30 @@
 /* expert_stream.c - sends banks through two buffers in VRAM, one part ahead of the kernels that
  * read them.
  *
- * When a chunk begins, it is known which experts lie in VRAM, so all parts and all addresses are
- * known, too: the schedule. A layer's first part are the experts that have places, which are not
- * sent; the others follow in runs that fit a buffer. From RAM, neighbours go in one copy for each
- * kind of slab; from a cache in front of the file, expert by expert, as they come in.
+ * When a chunk begins, the experts in VRAM are known, so all parts and their addresses are known:
+ * the schedule. A layer's first part has the experts with VRAM frames, which are not sent; the
+ * others follow in parts that fit a buffer. From RAM, neighbours are copied together, one copy for
+ * each kind of slab; from the drive, each expert is copied when its read completes.
  *
- * How often experts were chosen is known on the device when the layer's first part begins. The host
- * looks at it while the second one is computed, so nobody waits for it. gpu_experts decides what is
- * computed, the store where experts are kept, frame_table.c which of them stay. */
+ * The device has the counts of chosen experts when the layer's first part begins. The host reads
+ * them while the second part is computed, without a wait. frame_table.c decides which experts get
+ * frames. */
 #include "moe/expert_stream.h"
 
 enum { SEND_EXPERTS = 64 };              /* read from the file together */
-/* Experts that were picked come in this many parts or more, if they are as many: nothing is
- * computed before the first has arrived, and the last one's products run after the bus. */
+/* Least number of parts for picked experts: kernels wait for the first part, and the last part's
+ * kernels run when the bus is idle. */
 enum { PICK_PARTS = 6 };
 
 /* Experts first .. first + count - 1 of a layer's order. */
 typedef struct stream_part {
     int layer, first, count;
-    int buffer;                          /* -1: they are there already */
+    int buffer;                          /* -1: in VRAM frames */
     uint64_t at[SLAB_COUNT], stride[SLAB_COUNT];         /* in the buffer: where slabs begin, how
                                                           * far apart */
 } stream_part;
 
-/* For every layer and expert, in page-locked RAM and in VRAM: what gpu_expert_args asks for. */
+/* The tables of gpu_expert_args for all layers, in page-locked RAM and in VRAM. */
 typedef struct stream_tables {
     uint64_t *at;                        /* [n_layer, n_expert, SLAB_COUNT] */
     int32_t *order, *rank;               /* [n_layer, n_expert] */
@@ -315,7 +315,7 @@ static int send_cached(expert_stream *b, const stream_part *p, err_ctx *err)
             }
         }
         if (rc < 0) return rc;
-        expert_store_go_on(store);       /* until the next want, wherever that is */
+        expert_store_go_on(store);       /* until the next request */
         rc = gpu_stage_sent(b->g, b->stage, p->buffer, err);
         expert_store_release(store);
         if (rc < 0) return rc;
@@ -323,7 +323,7 @@ static int send_cached(expert_stream *b, const stream_part *p, err_ctx *err)
     return 0;
 }
 
-/* Sends the next part to its buffer, which nobody reads any more, if there is one. */
+/* Sends the next part, if there is one, to its buffer, which no kernel reads any more. */
 static int send_next(expert_stream *b, err_ctx *err)
 {
     while (b->next < b->n_part && b->parts[b->next].buffer < 0) b->next++;

@@ -1,11 +1,11 @@
-/* expert_stream.h - banks of experts that pass through VRAM while a prompt is computed.
+/* expert_stream.h - streams banks of experts through VRAM while a prompt is computed.
  *
- * Of each layer's bank, what has no place in VRAM comes in parts through two buffers: one is filled
- * while products read the other. The order of layers is known, so the next part is always on its
- * way. Where experts have places (vram_cache.h), those that the prompt wants most stay there.
+ * The experts of a layer that have no VRAM frame pass in ranges through two buffers: one is filled
+ * while kernels read the other. The order of layers is known, so the next range is always being
+ * copied. With a VRAM cache (vram_cache.h) the prompt's most used experts get frames.
  *
- * Or only some experts of a layer pass, picked when the layer's choices are known, while somebody
- * else computes the others (split_border.h). */
+ * Alternatively only some experts of a layer pass, picked after the layer's router, while the CPU
+ * computes the others (split_border.h). */
 #ifndef MOE_EXPERT_STREAM_H
 #define MOE_EXPERT_STREAM_H
 
@@ -16,40 +16,40 @@
 
 typedef struct expert_stream expert_stream;
 
-/* For the layers of which the plan keeps fewer than all experts in VRAM; the plan also sizes the
- * buffers. places NULL: no expert of these layers has a place. Borrows everything but banks. */
+/* For the layers whose experts are not all in VRAM by the plan, which also sizes the buffers.
+ * places NULL: no expert of these layers has a frame. Borrows all arguments except banks. */
 int expert_stream_create(expert_stream **out, gpu *g, const expert_banks *banks,
                          expert_store *store, vram_cache *places, const plan *p, err_ctx *err);
 void expert_stream_free(expert_stream *b);  /* NULL is fine; waits */
 
-/* VRAM that it takes beside the buffers. */
+/* VRAM of its tables, without the buffers. */
 uint64_t expert_stream_bytes(const expert_banks *banks);
 
-/* A chunk of prompt begins, and the device is idle: the first parts are sent. */
+/* Begins a chunk of a prompt and sends the first ranges. The device must be idle. */
 int expert_stream_begin(expert_stream *b, err_ctx *err);
 
-/* The experts of the next such layer: gpu_experts, part by part. in_step: the host does not run
- * ahead of the bus. */
+/* Computes the experts of the next such layer: gpu_experts, range by range. in_step: the host does
+ * not run ahead of the bus. */
 int expert_stream_run(expert_stream *b, int layer, gpu_input *in, gpu_expert_args *a, bool in_step,
                       err_ctx *err);
 
 /* ---- some of a layer's experts ---- */
 
-/* Not from a cache before a drive. */
+/* False if the store reads experts from the drive. */
 bool expert_stream_can_pick(const expert_stream *b);
 
-/* Which experts of a layer are in VRAM already; there [n_expert]. */
+/* Sets in_vram [n_expert]: the layer's experts that have VRAM frames. */
 void expert_stream_in_vram(const expert_stream *b, int layer, const gpu_expert_args *a,
-                           bool *there);
+                           bool *in_vram);
 
-/* The experts that are there, and those picked [n_expert] of the others: gpu_experts, part by part,
- * without the sum, for gpu_experts_join. At least one expert must be there or picked. Nothing is
- * waited for. counts [n_expert]: slots of each, for those that stay. Returns 0; 1 if no expert was
- * left for anybody else, so that the sum has been taken, too; or < 0. */
+/* Computes the experts in VRAM and picked [n_expert] ones of the others: gpu_experts, range by
+ * range, without the sum, for gpu_experts_join. At least one expert must be in VRAM or picked. Does
+ * not wait. counts [n_expert]: slots of each expert, to choose new frames. Returns 0; 1 if the CPU
+ * has no experts left, and then the sum is complete; or < 0. */
 int expert_stream_pick(expert_stream *b, int layer, gpu_input *in, gpu_expert_args *a,
                        const bool *picked, const int32_t *counts, err_ctx *err);
 
-/* Waits for the bytes that the last expert_stream_pick sent; not for what is computed with them. */
+/* Waits for the copies of the last expert_stream_pick, not for its kernels. */
 int expert_stream_arrived(expert_stream *b, err_ctx *err);
 
 #endif

@@ -1,14 +1,14 @@
-/* profile_scores.h - observations to scores: which experts deserve a place in VRAM.
+/* profile_scores.h - scores experts by a profile: the best ones get VRAM frames.
  *
- * A score is what an expert was chosen for within its layer, times what its layer matters:
+ * A score is an expert's share of the choices in its layer, times the layer's weight:
  *
  *   score(l, e) = share(l, e) * v(l)
  *   share(l, e) = raw(l, e) / sum over i of raw(l, i)      1 / n_expert in a layer with no choices
  *   v(l)        = w(l)^curve / mean over layers of w^curve
  *
  * All are without unit. Shares of a layer add up to 1 and v has mean 1, so the scores of all
- * experts add up to n_layer in every mode; whoever takes the best scores interleaves the best
- * experts of all layers. The mode says what w(l) is, the weight of a layer before the curve:
+ * experts add up to n_layer in every mode, and a selection by score mixes the best experts of all
+ * layers. The mode defines w(l), the weight of a layer before the curve:
  *
  *   flat             1
  *   pressure         x(l) = cold_slots(l) / calls(l), slots per call, against its mean
@@ -51,17 +51,17 @@ const char *weighting_name(weighting_mode mode);
 /* score [n_layer, n_expert] of the profile; all are finite and none is negative. */
 void profile_scores_of(double *score, const usage_profile *p, const weighting_options *o);
 
-/* The experts of highest score per byte that fit into the budget together, the best first; at equal
- * values the lower layer, then the lower expert. One that no longer fits is passed over, smaller
- * ones after it are not. order: layer * n_expert + expert, room for all of them; *n: how many.
- * expert_bytes [n_layer]; layers of 0 bytes have no experts. Scores that are negative or NaN are
- * never picked. O(n log n) for n experts. */
+/* Picks the experts of highest score per byte within the budget, the best first; at equal values
+ * the lower layer, then the lower expert. An expert that does not fit is skipped, and smaller ones
+ * after it may be picked. order [all experts]: layer * n_expert + expert; *n: number of picks.
+ * expert_bytes [n_layer]; layers of 0 bytes have no experts. Negative and NaN scores are not
+ * picked. O(n log n) for n experts. */
 void profile_scores_pick(int *order, int *n, const double *score, const uint64_t *expert_bytes,
                          uint64_t budget, int n_layer, int n_expert);
 
-/* Moves universal experts to the front of a list of n, in the order that they have: those that at
- * least every second token of the profile chose, whatever it was about. n_used: how many experts a
- * token chooses in a layer. Returns how many there are. */
+/* Moves universal experts, which at least half of the profile's tokens chose, to the front of a
+ * list of n; keeps their order. n_used: experts that a token chooses in a layer. Returns the number
+ * of universal experts. */
 int profile_scores_universal(int *order, int n, const usage_profile *p, int n_used);
 
 #endif

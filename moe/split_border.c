@@ -1,22 +1,22 @@
 /* split_border.c - the border between experts that cross the bus and those that the cores compute.
  *
- * All experts of a layer have the same size, so a copy relieves the cores most if it is of the
- * expert with most slots: sorted by that, every good division is a border. Moving it by one expert
- * makes one side longer and the other shorter, so the best one is where they meet. */
+ * All experts of a layer have the same size, so copying the expert with most slots saves the cores
+ * most time: in a list sorted by slots the best division is a border. Moving it by one expert makes
+ * one side longer and the other shorter, so the best border is where both times are equal. */
 #include "moe/split_border.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Of what a layer taught, this much counts: after four layers most of the old estimate is gone, and
- * one that was disturbed moves the border little. */
+/* Weight of a new measurement: four layers replace most of the old estimate, and one disturbed
+ * layer moves the border little. */
 #define NEWS 0.4
-/* A single layer is trusted this far: a page fault or a sleeping thread is not a speed. */
+/* Limit of a single layer's change: a page fault or a sleeping thread is not a speed. */
 #define FARTHEST 4.0
-/* A bus that was done before the cores is tried with a little more: how fast it is shows when it is
- * the later one. */
+/* A bus that finishes before the cores gets more bytes: its speed can only be measured when it is
+ * the slower side. */
 #define A_LITTLE_MORE 1.05
-/* Of the way back to the plan's speed, for each layer without work: most of it within a prompt. */
+/* Fraction of the difference to the plan's speed, for each idle layer. */
 #define BACK 0.05
 
 double split_border_cores_s(const split_layer *l, const split_speeds *r, int n, double slots)
@@ -28,7 +28,7 @@ double split_border_cores_s(const split_layer *l, const split_speeds *r, int n, 
 
 double split_border_device_s(const split_layer *l, const split_speeds *r, int n, double slots)
 {
-    const double products = r->gpu > 0 ? (l->there + slots) * l->macs / r->gpu : 0.0;
+    const double products = r->gpu > 0 ? (l->vram_slots + slots) * l->macs / r->gpu : 0.0;
     if (n == 0) return products;
     if (!(r->bus > 0)) return INFINITY;
     return fmax(n * l->bytes / r->bus, products);
@@ -40,13 +40,14 @@ static int by_key(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-int split_border_sort(int32_t *list, const int32_t *counts, const bool *there, int n_expert)
+int split_border_sort(int32_t *list, const int32_t *counts, const bool *in_vram, int n_expert)
 {
     /* the count, turned round, above the number: at most 1024 experts, 2^20 slots */
     enum { NUMBER = 1 << 10, MOST = (1 << 20) - 1 };
     int n = 0;
     for (int e = 0; e < n_expert; e++)
-        if (counts[e] > 0 && !there[e]) list[n++] = (MOST - min_int(counts[e], MOST)) * NUMBER + e;
+        if (counts[e] > 0 && !in_vram[e])
+            list[n++] = (MOST - min_int(counts[e], MOST)) * NUMBER + e;
     qsort(list, (size_t)n, sizeof *list, by_key);
     for (int i = 0; i < n; i++) list[i] %= NUMBER;
     return n;

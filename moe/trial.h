@@ -1,10 +1,9 @@
 /* trial.h - trials: short runs with another setting, measured by the clock, to keep or drop it.
  *
- * A trial alternates turns of a few tokens with the present setting and with the candidate, so
- * that a machine that gets slower or faster favours neither. The cost of a turn is the median of
- * its tokens, that of a side the median of its turns: one slow token decides nothing. This file
- * decides only: it reads no clock and touches no device, and no setting changes a result. One
- * thread at a time. */
+ * A trial alternates turns of a few tokens with the current setting and with the candidate, so that
+ * a change of the machine's speed favours neither. The cost of a turn is the median of its tokens,
+ * and the cost of a setting the median of its turns, so single slow tokens do not matter. Pure: it
+ * reads no clock, and no setting changes a result. One thread at a time. */
 #ifndef MOE_TRIAL_H
 #define MOE_TRIAL_H
 

@@ -1,4 +1,4 @@
-/* worklist.h - one layer's selection, turned round: for each expert in use, the slots it serves.
+/* worklist.h - inverts one layer's selection: for each used expert, the list of its slots.
  *
  * A slot is (token, rank): slot = token * k + rank, rank in the router's order. Experts come in
  * ascending order of id, slots of an expert in ascending order. */
@@ -27,8 +27,7 @@ void worklist_free(worklist *w);
 /* ids [n_token * k], each below n_expert. Allocates nothing. */
 void worklist_fill(worklist *w, const int32_t *ids, int n_token, int k);
 
-/* Of them the slots of some experts alone: wanted [n_expert]. Tokens may be more than there is room
- * for slots; these may not. */
+/* The same for the experts in wanted [n_expert] alone. Only their slots must fit cap_slot. */
 void worklist_fill_some(worklist *w, const int32_t *ids, int n_token, int k, const bool *wanted);
 
 #endif

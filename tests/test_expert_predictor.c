@@ -12,21 +12,21 @@ static void test_picks(void)
     CHECK(expert_predictor_pick(f, 1, guess, 5) == PREDICTOR_PICKS);      /* trusted at first */
     for (int i = 0; i < 200; i++) {      /* the second is always wrong: neither it nor the third */
         expert_predictor_pick(f, 2, guess, 3);
-        expert_predictor_tell(f, 2, right, 4);
+        expert_predictor_check(f, 2, right, 4);
     }
     CHECK(expert_predictor_pick(f, 2, guess, 3) == 1);
-    expert_predictor_tell(f, 2, right, 4);
+    expert_predictor_check(f, 2, right, 4);
     for (int i = 0; i < 200; i++)        /* of no pick */
-        expert_predictor_tell(f, 2 + i % 2, wrong, 3);
+        expert_predictor_check(f, 2 + i % 2, wrong, 3);
     CHECK(expert_predictor_pick(f, 2, guess, 3) == 1);
     for (int i = 0; i < 200; i++) {
         expert_predictor_pick(f, 2, guess, 3);
-        expert_predictor_tell(f, 2, wrong, 3);
+        expert_predictor_check(f, 2, wrong, 3);
     }
     CHECK(expert_predictor_pick(f, 2, guess, 3) == 0);
     for (int i = 0; i < 200; i++) {      /* guesses become right again, though nothing was read */
         expert_predictor_pick(f, 2, guess, 3);
-        expert_predictor_tell(f, 2, guess, 3);
+        expert_predictor_check(f, 2, guess, 3);
     }
     CHECK(expert_predictor_pick(f, 2, guess, 3) == 3);
 }

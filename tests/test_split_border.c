@@ -35,7 +35,7 @@ static void make(made *m, test_rng *rng, int n_expert)
         const double part = (double)test_below(rng, 1001) / 1000;
         m->counts[e] = (int32_t)(mean * (skew + 1) * pow(part, skew) + part);
         m->there[e] = test_below(rng, 3) == 0;
-        if (m->there[e]) m->l.there += m->counts[e];
+        if (m->there[e]) m->l.vram_slots += m->counts[e];
     }
     m->n = split_border_sort(m->list, m->counts, m->there, n_expert);
 }
@@ -65,7 +65,7 @@ static double ends(const made *m, const bool *crosses)
     }
     if (slots[0] > (double)m->l.most_slots) return INFINITY;
     const double bus = n[1] > 0 ? n[1] * m->l.bytes / m->r.bus : 0;
-    const double gpu = (m->l.there + slots[1]) * m->l.macs / m->r.gpu;
+    const double gpu = (m->l.vram_slots + slots[1]) * m->l.macs / m->r.gpu;
     const double cores = n[0] * m->l.bytes / m->r.read + slots[0] * m->l.macs / m->r.many;
     return fmax(fmax(bus, gpu), cores);
 }
@@ -176,7 +176,7 @@ static void test_learning(void)
     static made m;
     for (int i = 0; i < 50; i++) {
         make(&m, &rng, 256);
-        m.l.there = 0;
+        m.l.vram_slots = 0;
         if (m.n < 8) continue;
         const split_speeds real = m.r;
         m.r.bus *= between(&rng, 0.2, 5);

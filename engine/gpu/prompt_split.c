@@ -74,7 +74,7 @@ static int divide(prompt_split *e, split_layer *l)
     int n_hot = 0;
     for (int i = 0; i < n_expert; i++) {
         if (!e->hot[i] || e->counts[i] == 0) continue;
-        l->there += e->counts[i];
+        l->vram_slots += e->counts[i];
         n_hot++;
     }
     const int border = split_border_of(l, &e->rate, e->list, e->counts, n);
@@ -85,7 +85,7 @@ static int divide(prompt_split *e, split_layer *l)
     if (border == 0) return 0;
     e->s.layers++;
     e->s.hot += (uint64_t)n_hot;
-    e->s.hot_slots += (uint64_t)l->there;
+    e->s.hot_slots += (uint64_t)l->vram_slots;
     e->s.sent += (uint64_t)border;
     e->s.by_cores += (uint64_t)(n - border);
     for (int i = 0; i < n; i++)

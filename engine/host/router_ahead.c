@@ -161,5 +161,5 @@ void router_ahead_read(router_ahead *r, expert_store *s, int layer, acts *x)
 
 void router_ahead_report(router_ahead *r, int layer, const int *chosen, int n)
 {
-    expert_predictor_tell(&r->predictor, layer, chosen, n);
+    expert_predictor_check(&r->predictor, layer, chosen, n);
 }
