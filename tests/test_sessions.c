@@ -1,9 +1,8 @@
-/* test_sessions.c - conversations at the same time: each has the bits that it has alone.
+/* test_sessions.c - sessions that share a runner have the same bits as a session with its own.
  *
- * Each is a script of prompts, single tokens, snapshots and ways back. It is played once by a
- * session with a bench of its own; then several are played by sessions that share one, an operation
- * of one, an operation of another, in any order. In every placement; on a GPU, real or simulated,
- * where there is one. */
+ * A conversation is a script of prompts, single tokens, snapshots and rewinds. A session with a
+ * runner of its own plays each script once. Then sessions that share one runner play several
+ * scripts, interleaved in random order. In every placement, also on a GPU, real or simulated. */
 #include "tests/test.h"
 
 #include <string.h>

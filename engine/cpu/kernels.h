@@ -1,4 +1,4 @@
-/* kernels.h - products of weight rows with activations: what a set of kernels must provide.
+/* kernels.h - products of weight rows with activations: the interface of a set of kernels.
  *
  * kernels_contract: int8 activations in blocks of 32, integer block products, eight lanes in a
  * fixed order, as docs/numerics.md has it. The sets of the instruction sets give the same bits,
@@ -15,8 +15,8 @@
 
 enum { ACT_BLOCK = 32 };                 /* activations that share one scale */
 
-/* One token's activations, as a row of weights meets them. q, dx and s are there only if x was
- * quantised, padded with zeros to a multiple of 16 blocks. */
+/* One token's activations. q, dx and s are set only if x was quantised, and are padded with zeros
+ * to a multiple of 16 blocks. */
 typedef struct act_row {
     const float *x;                      /* [cols] */
     const int8_t *q;                     /* [cols] codes */
@@ -25,24 +25,24 @@ typedef struct act_row {
 } act_row;
 
 /* sums[t * n_row + r] = the folded sum of row r with token t, before factor, scale and bias. Rows
- * lie row_bytes apart, at any alignment; nothing after the last one is read, though it may be
- * prefetched. cols is a multiple of the type's block. Any number of rows and tokens. */
+ * are row_bytes apart, at any alignment. Bytes after the last row may be prefetched, but are not
+ * read. cols is a multiple of the type's block. Any number of rows and tokens. */
 typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
                     const act_row *x, int n_token, int cols);
 
-/* A better order for weights that are read for every token: bundles of rows, each in as many bytes
- * as the rows had, the last one filled up with zeros. */
+/* A faster order for weights that every token reads: bundles of rows, in as many bytes as the rows;
+ * zeros fill the last bundle. */
 typedef struct repacking {
-    int bundle;                          /* rows; 0: there is none */
+    int bundle;                          /* rows; 0: the type has no such order */
     void (*repack)(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
     dot_fn *dot;                         /* from the first row of a bundle on */
 } repacking;
 
-/* Up to PACKED_TOKENS tokens in the order of a wide kernel, packed once for all calls that follow.
- * dot then has the bits of wide with those tokens. It only reads what is packed. */
+/* Up to PACKED_TOKENS tokens in the order of a wide kernel, packed once for several calls. dot then
+ * has the bits of wide with those tokens, and does not write to packed. */
 enum { PACKED_TOKENS = 64, PACKED_ALIGN = 64 };
 typedef struct packing {
-    size_t (*bytes)(int cols);           /* that they take; NULL: there is no packing */
+    size_t (*bytes)(int cols);           /* size of the packed tokens; NULL: no packing */
     void (*pack)(void *packed, const act_row *x, int n_token, int cols);
     void (*dot)(float *sums, const uint8_t *rows, size_t row_bytes, int n_row, void *packed,
                 int n_token, int cols);
@@ -56,7 +56,7 @@ typedef struct kernel {
     dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
     int wide_from;
     packing packed;                      /* wide in two steps */
-    repacking repacked;                  /* for what is multiplied with few tokens only */
+    repacking repacked;                  /* for matrices that meet few tokens at a time */
 } kernel;
 
 typedef struct kernel_set {

@@ -1,9 +1,9 @@
-/* model.h - what a GGUF file says about a supported model: hyper-parameters and bound tensors.
+/* model.h - a supported model in a GGUF file: hyper-parameters and bound tensors.
  *
- * model_bind checks every key and every tensor that the architecture needs and refuses, by name,
- * what is missing, misshapen or of a type that cannot stand there. Nothing is copied: weights are
- * views into the mapped file, so the gguf must outlive the model. Immutable afterwards, but for one
- * number: model_use_experts. */
+ * model_bind checks every key and every tensor that the architecture needs. It refuses a missing
+ * tensor, a wrong shape or an unusable type, and names it. Nothing is copied: weights are views
+ * into the mapped file, so the gguf must outlive the model. Immutable after model_bind, except for
+ * model_use_experts. */
 #ifndef ENGINE_MODELS_MODEL_H
 #define ENGINE_MODELS_MODEL_H
 
@@ -73,10 +73,10 @@ typedef struct model_layer {
     int kv_back;                         /* attends to the keys and values of the layer that is so
                                           * many before it and stores none; 0: to its own */
     weight attn_norm, post_attn_norm;    /* before attention; before experts and shared expert */
-    weight router_norm;                  /* instead, for the router alone; and that is divided by
-                                          * sqrt(n_embd) */
-    weight experts_norm;                 /* instead, for the experts alone */
-    weight mix_out_norm;                 /* of what attention adds to the residual */
+    weight router_norm;                  /* for the router, which then also divides by
+                                          * sqrt(n_embd); absent: post_attn_norm */
+    weight experts_norm;                 /* for the experts; absent: post_attn_norm */
+    weight mix_out_norm;                 /* of attention's output */
     weight experts_out_norm;             /* of the sum over experts, */
     weight shared_out_norm;              /* of the shared expert's vector, */
     weight ffn_out_norm;                 /* and of the sum of both; these three, or none of them */
@@ -143,9 +143,9 @@ typedef struct model {
     model_layer *layers;                 /* n_layer + n_mtp; an MTP block is MIX_ATTENTION */
     expert_banks experts;                /* of the trunk; those of MTP blocks follow */
     int n_bound;                         /* tensors in use; the rest of the file is ignored */
-    int n_media;                         /* of the rest those for pictures and sound */
-    int own_experts_used;                /* what the file says; hp.n_expert_used may have been
-                                          * changed */
+    int n_media;                         /* of the rest, tensors of image and sound encoders */
+    int own_experts_used;                /* the file's hp.n_expert_used, before
+                                          * model_use_experts */
 } model;
 
 /* The layer whose keys and values layer l attends to: l, or the earlier one that it shares with. */

@@ -1,9 +1,8 @@
-/* model_bind.h - the vocabulary in which an architecture says what its files must hold.
+/* model_bind.h - tables that describe the keys and tensors of an architecture's files.
  *
- * Internal to model.c, model_bind.c and models/. An architecture is written as tables: rows of keys
- * with their ranges, rows of tensors with their shapes. The code that walks the rows checks
- * everything and refuses by name, so the tables are all there is to read. Every function returns 0,
- * or < 0 with the binder's err filled. */
+ * Internal to model.c, model_bind.c and models/. An architecture is a set of tables: rows of keys
+ * with their ranges, rows of tensors with their shapes. bind_rows and similar functions check every
+ * row and name the first error. Every function returns 0, or < 0 with the binder's err filled. */
 #ifndef ENGINE_MODELS_MODEL_BIND_H
 #define ENGINE_MODELS_MODEL_BIND_H
 

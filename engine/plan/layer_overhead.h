@@ -1,8 +1,8 @@
 /* layer_overhead.h - the time of a layer of one token on the GPU beyond its weights' bytes.
  *
  * Records and replays the steps of the token loop over the model's first layers, with weights of
- * zeros. The overhead is the time that kernels wait for each other, and what they read slower
- * than a kernel that only reads. Called from the thread that opened the device. */
+ * zeros. The overhead is the time that kernels wait for each other, and the time that they need
+ * beyond that of a kernel that only reads. Called from the thread that opened the device. */
 #ifndef ENGINE_PLAN_LAYER_OVERHEAD_H
 #define ENGINE_PLAN_LAYER_OVERHEAD_H
 

@@ -177,8 +177,8 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
         if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
 }
 
-/* For chunks of so many tokens. False if a figure is too large to count. ram_work is for the CPU
- * alone; ram_with_gpu: vectors that cross the bus, and what the CPU needs to compute with them. */
+/* Session bytes for chunks of this many tokens. False if a figure is too large to count. ram_work:
+ * for the CPU alone; ram_with_gpu: for vectors that cross the bus, and the CPU's work on them. */
 static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
                           int n_thread, int chunk)
 {

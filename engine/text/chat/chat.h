@@ -118,33 +118,34 @@ typedef int chat_event_fn(void *ctx, const chat_event *ev);      /* < 0 stops th
 
 typedef struct chat_parser chat_parser;
 
-/* A parser for one answer to a prompt that chat_render made from req, which is read only here: its
- * tools decide how untyped arguments are read, calls are looked for only if it has tools, and its
- * cue says how the answer begins. NULL: the request is unknown, calls are looked for. Borrows c. */
+/* A parser for one answer to a prompt that chat_render made from req, which is read only here. With
+ * tools the parser looks for calls and reads untyped arguments by the tools' schemas; the cue tells
+ * how the answer begins. req NULL: unknown; the parser looks for calls. Borrows c. */
 int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req, err_ctx *err);
 void chat_parser_free(chat_parser *p);
 
 /* Feeds one generated id; calls fn for each event it completes, in order. Returns 1 if the answer
- * is complete (a stop token), 0 to go on, < 0 on error or what fn returned. */
+ * is complete (a stop token), 0 if it is not, < 0 on error or the result of fn. */
 int chat_parser_push(chat_parser *p, int id, chat_event_fn *fn, void *ctx, err_ctx *err);
 
-/* The generation ended without a stop token: flushes what was held back, closes an open call. */
+/* The generation ended without a stop token: flushes the text held back, closes an open call. */
 int chat_parser_end(chat_parser *p, chat_event_fn *fn, void *ctx, err_ctx *err);
 
-/* May the next token be part of the answer's text? Of a call between tags, too: it may still be
- * none. */
+/* Whether the next token may be part of the answer's text. True also in a call between tags, which
+ * may turn out to be text. */
 bool chat_parser_in_text(const chat_parser *p);
 
-/* ---- answers of a given form ---- */
+/* ---- answers with a grammar ---- */
 
-/* Is the next token part of what has a form: the answer's text, or a call that is held? Else it is
- * reasoning, markup, or free. */
+/* Whether the grammar governs the next token: in the answer's text, or in a call that is held.
+ * Other tokens are reasoning, markup, or free. */
 bool chat_parser_in_answer(const chat_parser *p);
 
-/* Where that begins: the bytes that choose its part of chat_grammar's grammar; often none. */
+/* At the beginning of such a text: the bytes that select a part of chat_grammar's grammar; often
+ * none. */
 str_view chat_parser_key(const chat_parser *p);
 
-/* Within it, before its first token: one that begins reasoning instead, or -1. */
+/* Before the first token of such a text: the token that begins reasoning instead, or -1. */
 int chat_parser_think(const chat_parser *p);
 
 /* Within it: takes out of bits (bit id % 64 of word id / 64) the tokens that would end the turn
