@@ -12,13 +12,6 @@
 #include "engine/session/prefix_cache.h"
 #include "tests/test.h"
 
-/* Sanitizers make it twenty times slower: fewer rounds, and the tiny models alone. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { CTX = 400, MOST_NOTES = 4000 };
 
 /* ---- models and sessions ---- */

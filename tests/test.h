@@ -29,6 +29,13 @@ int test_rounds(int many, int few);      /* many if there is time */
 bool test_check(bool ok, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void test_skip(const char *why);         /* counted and printed */
 
+/* Sanitizers make arithmetic 20 times slower and allocate memory at any time. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 #define CHECK(cond) test_check((cond), __FILE__, __LINE__, "%s", #cond)
 #define CHECK_MSG(cond, ...) test_check((cond), __FILE__, __LINE__, __VA_ARGS__)
 

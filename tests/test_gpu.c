@@ -5,7 +5,10 @@
 #include "tests/gpu_fixture.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/models/rope.h"
 #include "tests/sim_gpu.h"
@@ -35,6 +38,32 @@ static void check_upload(test_rng *rng)
     expect(filled == n - cut, "%zu bytes of %zu were filled in", filled, n - cut);
     vram_read(back, to, n);
     expect_bytes("uploaded", back, words, n);
+}
+
+/* Page-locked RAM that the system refuses fails one upload; the device goes on. */
+static void check_refused_upload(test_rng *rng)
+{
+    struct rlimit whole;
+    unsigned long pages = 0;
+    float *x = host_floats(100, 1.0f, rng), *to = vram_room(100 * sizeof *x);
+    err_ctx err = { 0 };
+    FILE *sizes = fopen("/proc/self/statm", "r");
+    if (!sizes || fscanf(sizes, "%lu", &pages) != 1) pages = 0;
+    if (sizes) fclose(sizes);
+    getrlimit(RLIMIT_AS, &whole);
+    const struct rlimit low = {          /* the driver has some MiB left, a buffer needs 32 */
+        .rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (sim_gpu() ? 0 : 16 << 20),
+        .rlim_max = whole.rlim_max,
+    };
+    setrlimit(RLIMIT_AS, &low);
+    const int rc = gpu_upload(device(), to, x, 100 * sizeof *x, NULL, NULL, &err);
+    setrlimit(RLIMIT_AS, &whole);
+    expect(rc < 0 && strstr(err.msg, "page-locked"), "%d: %s", rc, err.msg);
+    const bool good = gpu_wait(device(), &err) == 0 &&
+                      gpu_upload(device(), to, x, 100 * sizeof *x, NULL, NULL, &err) == 0 &&
+                      gpu_upload_end(device(), &err) == 0;
+    expect(good, "afterwards: %s", err.msg);
+    expect_bits("uploaded", host_copy(to, 100), x, 100);
 }
 
 static void test_memory(test_rng *rng)
@@ -76,6 +105,10 @@ static void test_memory(test_rng *rng)
 
     case_begin("upload");
     check_upload(rng);
+    case_end();
+
+    case_begin("refused upload");
+    if (!SANITIZED) check_refused_upload(rng);           /* sanitizers allocate at any time */
     case_end();
 }
 
