@@ -1,23 +1,23 @@
-/* delta.cu - the gated delta rule over one token or many. Whole chunks by position go to
- * delta_chunks.cu; all other tokens, and all tokens on chips before sm_80, are computed here.
+/* delta.cu - gpu_delta_rule, outside the arithmetic contract. Whole chunks by position go to
+ * delta_chunks.cu; this file computes all other tokens, and all tokens on chips before sm_80.
  *
- * Columns of the state are independent, so a warp computes eight of them without another warp: a
+ * Columns of the state are independent, so a warp computes eight of them without other warps: a
  * thread holds a quarter of the rows of one column in registers, from the first token to the last.
  * With S the state before a token, decay e, k and q normed:
  *
  *     d = beta (v - e S^T k),   S' = e S + k (x) d,   out = S'^T q = e S^T q + (q . k) d
  *
  * So both products use the old state. The decay is the sum of two floats: with one float, the same
- * rounding error in every token would shift what slow heads remember. Tokens pass through shared
- * memory, a tile at a time. For more than one token a separate kernel computes norms and gates. */
+ * rounding error in each token would bias the state of heads that decay slowly. Tokens pass through
+ * shared memory, a tile at a time. For several tokens another kernel computes norms and gates. */
 #include "cuda/delta.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
 
 /* ---- gates and norms ------------------------------------------------------------------------- */
 
-/* n > 1: norms q and k in place, and writes write strengths and log decays over ba. A warp for each
- * (token, key head). */
+/* For n > 1: norms q and k in place, and replaces ba by write strengths and log decays. A warp
+ * computes one (token, key head). */
 template <int DIM>
 static __global__ void __launch_bounds__(32) delta_prepare(tracer f, const gpu_delta d)
 {
@@ -56,7 +56,7 @@ template <int DIM> struct delta_token {
 
 /* Offsets of a head's values. */
 typedef struct head_place {
-    int key, value;                      /* in a token's mixed; value: of the block's columns */
+    int key, value;                      /* in a token's mixed; value: the block's first column */
     int gate, decay;                     /* in a token's ba */
 } head_place;
 
@@ -84,7 +84,7 @@ template <int DIM, bool ONE>
 static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const gpu_delta &d,
                                                  const delta_sizes &s, const head_place &h, int t0)
 {
-    enum { QUADS = (2 * DIM + COLUMNS) / 4 };            /* of a token */
+    enum { QUADS = (2 * DIM + COLUMNS) / 4 };            /* groups of four floats of a token */
     static_assert(QUADS <= THREADS, "one token is one round");
     if (ONE) {
         if (threadIdx.x < QUADS) load_token(tile, d, s, h, 0, 4 * threadIdx.x);
@@ -99,12 +99,12 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
     copy_commit();
 }
 
-/* ONE: a single token, without delta_prepare. */
+/* ONE: a single token, without delta_prepare. fresh: the previous kernel may have written state. */
 template <int DIM, bool ONE>
 static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu_delta d,
                                                              bool fresh)
 {
-    enum { ROWS = DIM / 4 };             /* of a thread: blocks of four, 16 apart */
+    enum { ROWS = DIM / 4 };             /* state rows of a thread: groups of four, 16 apart */
     __shared__ __align__(16) delta_token<DIM> tiles[ONE ? 1 : 2][ONE ? 1 : TILE];
     const delta_sizes s = sizes_of(d);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quarter = lane / 8;
@@ -117,8 +117,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     float S[ROWS];
 
     pdl_begin(f);
-    if (ONE) pdl_release();              /* 2 us; the kernel after it takes longer to start */
-    /* S is from the previous token; the rest is from the previous kernel */
+    if (ONE) pdl_release();              /* this kernel takes 2 us, less than the next's start */
+    /* the state was written before the previous kernel, unless fresh */
     if (fresh) pdl_wait(f);
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     load_tile<DIM, ONE>(tiles[0], d, s, place, 0);
 
     for (int t0 = 0, now = 0; t0 < n_all; t0 += TILE, now ^= 1) {
-        if (!ONE) __syncthreads();       /* the other tile has been read */
+        if (!ONE) __syncthreads();       /* all threads have read the other tile */
         if (!ONE && t0 + TILE < n_all) {
             load_tile<DIM, ONE>(tiles[now ^ 1], d, s, place, t0 + TILE);
             copy_wait<1>();
@@ -198,7 +198,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Tokens first .. first+n-1, one after the other. */
+/* Launches the rule for tokens first .. first+n-1, one after the other. */
 template <int DIM>
 static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fresh)
 {

@@ -1,39 +1,40 @@
-/* delta_chunks.cu - the gated delta rule over chunks of 64 tokens, on tensor cores.
+/* delta_chunks.cu - the gated delta rule over chunks of 64 tokens, on tensor cores, for delta.cu.
  *
  * With S the state before a chunk, k and q normed, b the write strength, and e(i, j) the decay from
- * token j to token i (e(i): from before the chunk), what the rule writes at token i is
+ * token j to token i (e(i): from before the chunk), the rule writes at token i
  *
  *     d_i = b_i (v_i - e(i) S^T k_i - sum over j < i of e(i, j) (k_i . k_j) d_j)
  *
- * a triangular system, whose solution is linear in S. So most of it needs no state, and the first
- * kernel does that for all chunks and heads at once:
+ * a triangular system, whose solution is linear in S. So most of it does not depend on the state;
+ * the first kernel, delta_solve, computes that part for all chunks and heads at once:
  *
  *     L_ij = b_i e(i, j) (k_i . k_j), j < i       A_ij = e(i, j) (q_i . k_j), j <= i
  *     (1 + L) W = (b_i e(i) k_i)                  (1 + L) U = (b_i v_i)
  *     P = (e(i) q_i) - A W                        O = A U
  *
- * The second one goes from chunk to chunk with the state in registers, 32 columns of it in a block:
+ * The second kernel, delta_carry, goes from chunk to chunk. A block has 32 columns of the state in
+ * registers:
  *
  *     d = U - W S,    out = O + P S,    S' = e(end) S + K^T (e(end, j) d_j)
  *
- * Precision is that of F32. A product's operand is the sum of two halves, high and low, 22 bits
- * with the sign of the low one; of the four products of halves the smallest is left out. Halves
- * have little range, so operands are scaled by powers of two. Rows of K, Q, L, A, W and P are at
- * most 1 (each token's map of the state is a contraction) and get one scale, 2^15; columns of V, of
- * the state and of d get their own. The tensor cores round sums towards zero, which would be a
- * decay of its own if the state were their accumulator: it is not, they only sum what a chunk adds.
- * The products with low halves are summed apart. The decay of a chunk is the sum of two floats, as
- * in delta.cu. Logs of decays are cumulated in double and kept as a multiple of 2^-10 and a rest:
- * differences of the former are exact, so neighbours in a chunk that forgets fast keep their bits.
+ * Precision is close to F32. An operand of a product is the sum of two binary16 halves, high and
+ * low: 22 bits with the sign of the low half. Of the four products of halves the smallest, low by
+ * low, is omitted. Halves have a small range, so operands are scaled by powers of two. Values of K,
+ * Q, L, A, W and P are at most 1 (each token's map of the state is a contraction) and have one
+ * scale, 2^15; columns of V, of the state and of d have their own. Tensor cores round sums towards
+ * zero. In the state this would act as an additional decay, so they only sum what a chunk adds.
+ * Products with low halves have sums of their own. The decay of a chunk is the sum of two floats,
+ * as in delta.cu. Logs of decays are accumulated in double and stored as a multiple of 2^-10 and a
+ * rest. Differences of the multiples are exact, so decays between neighbours stay precise.
  *
- * What one kernel hands to the other is in the order in which the lanes of a warp want it: the
- * fragments of an operand as 16 bytes for each lane, the accumulators as they are. It takes 4.7 MB
- * per chunk of Qwen3-Next, so SLAB chunks go through both kernels at a time, within L2. */
+ * The memory between the kernels is in the order of a warp's lanes: fragments of an operand as 16
+ * bytes for each lane, accumulators unchanged. It takes 4.7 MB for each chunk of Qwen3-Next, so
+ * SLAB chunks at a time go through both kernels, and the data stays in L2. */
 #include "cuda/delta.cuh"
 
 enum {
     TOKENS = GPU_DELTA_CHUNK, BLOCKS = TOKENS / 16, TILES = TOKENS / 8,
-    SLAB = 8,                            /* chunks; 256 blocks of the first kernel */
+    SLAB = 8,                            /* chunks at a time: 256 blocks of delta_solve */
     GATES = 128                          /* floats of a chunk and head: e(end, j), e(end) */
 };
 
@@ -41,7 +42,7 @@ static const float UNIT = 32768.0f, PER_UNIT = 1.0f / 32768.0f;
 
 /* ---- memory between the kernels -------------------------------------------------------------- */
 
-/* Bytes of one operand of a chunk: two halves, or a float, per value. */
+/* Bytes of one operand of a chunk: two halves or a float for each value. */
 template <int DIM> static constexpr size_t piece = (size_t)TOKENS * DIM * 4;
 
 /* The results of a chunk and value head. */
@@ -69,7 +70,7 @@ static __device__ __forceinline__ chunk_view<DIM> view_of(const gpu_delta &d, in
     return v;
 }
 
-/* [BLOCKS of tokens][DIM / 8][lane]: fragments of K of a chunk and key head. */
+/* Fragments of K of a chunk and key head: [BLOCKS of tokens][DIM / 8][lane]. */
 template <int DIM>
 static __device__ __forceinline__ uint4 *keys_of(const gpu_delta &d, int chunk, int key_head)
 {
@@ -92,7 +93,7 @@ static __device__ __forceinline__ void split_pair(uint32_t &high, uint32_t &low,
     low = *(const uint32_t *)&l;
 }
 
-/* Two neighbouring accumulators, 16 x 8 each, as the first operand of the next product. */
+/* Turns two neighbouring accumulators, 16 x 8 each, into the first operand of a product. */
 static __device__ __forceinline__ fragment split_tiles(const float a[4], const float b[4])
 {
     fragment f;
@@ -107,7 +108,7 @@ typedef struct scaling {                 /* a power of two, and its inverse */
     float up, down;
 } scaling;
 
-/* Brings values of up to `largest` below 2^top. */
+/* The scale that brings values of up to `largest` below 2^top. */
 static __device__ __forceinline__ scaling scaling_for(float largest, int top)
 {
     const int e = max((int)(__float_as_uint(largest) >> 23), 40);        /* below 2^(e - 126) */
@@ -115,7 +116,7 @@ static __device__ __forceinline__ scaling scaling_for(float largest, int top)
              __uint_as_float((uint32_t)(1 - top + e) << 23) };
 }
 
-/* For the rows of accumulators that a lane has, lane / 4 and 8 on: the largest of each. */
+/* Scales for a lane's two accumulator rows, lane / 4 and lane / 4 + 8, by their largest values. */
 template <int N>
 static __device__ __forceinline__ void row_scalings(scaling s[2], const float x[N][4], int top)
 {
@@ -132,24 +133,24 @@ static __device__ __forceinline__ void row_scalings(scaling s[2], const float x[
     }
 }
 
-/* ---- without the state ----------------------------------------------------------------------- */
+/* ---- delta_solve: the part without the state ------------------------------------------------- */
 
 enum { SOLVE_THREADS = 256, SOLVE_WARPS = SOLVE_THREADS / 32, PAIRS = BLOCKS * (BLOCKS + 1) / 2 };
 
-/* Rows are 16 bytes longer than a power of two: eight of them touch all banks. */
+/* Rows are 16 bytes longer than a power of two, so that eight of them use all banks. */
 template <int DIM> struct solve_memory {
     uint16_t k[2][TOKENS][DIM + 8];      /* high and low halves */
     union {
         uint16_t q[2][TOKENS][DIM + 8];
-        struct {                         /* after q: L, whose diagonal blocks are replaced by the
-                                          * inverses of those of 1 + L, and A */
+        struct {                         /* replaces q: A; and L, whose diagonal blocks are then
+                                          * replaced by inverses of diagonal blocks of 1 + L */
             uint16_t l[2][TOKENS][TOKENS + 8], a[2][TOKENS][TOKENS + 8];
         };
     };
     float diagonal[BLOCKS][16][17];      /* of L */
     float k_norm[TOKENS], q_norm[TOKENS], beta[TOKENS];
-    float high[TOKENS], low[TOKENS];     /* of e(i)'s log */
-    float write[TOKENS], read[TOKENS];   /* b_i e(i) and e(i) with the norms of k and q */
+    float high[TOKENS], low[TOKENS];     /* log e(i): multiple of 2^-10, and rest */
+    float write[TOKENS], read[TOKENS];   /* b_i e(i) / |k_i| and e(i) / |q_i| */
 };
 
 /* Log of e(i, j). */
@@ -166,8 +167,8 @@ static __device__ __forceinline__ void put_halves(uint16_t *high, uint16_t *low,
     *low = *(const uint16_t *)&l;
 }
 
-/* One warp: write strengths, and logs of decays from the beginning of the chunk. Decays below
- * e^-128 are 0 in F32. */
+/* One warp computes write strengths, and logs of decays from the beginning of the chunk. Decays
+ * below e^-128 are 0 in F32. */
 template <int DIM>
 static __device__ __forceinline__ void take_gates(solve_memory<DIM> &m, const gpu_delta &d,
                                                   const delta_sizes &s, int head, int token,
@@ -198,7 +199,7 @@ static __device__ __forceinline__ void take_gates(solve_memory<DIM> &m, const gp
     }
 }
 
-/* Norms of a warp's tokens; normed k and q in halves. */
+/* A warp norms k and q of its tokens and stores them in halves. */
 template <int DIM>
 static __device__ __forceinline__ void take_rows(solve_memory<DIM> &m, const gpu_delta &d,
                                                  const delta_sizes &s, int key_head, int token,
@@ -259,8 +260,8 @@ static __device__ __forceinline__ void add_block(float high[2][4], float rest[2]
     for (int i = 0; i < 2; i++) mma_f16(rest[i], a_low, b_high[2 * i], b_high[2 * i + 1]);
 }
 
-/* L and A: blocks of 16 x 16 on and below the diagonal, divided among the warps. Products are
- * complete before the first result is stored, because L and A replace Q. */
+/* Computes L and A: blocks of 16 x 16 on and below the diagonal, divided among the warps. L and A
+ * replace Q, so all products are complete before the first result is stored. */
 template <int DIM>
 static __device__ __forceinline__ void make_squares(solve_memory<DIM> &m, int warp, int lane)
 {
@@ -316,7 +317,7 @@ static __device__ __forceinline__ void make_squares(solve_memory<DIM> &m, int wa
     }
 }
 
-/* The inverses of the diagonal blocks of 1 + L: a thread for each column. */
+/* Inverts the diagonal blocks of 1 + L; a thread computes one column. */
 template <int DIM>
 static __device__ __forceinline__ void invert_diagonal(solve_memory<DIM> &m, int thread)
 {
@@ -333,7 +334,7 @@ static __device__ __forceinline__ void invert_diagonal(solve_memory<DIM> &m, int
     }
 }
 
-/* Fragments of K for the second kernel, by the first value head of each key head. */
+/* Stores the fragments of K for delta_carry. Only each key head's first value head calls it. */
 template <int DIM>
 static __device__ __forceinline__ void put_keys(uint4 *to, const solve_memory<DIM> &m, int warp,
                                                 int n_warp, int lane)
@@ -346,7 +347,7 @@ static __device__ __forceinline__ void put_keys(uint4 *to, const solve_memory<DI
     }
 }
 
-/* The factors that the second kernel needs. */
+/* Stores the decays that delta_carry reads: chunk_view.gates. */
 template <int DIM>
 static __device__ __forceinline__ void put_gates(float *to, const solve_memory<DIM> &m, int thread)
 {
@@ -358,7 +359,8 @@ static __device__ __forceinline__ void put_gates(float *to, const solve_memory<D
     }
 }
 
-/* The lane's values of rows `from` of 16 columns: x[tile of tokens][column lane / 4, 8 on] */
+/* Loads a lane's values of 16 columns: x[tile of tokens][.] has columns lane / 4 and lane / 4 +
+ * 8. */
 static __device__ __forceinline__ void take_columns(float x[TILES][4], const float *from,
                                                     int stride, const float *factor, int lane)
 {
@@ -371,7 +373,7 @@ static __device__ __forceinline__ void take_columns(float x[TILES][4], const flo
         }
 }
 
-/* X = (1 + L)^-1 x, all columns by themselves; X replaces x. */
+/* X = (1 + L)^-1 x; columns are independent. Overwrites x. */
 template <int DIM>
 static __device__ __forceinline__ void solve(fragment X[BLOCKS], float x[TILES][4],
                                              const solve_memory<DIM> &m, int lane)
@@ -411,7 +413,7 @@ static __device__ __forceinline__ void multiply_a(float y[2][4], const fragment 
         y[i / 4][i % 4] = (high[i / 4][i % 4] + rest[i / 4][i % 4]) * PER_UNIT;
 }
 
-/* A fragment of columns by tokens, as two of tokens by columns: `to` is the first of them. */
+/* Stores a fragment [columns, tokens] as two fragments [tokens, columns], from `to` on. */
 template <int DIM>
 static __device__ __forceinline__ void put_fragment(uint4 *to, const fragment &f, int lane)
 {
@@ -422,7 +424,7 @@ static __device__ __forceinline__ void put_fragment(uint4 *to, const fragment &f
                        transpose_tile(f.low[2 * i]), transpose_tile(f.low[2 * i + 1]));
 }
 
-/* W and P of 16 of the keys' columns; k and q are their columns. */
+/* Computes W and P for 16 of the keys' dimensions; k and q begin at these. */
 template <int DIM>
 static __device__ __forceinline__ void solve_keys(const chunk_view<DIM> &to,
                                                   const solve_memory<DIM> &m, const float *k,
@@ -454,8 +456,8 @@ static __device__ __forceinline__ float4 scaled(const float x[4], const scaling 
     return make_float4(x[0] * s[0].down, x[1] * s[0].down, x[2] * s[1].down, x[3] * s[1].down);
 }
 
-/* U and O of 16 of the values' columns. The solution may be up to 64 times larger than the right
- * side. */
+/* Computes U and O for 16 of the values' dimensions. The solution may be up to 64 times larger than
+ * the right side. */
 template <int DIM>
 static __device__ __forceinline__ void solve_values(const chunk_view<DIM> &to,
                                                     const solve_memory<DIM> &m, const float *v,
@@ -481,7 +483,7 @@ static __device__ __forceinline__ void solve_values(const chunk_view<DIM> &to,
     }
 }
 
-/* A block for each value head (x) and chunk (y) of a slab that begins at token `first`. */
+/* A block computes one value head (x) and chunk (y) of a slab that begins at token `first`. */
 template <int DIM>
 static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(tracer f, const gpu_delta d,
                                                                        int first)
@@ -522,19 +524,19 @@ static __global__ void __launch_bounds__(SOLVE_THREADS, 2) delta_solve(tracer f,
     pdl_end(f);
 }
 
-/* ---- with the state -------------------------------------------------------------------------- */
+/* ---- delta_carry: the part with the state ---------------------------------------------------- */
 
-/* Four warps for 32 columns. A warp has 16 of them and half of the keys' rows; its partner has the
- * other half. Both multiply their half with all tokens and exchange the sums of the partner's
- * tokens. */
+/* Four warps compute 32 columns. A warp has 16 columns and half of the state's rows; its partner
+ * has the other half. Each multiplies its half with all tokens, then gives its partner the sums of
+ * the partner's tokens. */
 enum { CARRY_THREADS = 128, CARRY_COLUMNS = 32, OWN_TILES = TILES / 2 };
 
 template <int DIM> struct exchange {
     float4 w[4][OWN_TILES][32], p[4][OWN_TILES][32];  /* sums for the partner's tokens */
-    float4 d[4][OWN_TILES][32];                  /* the writes of own tokens */
+    float4 d[4][OWN_TILES][32];                  /* d of own tokens */
 };
 
-/* Operand number i of the slab, W, P and K of each chunk in turn, on its way to shared memory. */
+/* Starts to copy operand number i of the slab (W, P, K of each chunk in turn) to shared memory. */
 template <int DIM>
 static __device__ __forceinline__ void fetch_piece(uint8_t *to, const gpu_delta &d, int i,
                                                    int n_chunk, int head, int key_head)
@@ -550,7 +552,8 @@ static __device__ __forceinline__ void fetch_piece(uint8_t *to, const gpu_delta 
     copy_commit();
 }
 
-/* sums [N tiles] += a B, B's fragments at b + lane, `stride` of them from tile to tile. */
+/* high + rest [N tiles] += a B. B's fragments of a tile begin at b + lane, `stride` fragments apart
+ * from tile to tile. */
 template <int N>
 static __device__ __forceinline__ void add_tiles(float high[N][4], float rest[N][4],
                                                  const fragment &a, const uint4 *b, int stride)
@@ -566,8 +569,8 @@ static __device__ __forceinline__ void add_tiles(float high[N][4], float rest[N]
     for (int i = 0; i < N; i++) mma_f16(rest[i], a.low, x[i].x, x[i].y);
 }
 
-/* The product of the state's half with W or P, for all tokens: sums of own tokens to own_sums,
- * those of the partner's to shared memory. */
+/* Multiplies the state's half with W or P for all tokens. Sums of own tokens go to own_sums, sums
+ * of the partner's tokens to shared memory. */
 template <int DIM>
 static __device__ __forceinline__ void multiply_state(float own_sums[OWN_TILES][4],
                                                       float4 (*partner_sums)[32],
@@ -576,7 +579,7 @@ static __device__ __forceinline__ void multiply_state(float own_sums[OWN_TILES][
                                                       int lane)
 {
     float high[TILES][4] = {}, rest[TILES][4] = {};
-    /* own tokens first: then registers have fixed names */
+    /* the unrolled code treats own tokens first, so array indices are constants */
     const uint4 *own = b + (half * OWN_TILES * (DIM / 16) + half * (DIM / 32)) * 32 + lane;
     const uint4 *other = b + ((1 - half) * OWN_TILES * (DIM / 16) + half * (DIM / 32)) * 32 + lane;
     #pragma unroll
@@ -605,7 +608,7 @@ static __device__ __forceinline__ void multiply_state(float own_sums[OWN_TILES][
     }
 }
 
-/* A block for each value head (x) and 32 columns (y): n_chunk chunks from token `first` on. */
+/* A block computes one value head (x) and 32 columns (y): n_chunk chunks from token `first` on. */
 template <int DIM, int STAGES>
 static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, const gpu_delta d,
                                                                     int first, int n_chunk)
@@ -633,7 +636,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
         for (int c = 0; c < 4; c++)
             S[i][c] = state[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8];
 
-    /* All warps have used the operand before the next one, so its memory can be filled. */
+    /* After the barrier all warps have used the operand before this one; its memory is refilled. */
     const auto next_piece = [&]() {
         copy_wait<STAGES - 2>();
         __syncthreads();
@@ -671,7 +674,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
         multiply_state<DIM>(w, x.w[warp], old, scale, next_piece(), half, lane);
 
         const uint4 *reads = next_piece();
-        float writes[TILES][4];          /* own tokens', then the partner's */
+        float writes[TILES][4];          /* d of own tokens, then of the partner's */
         #pragma unroll
         for (int i = 0; i < OWN_TILES; i++) {
             const float4 rest = x.w[partner][i][lane];
@@ -706,7 +709,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
         float high[ROWS][4] = {}, rest[ROWS][4] = {};
         #pragma unroll
         for (int k = 0; k < BLOCKS; k++) {
-            const int block = (k / 2 ^ half) * 2 + k % 2;        /* of tokens: own ones first */
+            const int block = (k / 2 ^ half) * 2 + k % 2;        /* block of tokens, own first */
             const fragment a = split_tiles(writes[2 * k], writes[2 * k + 1]);
             add_tiles<ROWS>(high, rest, a, keys + block * (DIM / 8) * 32, 1);
         }

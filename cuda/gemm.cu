@@ -1,8 +1,8 @@
-/* gemm.cu - products of many tokens: chooses the kernel (the contract's, own ones or the vendor's)
- * and the tile; has the tensor core kernels for Q8_0, Q4_K, Q5_K and Q6_K.
+/* gemm.cu - products of many tokens: chooses the kernel (own or the vendor's) and the tile, and has
+ * the tensor core kernels for Q8_0, Q4_K, Q5_K and Q6_K. Outside the arithmetic contract.
  *
  * The rule is in gemm_choice.h, the own kernel in gemm_tile.cuh, the vendor's in vendor_gemm.cu,
- * F32 weights in gemm_float.cu. Other types are in gemm_fp4.cu and gemm_types.cu, which shortens
+ * F32 weights in gemm_float.cu. gemm_fp4.cu and gemm_types.cu have other types, which shortens
  * compilation. */
 #include "cuda/gemm_choice.h"
 #include "cuda/gemm_tile.cuh"
@@ -16,7 +16,7 @@ void gpu_gemm_set(gpu *g, const gpu_gemm *how)
 {
     gpu_gemm_reclaim(g, g->lent);
     g->gemm = *how;
-    /* loaded only where it could be used, because loading takes time */
+    /* the library is loaded only if it could be used, because loading takes time */
     if (!gemm_may_use_vendor(how, g->cc, INT_MAX) || gpu_code_version() < 80 || !vendor_gemm_find())
         g->gemm.use = GPU_GEMM_OWN;
 }
@@ -61,7 +61,7 @@ static gemm_way strategy_of(const gpu *g, const gemm *p)
 
 /* ---- own tiles ------------------------------------------------------------------------------- */
 
-/* The largest tile that fits with staged weights of any type. */
+/* The largest tile that fits together with staged weights of any type. */
 static int tile_that_fits(const gpu *g, int tokens)
 {
     const size_t staged = gemm_is_staged(g) ? raw_weights<QT_Q8_0>::bytes : 0;
@@ -69,7 +69,8 @@ static int tile_that_fits(const gpu *g, int tokens)
     return tile_tokens_that_fit(&c, staged, tokens);
 }
 
-/* The time of a block is close to 48 + tokens: unpacking weights, then multiplying. */
+/* Tokens of a tile for a dense product. A block's time is about 48 + tokens units: unpacking the
+ * weights takes 48. */
 static int dense_tokens(const gpu *g, const gemm *p)
 {
     const uint64_t n_row = ceil_div((uint64_t)p->rows, p->up.data ? ROWS / 2 : ROWS);
@@ -85,14 +86,14 @@ static int dense_tokens(const gpu *g, const gemm *p)
     return best;
 }
 
-/* An expert's last tile is half empty on average. */
+/* For an expert, whose last tile is half empty on average. */
 int gemm_tile_tokens(const gpu *g, int n, int n_expert)
 {
     const int each = n / n_expert;
     return tile_that_fits(g, each >= 768 ? 256 : each >= 56 ? 128 : each >= 24 ? 64 : 32);
 }
 
-/* The factor of a format, 0 for those without a kernel here. */
+/* The factor of a format; 0: no kernel here has the format. */
 static float type_factor(int type)
 {
     switch (type) {
@@ -133,7 +134,7 @@ void gemm_run(gpu *g, const gemm *p)
     else run_half(g, p);
 }
 
-/* Rows before a convolution go to scratch, and from there to y. */
+/* Products with a convolution first write to conv.raw; conv_many then writes y. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
 {
     bool rows = false, halves = false;

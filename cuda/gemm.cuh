@@ -1,13 +1,13 @@
-/* gemm.cuh - the arguments of all products of many tokens, and what their kernels share.
+/* gemm.cuh - arguments and common device code of all products of many tokens.
  *
- * A product has one matrix, or two of the same type and size whose rows an activation joins. It is
- * computed in tiles of tokens: ranges of the batch, or of the batch's slots sorted by expert.
- * gemm.cu, gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on tensor cores, gemm_float.cu
- * F32 ones exactly. prepare.cu makes both kinds of activations, experts_batch.cu sorts slots.
+ * A product has one matrix, or two of the same type and size (gate and up), whose results an
+ * activation combines. It is computed in tiles of tokens: ranges of the batch, or of the batch's
+ * slots sorted by expert. gemm.cu, gemm_fp4.cu and gemm_types.cu multiply 16-bit activations on
+ * tensor cores, gemm_float.cu F32 activations exactly. prepare.cu makes both kinds of activations,
+ * experts_batch.cu sorts slots.
  *
- * Activations of 16-bit weights can be the sum of two 16-bit floats, x + x_low: the loss is then
- * 2^-18 of a value instead of 2^-9. Quantised weights lose more than that, so x_low would not help
- * them. */
+ * With 16-bit weights an activation can be the sum of two 16-bit floats, x + x_low. The error is
+ * then 2^-18 of a value instead of 2^-9. Quantised weights have larger errors and do without. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -18,36 +18,35 @@
 /* One matrix, or one for each expert. */
 typedef struct gemm_matrix {
     const uint8_t *data;                 /* NULL: absent */
-    const uint64_t *at;                  /* instead: expert e begins at address at[3 * e]; NULL:
-                                          * data and slab_bytes */
+    const uint64_t *at;                  /* NULL, or address of expert e at at[3 * e]; replaces data
+                                          * and slab_bytes */
     uint64_t row_bytes, slab_bytes;
     const float *bias;                   /* [n_expert, rows], or NULL */
     const float *scale;                  /* [n_expert], or NULL: 1 */
-    float factor;                        /* of every expert */
+    float factor;                        /* multiplies all rows */
 } gemm_matrix;
 
 typedef struct gemm {
-    const char *name;                    /* class in profiles; the host's */
+    const char *name;                    /* class in profiles; kernels do not read it */
     int type, rows, cols;
     gemm_matrix w, up;                   /* with up: activation(w x, up x) */
     const void *x;                       /* [., cols], 16-bit or F32 */
-    const void *x_low;                   /* likewise, the bits that x loses; or NULL. Only where
-                                          * is_half_weight(type) */
-    int n;                               /* rows of x; with tiles, slots */
+    const void *x_low;                   /* NULL, or if is_half_weight(type): likewise, the rounding
+                                          * errors of x */
+    int n;                               /* rows of x; with tiles, number of slots */
     const token_tile *tiles;             /* NULL: ranges of tile_tokens rows of x */
-    const int32_t *tile_from, *tile_to;  /* of those *tile_from .. *tile_to - 1, at most max_tile */
-    int tile_tokens, max_tile;           /* without tiles 0 is fine: gemm_run decides */
+    const int32_t *tile_from, *tile_to;  /* tiles *tile_from .. *tile_to - 1, at most max_tile */
+    int tile_tokens, max_tile;           /* without tiles may be 0: gemm_run chooses */
     const int32_t *slots;                /* [n]: the slot at a position */
-    int gather;                          /* x has a row for each token, slot / gather; 0: for each
+    int gather;                          /* > 0: row slot / gather of x is used; 0: the row of the
                                           * position */
     bool scatter;                        /* y has a row for each slot instead of each position */
     float *y;                            /* one matrix: value r of row i is y[i * y_stride + r] */
     int y_stride;
     bool add;
-    void *mid_halves;                    /* two: [n, rows] of 16 bits, or ... */
-    void *mid_lows;                      /* (with the bits that they lose, or NULL; only where
-                                          * is_half_weight(type)) */
-    float *mid_rows;                     /* ... [n, rows] */
+    void *mid_halves;                    /* two matrices: NULL, or [n, rows] of 16 bits */
+    void *mid_lows;                      /* NULL, or if is_half_weight(type): their errors */
+    float *mid_rows;                     /* two matrices, without mid_halves: [n, rows] */
     gpu_activation act;
 } gemm;
 
@@ -61,11 +60,11 @@ int gemm_tile_tokens(const gpu *g, int n, int n_expert);
 void gemm_run(gpu *g, const gemm *p);
 void gemm_run_float(gpu *g, const gemm *p);      /* F32 weights alone */
 void gemm_run_fp4(gpu *g, const gemm *p);        /* MXFP4 and NVFP4 */
-void gemm_run_more(gpu *g, const gemm *p);       /* types without a file of their own */
+void gemm_run_more(gpu *g, const gemm *p);       /* gemm_types.cu: all other types */
 
 /* ---- the device side ------------------------------------------------------------------------- */
 
-/* The block's tokens. False: there is no such tile. */
+/* Finds the block's tile. False: there is no such tile. */
 static __device__ __forceinline__ bool tile_of_block(token_tile &tile, const gemm &p)
 {
     const int at = (int)blockIdx.y;
@@ -108,7 +107,7 @@ static __device__ __forceinline__ float bias_of(const gemm_matrix &m, int expert
     return m.bias ? m.bias[(size_t)expert * rows + r] : 0.0f;
 }
 
-/* In F32, as accurate as the chip's own exp. gpt-oss's gate is not clamped from below. */
+/* The activation in F32, with the accuracy of expf. gpt-oss's gate is not clamped from below. */
 static __device__ __forceinline__ float activate(float g, float u, gpu_activation act)
 {
     if (act == GPU_SWIGLU) return silu(g) * u;
@@ -120,7 +119,7 @@ static __device__ __forceinline__ float activate(float g, float u, gpu_activatio
     return g / (1.0f + expf(-1.702f * g)) * (u + 1.0f);
 }
 
-/* W values at once: 4 where they begin at multiples of 16 bytes, or 1. */
+/* Loads W values: 4, at a multiple of 16 bytes, or 1. */
 template <int W> static __device__ __forceinline__ void load_values(float (&v)[W], const float *p)
 {
     if constexpr (W == 4) {

@@ -2,37 +2,35 @@
  *
  * A router has few rows, so its product has fewer tiles than the chip has multiprocessors. So a
  * block divides the columns of its tile among groups of threads. A tile is SIDE rows by TOKENS
- * tokens, SIDE or half of it. Columns are cut into runs of 64. Group g of GROUPS sums the whole
- * tile over runs g, g + GROUPS, ... through its own shared memory. Groups wait for each other only
- * at the end, when their sums are added.
+ * tokens; TOKENS is SIDE or half of it. Columns are cut into runs of 64. Group g of GROUPS sums the
+ * whole tile over runs g, g + GROUPS, ... with its own shared memory. Groups wait for each other
+ * only at the end, when their sums are added.
  *
- * The order of a sum: within a run a chain of fmas in the order of k; runs are added to their
- * group's sum, groups to each other, in order. So rounding errors grow with the length of a run
+ * The order of a sum is fixed: within a run a chain of fmas in the order of k; then runs are added
+ * to their group's sum, then groups to each other. So rounding errors grow with the length of a run
  * plus the number of runs, not with their product. GROUPS depends on the rows alone, and the tile's
- * size does not change the order: a token has the same bits in any batch.
- *
- * A matrix of a few rows has a kernel in which a warp computes a token. gemm.cu has other
- * weights. */
+ * size does not change the order: a token has the same bits in any batch. For matrices of at most
+ * THIN_ROWS rows another kernel computes a token in each warp. gemm.cu calls gemm_run_float. */
 #include "cuda/gemm.cuh"
 
 enum { STEP = FLOAT_STEP, RUN = 4 };     /* RUN: steps of a run */
 enum { THIN_ROWS = 8, THIN_WARPS = 8 };
-enum { SMALLEST_ROWS = 128 };            /* a router's, with the smallest tiles */
+enum { SMALLEST_ROWS = 128 };            /* most rows of a matrix with the smallest tiles */
 
-/* A group has SIDE threads. A warp computes SIDE rows by 32 tokens, a lane SIDE / 8 rows, which are
- * 8 apart, by 8 tokens; or half as many tokens. Shared memory holds two steps of each group, and
- * later all sums. */
+/* A group has SIDE threads. A warp computes SIDE rows by 32 tokens, a lane SIDE / 8 rows, 8 apart,
+ * by 8 tokens; with TOKENS = SIDE / 2 half as many tokens. Shared memory holds two steps of each
+ * group, and later all sums. */
 template <int SIDE, int TOKENS, int GROUPS> struct shape {
     enum { ROWS = SIDE / 8, EACH = 8 * TOKENS / SIDE, THREADS = SIDE * GROUPS };
-    enum { FETCHED = 4 + EACH / 2 };     /* rows that a thread fetches: of weights, activations */
-    enum { BLOCKS = 384 / THREADS };     /* registers for so many on a multiprocessor */
+    enum { FETCHED = 4 + EACH / 2 };     /* rows that a thread fetches: weights, then activations */
+    enum { BLOCKS = 384 / THREADS };     /* blocks whose registers fit a multiprocessor */
     enum { STAGE = (SIDE + TOKENS) * STEP };     /* floats of a step: weights, then activations */
     static constexpr size_t SMEM = gemm_float_bytes(SIDE, TOKENS, GROUPS);
     static_assert(int(EACH) % GROUPS == 0 && (TOKENS == SIDE || SIDE == 32), "shape");
 };
 
-/* A thread's first row and token in the tile. Rows do not depend on bit 0 of the lane, and tokens
- * not on bit 1: so the 16 bytes that two lanes share are read once. */
+/* A thread's first row and token in the tile. The row does not depend on bit 0 of the lane, the
+ * token not on bit 1, so two lanes share each load of 16 bytes. */
 typedef struct thread_tile {
     int row, token;
 } thread_tile;
@@ -64,13 +62,13 @@ static __device__ __forceinline__ float4 load_four(const float *row, int k, int 
     return v;
 }
 
-/* In shared memory a row of a step has four chunks of four values, in an order that changes every
- * other row: where lanes read chunk c of eight rows, or four tokens, at once, no two of them are in
- * the same banks. */
+/* Offset of chunk c (four values) of a row's step in shared memory. The order of chunks changes
+ * every other row, so lanes that read chunk c of eight rows or four tokens have no bank
+ * conflict. */
 static __device__ __forceinline__ int chunk_at(int row, int c) { return (c ^ (row / 2 & 3)) * 4; }
 
-/* Row r of the block's tile. With two matrices the first half of it is of one, the second half the
- * same rows of the other. */
+/* Row r of the block's tile. With two matrices the tile's second half has up's rows, the same as
+ * gate's in the first half. */
 template <int SIDE>
 static __device__ __forceinline__ const float *tile_row(const gemm &p, int expert, int r)
 {
@@ -81,8 +79,8 @@ static __device__ __forceinline__ const float *tile_row(const gemm &p, int exper
                                         : weight_row(p.up, expert, row));
 }
 
-/* Columns k .. k + STEP - 1, by the group's thread t: of each of its rows one chunk. Zeros past the
- * last column. */
+/* Thread t of the group copies one chunk of each of its rows, of columns k .. k + STEP - 1. Columns
+ * past the last one are zeros. */
 template <int SIDE, int FETCHED>
 static __device__ __forceinline__ void fetch(float *stage, const float *const (&from)[FETCHED],
                                              int t, int k, int cols, bool vectors)
@@ -134,7 +132,7 @@ static __device__ __forceinline__ void multiply(float (&run)[EACH][ROWS], const 
     }
 }
 
-/* The sums of the group's runs. from: rows that the thread fetches, weights and activations. */
+/* Sums the group's runs. from: rows that the thread fetches, weights and activations. */
 template <int SIDE, int GROUPS, int EACH, int FETCHED>
 static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], float *stages,
                                                 const float *const (&from)[FETCHED],
@@ -154,8 +152,7 @@ static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], fl
         const bool last = step % RUN == RUN - 1;
         const int next = step + 1 + (last ? RUN * (GROUPS - 1) : 0);
         copy_wait<0>();
-        group_sync<SIDE>(group);         /* the step has arrived, and no thread reads the previous
-                                          * one */
+        group_sync<SIDE>(group);         /* the step is complete; the previous one is free */
         if (next < n_step) fetch<SIDE>(other, from, t, STEP * next, cols, vectors);
         copy_commit();
         multiply(run, now, at);
@@ -177,7 +174,7 @@ static __device__ __forceinline__ void sum_runs(float (&sum)[EACH][SIDE / 8], fl
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* position: the token's; row: the thread's first. */
+/* Stores a thread's results of one token. position: the token's; row: the thread's first row. */
 template <int ROWS>
 static __device__ __forceinline__ void write_token(const gemm &p, const float (&v)[ROWS],
                                                    int expert, int position, int row)
@@ -206,8 +203,8 @@ static __device__ __forceinline__ void write_token(const gemm &p, const float (&
     }
 }
 
-/* All groups store their sums; then each adds those of some tokens. n: the tile's tokens from
- * position on. */
+/* All groups store their sums in `left`; then each group adds the sums of some tokens. n: tokens of
+ * the tile from position on. */
 template <int SIDE, int GROUPS, int EACH>
 static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
                                                    const float (&sum)[EACH][SIDE / 8],
@@ -216,7 +213,7 @@ static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
     enum { ROWS = SIDE / 8 };
     const int group = threadIdx.x / SIDE, t = threadIdx.x % SIDE;
 
-    __syncthreads();                     /* no group reads a step any more */
+    __syncthreads();                     /* all groups have read their last step */
     #pragma unroll
     for (int j = 0; j < EACH; j++)
         #pragma unroll
@@ -239,7 +236,7 @@ static __device__ __forceinline__ void join_groups(const gemm &p, float *left,
     }
 }
 
-/* A tile of tokens may be longer than TOKENS; it is then computed in parts. */
+/* A tile with more than TOKENS tokens is computed in several parts. */
 template <int SIDE, int TOKENS, int GROUPS>
 static __global__ void __launch_bounds__(SIDE * GROUPS, shape<SIDE, TOKENS, GROUPS>::BLOCKS)
 gemm_floats(tracer f, const gemm p, bool vectors)
@@ -268,8 +265,7 @@ gemm_floats(tracer f, const gemm p, bool vectors)
             const int token = min(t / 4 + i * (SIDE / 4), n - 1);
             from[4 + i] = (const float *)p.x + (size_t)input_row(p, first + token) * p.cols;
         }
-        __syncthreads();                 /* no thread reads the sums of the previous part any
-                                          * more */
+        __syncthreads();                 /* all threads have read the previous part's sums */
         sum_runs<SIDE, GROUPS>(sum, shared + group * 2 * S::STAGE, from, at, p.cols, vectors);
         join_groups<SIDE, GROUPS>(p, shared, sum, at, tile.expert, first, n);
     }
@@ -278,7 +274,7 @@ gemm_floats(tracer f, const gemm p, bool vectors)
 
 /* ---- a few rows ------------------------------------------------------------------------------ */
 
-/* A warp for a token; each lane sums its columns, then the warp sums the lanes. */
+/* A warp computes a token: each lane sums its columns, then the warp sums the lanes. */
 static __global__ void __launch_bounds__(32 * THIN_WARPS) gemm_thin(tracer f, const gemm p,
                                                                     bool vectors)
 {
@@ -322,7 +318,7 @@ static bool is_aligned(const gemm_matrix *m)
     return (uintptr_t)m->data % 16 == 0 && m->row_bytes % 16 == 0 && m->slab_bytes % 16 == 0;
 }
 
-/* Blocks of a product in tiles of this size. */
+/* Grid of a product in tiles of this size. */
 static dim3 tiles_of(const gemm *p, int side, int tokens)
 {
     return dim3(ceil_div((uint64_t)p->rows * (p->up.data ? 2 : 1), (uint64_t)side),
@@ -339,21 +335,21 @@ static void run_tiles(gpu *g, const gemm *p, uint64_t bytes, bool vectors)
            S::THREADS, S::SMEM, tiled, vectors);
 }
 
-/* Tiles of side by side leave half of the chip idle. */
+/* Whether tiles of side * side would leave half of the chip idle. */
 static bool is_half_idle(const gpu *g, const gemm *p, int side)
 {
     const dim3 tiles = tiles_of(p, side, side);
     return 2 * (uint64_t)tiles.x * tiles.y <= (uint64_t)g->n_sm;
 }
 
-/* Small tiles, with the same bits, where few tokens share a tile, or large ones would leave half of
- * the chip idle. */
+/* Whether to use small tiles, which give the same bits: if few tokens share a tile, or large tiles
+ * would leave half of the chip idle. */
 static bool wants_small(const gpu *g, const gemm *p)
 {
     return p->tiles ? p->tile_tokens <= 32 : is_half_idle(g, p, 64);
 }
 
-/* Still smaller tiles. With more rows there are enough of the others from some 100 tokens on. */
+/* Whether to use the smallest tiles. With more rows about 100 tokens make enough small tiles. */
 static bool wants_smallest(const gpu *g, const gemm *p)
 {
     return !p->tiles && !p->up.data && p->rows <= SMALLEST_ROWS && is_half_idle(g, p, 32);

@@ -1,13 +1,14 @@
 /* gemm_mma.cuh - a tile's products by mma.sync, warp by warp, on every chip since sm_75.
  *
- * A warp reads its factors from shared memory with ldmatrix. Included by gemm_tile.cuh unless
- * gemm_wgmma.cuh, which has the same names, fits the chip. */
+ * A warp reads its factors from shared memory with ldmatrix. gemm_tile.cuh includes this file, or
+ * for sm_90a gemm_wgmma.cuh, which defines the same names. */
 #ifndef CUDA_GEMM_MMA_CUH
 #define CUDA_GEMM_MMA_CUH
 
 enum { STAGED = 0 };                     /* weights go straight to registers */
 
-/* Chips that have shared memory for two blocks of 128 tokens at a time. */
+/* Tokens of the largest tile of which two blocks fit an SM: 128 on chips with much shared
+ * memory. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
 enum { TWO_BLOCKS_TOKENS = 128 };
 #else
@@ -20,7 +21,7 @@ template <int TOKENS> struct layout {
         blocks = TOKENS <= (int)TWO_BLOCKS_TOKENS ? 2 : 1,       /* on one multiprocessor */
         warps_m = TOKENS >= 128 ? 2 : 4, warps_n = 8 / warps_m,
         rows = ROWS / warps_m, tokens = TOKENS / warps_n,        /* of a warp */
-        m = rows / 16, n = tokens / 8,                           /* in products of 16 by 8 */
+        m = rows / 16, n = tokens / 8,                           /* a warp's products of 16 by 8 */
         row_step = 16
     };
     static_assert(rows % 32 == 0 && tokens % 16 == 0, "pairs of rows, pairs of products");
@@ -35,14 +36,14 @@ template <int TOKENS> struct layout {
     }
 };
 
-/* Makes shared memory that this thread wrote visible to others after a barrier. */
+/* Does nothing: a barrier makes writes to shared memory visible to mma. Compare gemm_wgmma.cuh. */
 static __device__ __forceinline__ void show_to_units(void) {}
 
 template <int TOKENS> struct multiplier {
     typedef layout<TOKENS> L;
     typedef float sums[L::m][L::n][4];
-    const uint8_t *w, *x;                /* the first of two buffers each */
-    unsigned w_at, x_at;                 /* where the lane's row of the first ldmatrix begins */
+    const uint8_t *w, *x;                /* buffer 0 of two */
+    unsigned w_at, x_at;                 /* offset of the lane's row of the first ldmatrix */
 
     __device__ __forceinline__ multiplier(const uint8_t *w_, const uint8_t *x_) : w(w_), x(x_)
     {
@@ -51,7 +52,7 @@ template <int TOKENS> struct multiplier {
         x_at = swizzled(warp % L::warps_n * L::tokens + lane % 8 + lane / 16 * 8, lane / 8 % 2);
     }
 
-    /* One step: buffers now. */
+    /* Multiplies one step, from buffers number `now`. */
     __device__ __forceinline__ void begin(sums &sum, int now) const
     {
         const uint8_t *const rows = w + now * ROWS * ROW_BYTES;

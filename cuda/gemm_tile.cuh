@@ -1,25 +1,24 @@
-/* gemm_tile.cuh - the kernel of gemm.cu and the files next to it: products of many tokens on tensor
- * cores.
+/* gemm_tile.cuh - the kernel for products of many tokens on tensor cores. gemm.cu, gemm_fp4.cu and
+ * gemm_types.cu instantiate it for their types.
  *
  * out[token, row] = sum over k of W[row, k] * X[token, k]. A block of eight warps computes a tile
- * of 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights become 16-bit floats on
- * their way to shared memory; activations have that form and are copied. Both are stored as [row,
- * 64], a row being eight chunks of 16 bytes, of which chunk c is at c ^ (row % 8), so neither
- * stores nor reads have bank conflicts. Sums are F32, in the order of k. gemm_mma.cuh and
- * gemm_wgmma.cuh multiply, gemm_weights.cuh loads weights.
+ * of 128 rows by 32, 64, 128 or 256 tokens, in steps of 64 columns. Weights are converted to 16-bit
+ * floats and stored in shared memory; activations are 16-bit floats already. Both are stored as
+ * [row, 64]. A row is eight chunks of 16 bytes; chunk c is at c ^ (row % 8), so neither stores nor
+ * reads have bank conflicts. Sums are F32, in the order of k. gemm_mma.cuh and gemm_wgmma.cuh
+ * multiply, gemm_weights.cuh loads weights.
  *
- * While a step is multiplied, the next one's weights and activations go to the other half of shared
- * memory: one barrier for each step. Weights that go straight to registers are requested before the
- * barrier, because compilers move loads down, but not past a barrier. Past the last column
- * activations are zero, and weights any finite number.
+ * While a step is multiplied, weights and activations of the next step go to the other half of
+ * shared memory, with one barrier for each step. Weights that go straight to registers are
+ * requested before the barrier, because compilers move loads down, but not past a barrier. Past the
+ * last column activations are zero, and weights are any finite numbers.
  *
- * Activations that are the sum of two 16-bit floats (LOWS, in kernels of their own) are multiplied
- * one after the other, as if the columns came twice. F16 weights where a 16-bit float is bfloat16
- * are a sum of two, as well, so their columns come three times.
+ * If activations are sums of two 16-bit floats (LOWS, in kernels of their own), both are multiplied
+ * one after the other. F16 weights as bfloat16 are sums of two, as well; then there are three
+ * products.
  *
- * With two matrices (gate and up) a tile has 64 rows of each, layout::row_step of one and of the
- * other in turn, so that a gate's value and its up value are in one thread. Included by the files
- * that name the types. */
+ * With two matrices (gate and up) a tile has 64 rows of each. layout::row_step rows of gate and of
+ * up alternate, so that a thread has the gate value and the up value of a row. */
 #ifndef CUDA_GEMM_TILE_CUH
 #define CUDA_GEMM_TILE_CUH
 
@@ -28,7 +27,7 @@
 enum { THREADS = 256, ROWS = GEMM_ROWS, STEP = 64, ROW_BYTES = GEMM_ROW_BYTES };
 static_assert(ROW_BYTES == 2 * STEP, "a step of 16-bit values");
 
-enum { ANY = -1 };                       /* a kernel for all types that have none of their own */
+enum { ANY = -1 };                       /* TYPE of the kernel for all types without their own */
 
 static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk)
 {
@@ -44,10 +43,10 @@ static __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk
 
 /* ---- activations to shared memory ------------------------------------------------------------ */
 
-/* A thread copies chunk threadIdx.x % 8 of rows that are 32 apart. */
+/* The source of a thread's copies: chunk threadIdx.x % 8 of N rows that are 32 apart. */
 template <int N> struct row_source {
     const uint16_t *x;
-    unsigned at[N];                      /* of the row, in chunks of 8; ANY: the row */
+    unsigned at[N];                      /* offset of the row, in chunks of 8; ANY: row number */
     int cols;
     bool aligned;                        /* rows are whole chunks, at multiples of 16 bytes */
 };
@@ -69,7 +68,7 @@ static __device__ __forceinline__ row_source<N> row_source_of(const gemm &p, con
     return s;
 }
 
-/* Rows of any length at any address, value by value. */
+/* Copies a chunk value by value, for rows of any length at any address. */
 static __device__ __forceinline__ void copy_values(uint8_t *to, const uint16_t *x, int k, int cols)
 {
     uint32_t v[4];
@@ -105,7 +104,8 @@ static __device__ __forceinline__ void copy_rows(uint8_t *tile, const row_source
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* A lane holds rows g and g + 8 of 16, tokens 2t and 2t + 1 of 8. */
+/* Stores the results of one matrix. A lane has rows g and g + 8 of 16, tokens 2t and 2t + 1 of
+ * 8. */
 template <int TOKENS>
 static __device__ __forceinline__ void write_one(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
@@ -137,8 +137,8 @@ static __device__ __forceinline__ void write_one(const gemm &p, const token_tile
     }
 }
 
-/* A gate's value and its up value: the same element of products 2i and 2i + 1; or, where rows of
- * the two matrices alternate by eight, the two rows that a lane has of one product. */
+/* Stores activation(gate, up). Both values of a row are the same element of products 2i and 2i + 1;
+ * or, with row_step 8, the two rows that a lane has of one product. */
 template <int TOKENS, bool LOWS>
 static __device__ __forceinline__ void write_two(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]
@@ -174,10 +174,11 @@ static __device__ __forceinline__ void write_two(const gemm &p, const token_tile
     }
 }
 
-/* Whether weights are staged, in memory after the tiles. */
+/* Whether raw weights are staged in shared memory, after the tiles. */
 template <int TYPE> struct is_staged { enum { value = STAGED && is_block<TYPE>::value }; };
 
-/* All steps, with weights straight from VRAM, or the bits that F16 weights lose (rest). */
+/* Multiplies all steps, with weights straight from VRAM. rest: the rounding errors of F16 weights
+ * instead of the weights. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_straight(typename multiplier<TOKENS>::sums &sum,
                                                          const gemm &p, const token_tile &tile,
@@ -199,7 +200,7 @@ static __device__ __forceinline__ void multiply_straight(typename multiplier<TOK
     for (int step = 0; step + 1 < n_step; step++) {
         const int now = step & 1, other = now ^ 1;
         if (!is_plain<TYPE>::value) fetch<TYPE>(next, w, weights, step + 1);
-        /* this step has arrived, and no thread reads the previous one any more */
+        /* after the barrier this step is complete, and the previous one is free */
         copy_wait<0>();
         show_to_units();
         __syncthreads();
@@ -217,9 +218,8 @@ static __device__ __forceinline__ void multiply_straight(typename multiplier<TOK
     by.end(sum);
 }
 
-/* The products of parts, the small ones first, while sums are small: x by the lost bits of F16
- * weights, x_low by weights, x by weights. The fourth product is as small as the bits that x_low
- * loses. */
+/* Multiplies the parts, small products first, while sums are small: x by the rounding errors of F16
+ * weights, x_low by weights, x by weights. The fourth product is negligible. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_parts(typename multiplier<TOKENS>::sums &sum,
                                                       const gemm &p, const token_tile &tile,
@@ -229,16 +229,15 @@ static __device__ __forceinline__ void multiply_parts(typename multiplier<TOKENS
     #pragma unroll 1
     for (int pass = n_pass - 1; pass >= 0; pass--) {
         multiply_straight<TYPE, TOKENS>(sum, p, tile, pass == 1 ? p.x_low : p.x, pass == 2, w, x);
-        if (pass > 0) __syncthreads();   /* no thread reads the last step any more */
+        if (pass > 0) __syncthreads();   /* all threads have read the last step */
     }
 }
 
-/* The tile's activations, whose rows are whole chunks. Constant values are kept in registers, as
- * for weights. */
+/* Copies the tile's activations; rows are whole chunks. Constant values stay in registers. */
 template <int N> struct row_stage {
     const uint8_t *row[N];               /* the thread's chunk of the next step */
     uint32_t to;
-    int n_step;                          /* so many steps have this chunk */
+    int n_step;                          /* number of steps that have this chunk */
 
     __device__ __forceinline__ row_stage(const gemm &p, const token_tile &tile)
     {
@@ -263,9 +262,9 @@ template <int N> struct row_stage {
     }
 };
 
-/* All steps, with weights that are requested a group ahead: raw holds two groups. A step commits
- * the activations of the next step, then weights or nothing. So all but the last commit have
- * arrived when a step begins, and weights have two steps to arrive. */
+/* Multiplies all steps with staged weights, requested one group ahead; raw holds two groups. Each
+ * step commits the next step's activations, then weights or nothing. A step begins when all but the
+ * last commit have arrived, so weights have two steps to arrive. */
 template <int TYPE, int TOKENS>
 static __device__ __forceinline__ void multiply_staged(typename multiplier<TOKENS>::sums &sum,
                                                        const gemm &p, const token_tile &tile,
@@ -346,17 +345,17 @@ static __global__ void __launch_bounds__(THREADS, layout<TOKENS>::blocks) gemm_t
 
 /* ---- the host side --------------------------------------------------------------------------- */
 
-/* Whether the kernels are those for sm_90a alone, which stage weights. */
+/* Whether the kernels are compiled for sm_90a and so stage weights. */
 static inline bool gemm_is_staged(const gpu *g) { return g->cc == 90 && gpu_code_version() >= 90; }
 
-/* tile_tokens is set, and factors include the format's. */
+/* Launches the product. p->tile_tokens is set; the factors include the format's factor. */
 template <int TYPE, bool LOWS = false> static void run_type(gpu *g, const gemm *p)
 {
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
     const int rows = p->up.data ? ROWS / 2 : ROWS;
     const unsigned n_tile = p->tiles ? (unsigned)p->max_tile
                                      : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
-    const int tokens = max_int(p->tile_tokens, GEMM_LEAST_TILE); /* those of the kernel below */
+    const int tokens = max_int(p->tile_tokens, GEMM_LEAST_TILE); /* TOKENS of the kernel */
     const dim3 grid(ceil_div((uint64_t)p->rows, (uint64_t)rows), n_tile);
     const size_t staged = gemm_is_staged(g) ? raw_weights<TYPE>::bytes : 0;
     const size_t smem = tile_bytes(tokens) + staged;

@@ -2,14 +2,14 @@
  * own. */
 #include "cuda/gemm_tile.cuh"
 
-/* Whole chunks of 16 bytes, wherever a row begins. */
+/* Whether each row is whole chunks at multiples of 16 bytes. */
 static bool is_aligned(const gemm *p, const gemm_matrix *m)
 {
     return (uintptr_t)m->data % 16 == 0 && m->row_bytes % 16 == 0 && m->slab_bytes % 16 == 0 &&
            (uintptr_t)p->x % 16 == 0 && (uintptr_t)p->x_low % 16 == 0 && p->cols % 8 == 0;
 }
 
-/* LOWS: activations are x + x_low. */
+/* F16 and BF16. LOWS: activations are x + x_low. */
 template <bool LOWS> static void run_halves(gpu *g, const gemm *p, bool aligned)
 {
     if (p->type == QT_F16 && aligned) run_type<QT_F16, LOWS>(g, p);

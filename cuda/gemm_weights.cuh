@@ -1,15 +1,16 @@
-/* gemm_weights.cuh - a tile's weights: from VRAM to 16-bit floats in shared memory.
+/* gemm_weights.cuh - loads a tile's weights from VRAM and stores them as 16-bit floats in shared
+ * memory. Part of gemm_tile.cuh.
  *
- * A step is 64 columns of 128 rows. A thread converts a block of 32 weights of it, or, where
- * weights are floats already, four chunks of eight. There are two ways to the thread's registers:
+ * A step is 64 columns of 128 rows. A thread converts one block of 32 weights of it, or four chunks
+ * of eight if weights are floats. Weights reach its registers in one of two ways:
  *
- *   straight   the bytes of a block are requested one step ahead. Sixteen rows meet in each load
- *              of a warp, and the L1 cache looks them up one by one.
- *   staged     a warp copies its rows to shared memory in the background, a group (256 columns)
- *              ahead, in consecutive chunks of 16 bytes. This takes shared memory that only some
- *              chips have: STAGED, of the chip's own header.
+ *   straight   The thread requests its block one step ahead. Each load of a warp touches sixteen
+ *              rows, which the L1 cache looks up one by one.
+ *   staged     A warp copies its rows to shared memory in the background, one group (256 columns)
+ *              ahead, in consecutive chunks of 16 bytes. This needs shared memory that only some
+ *              chips have: STAGED in gemm_mma.cuh or gemm_wgmma.cuh.
  *
- * Past the last column weights are finite, and activations zero. Part of gemm_tile.cuh. */
+ * Past the last column weights are finite, and activations zero. */
 #ifndef CUDA_GEMM_WEIGHTS_CUH
 #define CUDA_GEMM_WEIGHTS_CUH
 
@@ -17,8 +18,8 @@ enum { STEP_BLOCKS = 2, GROUP_BLOCKS = 8, GROUP_STEPS = GROUP_BLOCKS / STEP_BLOC
 
 /* ---- what a type is -------------------------------------------------------------------------- */
 
-/* Weights that tensor cores of this chip multiply without conversion. F16 weights lose three bits
- * by it, BF16 weights only values below 2^-24. */
+/* is_plain: float types that this chip's kernels multiply without conversion. Converted to
+ * bfloat16, F16 loses three bits; converted to binary16, BF16 loses values below 2^-24. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { F16_IS_ROUNDED = 0 };
 template <int TYPE> struct is_plain { enum { value = TYPE == QT_F16 }; };
@@ -29,8 +30,8 @@ template <int TYPE> struct is_plain { enum { value = TYPE == QT_BF16 }; };
 template <int TYPE> struct is_wide { enum { value = TYPE == QT_F16 || TYPE == QT_BF16 }; };
 template <int TYPE> struct is_block { enum { value = TYPE != ANY && !is_wide<TYPE>::value }; };
 
-/* K-quants of aligned blocks begin at multiples of 16. The pitch is an odd number of chunks, so
- * that rows are in other banks. */
+/* Groups of Q4_K and Q5_K begin at multiples of 16. The pitch is an odd number of chunks, so that
+ * neighbouring rows begin in different banks. */
 template <int TYPE> struct raw_layout {
     enum {
         aligned = TYPE == QT_Q4_K || TYPE == QT_Q5_K,
@@ -46,9 +47,9 @@ template <int TYPE> struct raw_weights {
     enum { bytes = is_block<TYPE>::value ? raw_tile_bytes(TYPE) : 0 };
 };
 
-/* ---- a thread's part of a step, as it is in memory ------------------------------------------- */
+/* ---- a thread's part of a step, in file format ----------------------------------------------- */
 
-/* A block of 32 weights, or four chunks of 8 from rows 32 apart. */
+/* A block of 32 weights, or four chunks of 8 from rows that are 32 apart. */
 template <int TYPE> struct piece {
     weight_parts parts;
     template <typename P> __device__ __forceinline__ void take(P group, int l)
@@ -85,9 +86,9 @@ template <> struct piece<QT_NVFP4> {
 
 /* ---- to 16-bit floats ------------------------------------------------------------------------ */
 
-/* Four int8 as scale * w + offset. A byte in the low bits of 2^23 is a float without conversion;
- * seven bits at the top of 128's fraction are 128 + their value, and 192 times the scale, which has
- * few bits, goes into the offset. */
+/* Four int8 as halves scale * w + offset. A byte b in the low bits of the float 2^23 makes 2^23 + b
+ * without a conversion. NARROW: seven bits at the top of bfloat16 128's fraction make 128 + value;
+ * the offset then includes 192 times the scale. */
 template <bool NARROW>
 static __device__ __forceinline__ uint2 four_halves(uint32_t w, float scale, float offset)
 {
@@ -106,9 +107,9 @@ static __device__ __forceinline__ uint2 four_halves(uint32_t w, float scale, flo
     return make_uint2(pack_halves(v[0], v[1]), pack_halves(v[2], v[3]));
 }
 
-/* Offset of the thread's 32 weights: half a row of the tile. */
+/* Address of the thread's 32 weights in the tile: half a row. */
 typedef struct block_place {
-    uint32_t at;                         /* of chunk 0 */
+    uint32_t at;                         /* offset of chunk 0 */
 
     __device__ __forceinline__ block_place()
         : at(swizzled(threadIdx.x / 2, threadIdx.x % 2 * 4)) {}
@@ -134,7 +135,7 @@ static __device__ __forceinline__ void store_block(uint8_t *tile, block_place to
     }
 }
 
-/* Two weights, or the bits that F16 ones lose. */
+/* Two weights as halves; rest: the rounding errors of F16 weights. */
 static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type, bool rest)
 {
     if (type == QT_F16 && rest) return pack_lows(half_bits(v & 0xFFFFu), half_bits(v >> 16));
@@ -143,7 +144,7 @@ static __device__ __forceinline__ uint32_t two_halves(uint32_t v, int type, bool
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-/* Powers of two outside binary16, through F32. */
+/* MXFP4 as binary16: through F32, because scales may be outside binary16. */
 static __device__ __forceinline__ void store_piece(uint8_t *tile, block_place to,
                                                    const piece<QT_MXFP4> &p)
 {
@@ -173,9 +174,9 @@ static __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, uint32_t s
     return *(const uint32_t *)&v;
 }
 
-/* Eight E2M1 codes times a scale (twice in a word), doubled: those in the even digits, then those
- * in the odd ones, two by two. A code has two bits of fraction and a scale at most four: bfloat16
- * holds every product, so nothing needs F32. */
+/* Eight E2M1 codes, doubled, times a scale (twice in a word): even gets the codes in even digits,
+ * odd the others, two in a word. A code has two bits of fraction and a scale at most four, so
+ * bfloat16 holds each product exactly. */
 static __device__ __forceinline__ void e2m1_pairs(uint32_t *even, uint32_t *odd, uint32_t codes,
                                                   uint32_t scale)
 {
@@ -199,7 +200,7 @@ static __device__ __forceinline__ void store_pairs(uint8_t *tile, block_place to
         *to.chunk(tile, c) = make_uint4(v[4 * c], v[4 * c + 1], v[4 * c + 2], v[4 * c + 3]);
 }
 
-/* Even digits are the block's first half. */
+/* MXFP4 as bfloat16; even digits are the block's first half. */
 static __device__ __forceinline__ void store_piece(uint8_t *tile, block_place to,
                                                    const piece<QT_MXFP4> &p)
 {
@@ -210,7 +211,7 @@ static __device__ __forceinline__ void store_piece(uint8_t *tile, block_place to
     store_pairs(tile, to, v);
 }
 
-/* Even digits are the first eight of sixteen. */
+/* NVFP4 as bfloat16; even digits are the first eight of sixteen weights. */
 static __device__ __forceinline__ void store_piece(uint8_t *tile, block_place to,
                                                    const piece<QT_NVFP4> &p)
 {
@@ -236,7 +237,7 @@ static __device__ __forceinline__ void store_piece(uint8_t *tile, block_place to
 
 /* ---- which rows ------------------------------------------------------------------------------ */
 
-/* The matrix and the row in it that row r of the block's tile is. */
+/* Address of row r of the block's tile, in w or up. */
 template <int TOKENS>
 static __device__ __forceinline__ const uint8_t *tile_row(const gemm &p, int expert, int r)
 {
@@ -249,11 +250,11 @@ static __device__ __forceinline__ const uint8_t *tile_row(const gemm &p, int exp
 
 /* ---- straight from VRAM ---------------------------------------------------------------------- */
 
-/* The loads of a thread. */
+/* The sources of a thread's loads. */
 typedef struct weight_source {
-    const uint8_t *row[4];               /* blocks: [0] alone */
-    int type, cols, last;                /* last block of 32, or last chunk of 8 */
-    bool rest;                           /* of F16: the bits that 16-bit floats lose */
+    const uint8_t *row[4];               /* block formats use only [0] */
+    int type, cols, last;                /* last: index of the last block of 32 or chunk of 8 */
+    bool rest;                           /* F16: store the rounding errors instead of weights */
 } weight_source;
 
 static __device__ __forceinline__ const uint8_t *chunk_at(const weight_source &s, int i, int step)
@@ -306,7 +307,7 @@ static __device__ __forceinline__ weight_source weight_source_of(const gemm &p, 
     return s;
 }
 
-/* Any type, at any address that it allows; floats past the last column are zero. */
+/* Loads and stores weights of any type at any valid address; floats past the last column are 0. */
 static __device__ __forceinline__ void store_any(uint8_t *tile, const weight_source &s, int step)
 {
     const int b = 2 * step + (int)(threadIdx.x % 2);
@@ -350,7 +351,7 @@ static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p
                                              const weight_source &s, int step)
 {
     if constexpr (is_plain<TYPE>::value) {
-        return;                          /* copied */
+        return;                          /* fetch has copied them to the tile */
     } else if constexpr (is_wide<TYPE>::value) {
         #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -368,17 +369,15 @@ static __device__ __forceinline__ void store(uint8_t *tile, const piece<TYPE> &p
 
 /* ---- staged in shared memory ----------------------------------------------------------------- */
 
-/* A warp's sixteen rows: four threads copy a row, two unpack it. Constant values are kept in
- * registers, and a group's four steps are unrolled, so that most instructions of a step make
- * floats. */
+/* Stages a warp's sixteen rows: four threads copy a row, two unpack it. Constant values stay in
+ * registers and a group's four steps are unrolled, so most instructions of a step convert. */
 template <int TYPE, int TOKENS> struct weight_stage {
     typedef raw_layout<TYPE> R;
     enum { group_bytes = format<TYPE>::group_bytes, WARP_ROWS = ROWS / (THREADS / 32), UNITS = 2 };
     static_assert(WARP_ROWS == 8 * UNITS, "four threads for each row, twice");
-    const uint8_t *row[UNITS];           /* of this thread's copies */
+    const uint8_t *row[UNITS];           /* rows that this thread copies */
     uint32_t copy_at;                    /* destination of the copies */
-    uint32_t take_at, low;               /* the row that it unpacks, and the low bits of its address
-                                          * in VRAM */
+    uint32_t take_at, low;               /* the row that it unpacks; low bits of its VRAM address */
     block_place place;
     int row_bytes;
     int odd;                             /* the step without a block for this thread, or -1 */
@@ -398,7 +397,7 @@ template <int TYPE, int TOKENS> struct weight_stage {
                          : (uint32_t)(uintptr_t)tile_row<TOKENS>(p, expert,
                                                                  (int)threadIdx.x / 2) & 15u;
         row_bytes = n_block / GROUP_BLOCKS * group_bytes;
-        if (n_block % GROUP_BLOCKS)      /* then a group is not one block of the format */
+        if (n_block % GROUP_BLOCKS)      /* only for formats with blocks of 32 or 64 weights */
             row_bytes += group_bytes / GROUP_BLOCKS * (n_block % GROUP_BLOCKS);
         odd = n_block % 2 && threadIdx.x % 2 ? n_block / 2 : -1;
         keep(copy_at);
@@ -406,7 +405,7 @@ template <int TYPE, int TOKENS> struct weight_stage {
         keep(place.at);
     }
 
-    /* Requests a group of the warp's rows, with the rest of its first and last 16 bytes. */
+    /* Requests a group of the warp's rows, including all of its first and last 16 bytes. */
     __device__ __forceinline__ void copy(uint8_t *raw, int group) const
     {
         const int from = group * group_bytes, bytes = min((int)group_bytes, row_bytes - from);
@@ -423,7 +422,7 @@ template <int TYPE, int TOKENS> struct weight_stage {
         }
     }
 
-    /* The thread's block of step s of a group to the tile. */
+    /* Converts the thread's block of step s of a group and stores it in the tile. */
     __device__ __forceinline__ void store(uint8_t *tile, const uint8_t *raw, int group, int s) const
     {
         const uint32_t skip = R::aligned ? 0 : (low + (uint32_t)(group * group_bytes)) & 15u;

@@ -1,17 +1,17 @@
-/* gemm_wgmma.cuh - a tile's products on Hopper's matrix units, which read both factors from shared
- * memory while the threads unpack the next weights.
+/* gemm_wgmma.cuh - a tile's products by wgmma, Hopper's instruction that reads both factors from
+ * shared memory while the threads unpack the next weights. gemm_tile.cuh includes it for sm_90a.
  *
- * Four warps make a group. The bytes that the units read of a step decide the division of the two
- * groups: of up to 128 tokens each multiplies 64 rows by all of them; of 256, all 128 rows by half
- * of them, as two products of 64 rows. A tile is stored as [row, 64] with chunk c of 16 bytes at c
- * ^ (row % 8): the units call that a K-major matrix swizzled by 128 bytes, if it begins at a
- * multiple of 1,024. Included by gemm_tile.cuh where the compiler makes code for sm_90a. */
+ * Four warps make a group. The two groups divide a tile so that wgmma reads the fewest bytes. Up to
+ * 128 tokens: each group multiplies 64 rows by all tokens. 256 tokens: each multiplies all 128
+ * rows, as two products of 64, by half of the tokens. A tile is stored as [row, 64] with chunk c of
+ * 16 bytes at c ^ (row % 8). For wgmma this is a K-major matrix with 128-byte swizzle, which must
+ * begin at a multiple of 1,024. */
 #ifndef CUDA_GEMM_WGMMA_CUH
 #define CUDA_GEMM_WGMMA_CUH
 
-enum { STAGED = 1 };                     /* weights go through shared memory as they are */
+enum { STAGED = 1 };                     /* raw weights go through shared memory */
 
-/* How eight warps share a tile. The units leave a warp 16 rows of each product's 64. */
+/* How eight warps share a tile. Of a product's 64 rows a warp has 16 in its registers. */
 template <int TOKENS> struct layout {
     enum {
         blocks = TOKENS <= 128 ? 2 : 1,                          /* on one multiprocessor */
@@ -29,7 +29,7 @@ template <int TOKENS> struct layout {
     }
 };
 
-/* Descriptor of a matrix: its address, and 1,024 bytes for 8 rows. */
+/* wgmma's descriptor of a matrix: address, and 1,024 bytes for 8 rows. */
 static __device__ __forceinline__ uint64_t matrix_at(const uint8_t *tile)
 {
     const uint64_t at = __cvta_generic_to_shared(tile);
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void product_begin(float (&d)[n][4], uint64_t 
 #undef NAMES64
 #undef BEGIN
 
-/* Makes shared memory that threads wrote visible to the units after the block's next barrier. */
+/* Makes this thread's writes to shared memory visible to wgmma after the block's next barrier. */
 static __device__ __forceinline__ void show_to_units(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -77,18 +77,18 @@ static __device__ __forceinline__ void show_to_units(void)
 template <int TOKENS> struct multiplier {
     typedef layout<TOKENS> L;
     typedef float sums[L::m][L::n][4];
-    uint64_t rows, tokens;               /* of buffers 0 */
+    uint64_t rows, tokens;               /* descriptors of buffers 0 */
 
-    /* w, x: the first of two buffers each. */
+    /* w, x: buffer 0 of two. */
     __device__ __forceinline__ multiplier(const uint8_t *w, const uint8_t *x)
     {
-        /* uniform in a warp, which the compiler then knows */
+        /* a shuffle, so that the compiler knows that the value is uniform in a warp */
         const unsigned group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
         rows = matrix_at(L::groups_m == 2 ? w + group * 64 * ROW_BYTES : w);
         tokens = matrix_at(L::groups_m == 2 ? x : x + group * L::tokens * ROW_BYTES);
     }
 
-    /* Starts one step: until end(), no thread may write to buffers now or read sum. */
+    /* Starts one step. Until end() no thread may write to buffers number `now` or read sum. */
     __device__ __forceinline__ void begin(sums &sum, int now) const
     {
         const uint64_t w = rows + (uint64_t)(now * ROWS * ROW_BYTES / 16);
