@@ -1,20 +1,20 @@
-/* add_normed.cu - adds parts of a layer to the residual stream after a norm.
+/* add_normed.cu - gpu_add_normed: adds parts of a layer to the residual stream after a norm.
  *
- * A block computes a token. Sums of squares are in double; every other rounding is that of
- * engine/host/host_steps.c. A vector of up to KEPT_COLS values is kept in registers: the block
- * requests a whole part before it uses the first value, and gains before the parts arrive. The
- * width alone decides which thread has which values, so a token has the same bits in any batch.
+ * A block computes a token. Sums of squares are in double; all other roundings equal those of
+ * engine/host/host_steps.c. Vectors of up to KEPT_COLS values stay in registers: a block requests
+ * gains before the parts are ready, and a whole part before it uses the first value. Only the width
+ * decides which thread has which values, so a token has the same bits in any batch.
  *
- * Wider vectors, and those that cannot be read four values at a time, are read and normed twice,
- * once for the norm of their sum. The second read hits the cache, and the width has no limit. */
+ * Wider or unaligned vectors are read and normed twice, once for the norm of their sum. The second
+ * read hits the cache, and the width has no limit. */
 #include "cuda/device.cuh"
 
 /* ---- kept in registers ----------------------------------------------------------------------- */
 
 enum { EACH = 8, KEPT_THREADS = 1024, KEPT_COLS = EACH * KEPT_THREADS };
 
-/* The thread's values of a vector: four, then the four that are 4 * blockDim.x further on. Zeros
- * past its end. */
+/* Loads the thread's values of a vector: four, and the four that come 4 * blockDim.x later. Values
+ * past the end are zeros. */
 static __device__ __forceinline__ void load_own(float (&v)[EACH], const float *from, int cols)
 {
     #pragma unroll
@@ -55,9 +55,9 @@ template <int N> static __device__ __forceinline__ void warp_sums(double (&sum)[
         for (int i = 0; i < N; i++) sum[i] += __shfl_xor_sync(~0u, sum[i], d);
 }
 
-/* 1 / rms of N = 1 or 2 vectors, from their threads' sums of squares; share: 1 / cols. The first
- * warp computes it for all, because many chips have few units for double. An error of 1e-16 before
- * the rounding to float rarely changes the result. */
+/* 1 / rms of N = 1 or 2 vectors. sum: the thread's sums of squares; share: 1 / cols. Only the first
+ * warp computes it, because many chips have few units for double. An error of 1e-16 before the
+ * rounding to float rarely changes the result. */
 template <int N>
 static __device__ __forceinline__ float2 scales_of(double (&sum)[N], double share, float eps)
 {
@@ -81,16 +81,16 @@ static __device__ __forceinline__ float2 scales_of(double (&sum)[N], double shar
     return make_float2(scale[0], scale[N - 1]);
 }
 
-/* Into the L2 cache. */
+/* Prefetches a vector into the L2 cache. */
 static __device__ __forceinline__ void fetch_ahead(const float *from, int cols)
 {
     for (int c = 32 * (int)threadIdx.x; c < cols; c += 32 * (int)blockDim.x)
         prefetch(from + c);
 }
 
-/* Sixteen bytes at a time: cols is a multiple of 4, and all vectors begin at multiples of 16. At
- * most 64 registers, so that a block fits next to one of the previous product and starts early. So
- * x and the last gain, which are needed last, are loaded during the second sum. */
+/* Requires that cols is a multiple of 4 and all vectors begin at multiples of 16 bytes. A thread
+ * has at most 64 registers, so that a block fits next to a block of the previous kernel and starts
+ * early. For that reason x and the last gain are loaded only during the second sum. */
 static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(tracer f, const gpu_normed a,
                                                                 double share)
 {
@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(KEPT_THREADS) add_kept(tracer f, const 
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Of a and b, over the block. */
+/* Returns the sums of a and of b over the block to all threads. */
 static __device__ __forceinline__ double2 block_sums(double a, double b)
 {
     __shared__ double2 found[WARPS];
@@ -144,7 +144,7 @@ static __device__ __forceinline__ double2 block_sums(double a, double b)
         a += __shfl_xor_sync(~0u, a, d);
         b += __shfl_xor_sync(~0u, b, d);
     }
-    __syncthreads();                     /* sums of the call before have been read */
+    __syncthreads();                     /* all threads have read the previous call's sums */
     if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = make_double2(a, b);
     __syncthreads();
     double2 all = make_double2(0.0, 0.0);
@@ -160,7 +160,7 @@ static __device__ __forceinline__ float inverse_rms(double squares, int n, float
     return (float)(1.0 / sqrt(squares / n + (double)eps));
 }
 
-/* Value c of the parts' sum; by: 1 / rms of each. */
+/* Value c of the parts' sum. by: 1 / rms of each part. */
 static __device__ __forceinline__ float sum_at(const gpu_normed &a, size_t at, int c, float2 by)
 {
     float v = a.part[0][at];

@@ -1,5 +1,5 @@
-/* bandwidth.cu - measures how fast this device reads its memory: the limit that speeds are compared
- * with. */
+/* bandwidth.cu - gpu_read_bandwidth: measures how fast a kernel reads VRAM, the limit with which
+ * the programs compare decode speed. */
 #include "cuda/best_seconds.cuh"
 #include "cuda/gpu_measure.h"
 
@@ -19,7 +19,7 @@ static __global__ void __launch_bounds__(THREADS) read_all(tracer f, const uint4
         sum ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^
                d.z ^ d.w;
     }
-    if (sum == 0x12345678u) *to = sum;   /* so that the reads are not optimised away */
+    if (sum == 0x12345678u) *to = sum;   /* keeps the compiler from removing the reads */
     pdl_end(f);
 }
 

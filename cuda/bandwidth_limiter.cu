@@ -1,10 +1,10 @@
-/* bandwidth_limiter.cu - emulates the memory bandwidth of a smaller card, for measurements: reader
- * kernels on the multiprocessors outside the partition (sm_partition.cu), as many as it takes to
- * leave the partition a given share.
+/* bandwidth_limiter.cu - gpu_throttle_begin and _end, which emulate the memory bandwidth of a
+ * smaller card, for measurements: reader kernels run on the multiprocessors outside the partition
+ * (sm_partition.cu), as many as it takes to leave the partition a given share.
  *
- * A reader is a kernel of a millisecond; a thread queues one after the other until `stop` is set.
- * An endless reader would be simpler, but it slows down every other operation of the driver. The
- * thread is created here because tiers/thread.c is above this folder. */
+ * A reader is a kernel of one millisecond; a thread queues one after the other until `stop` is set.
+ * An endless reader would be simpler, but would slow down all other operations of the driver. The
+ * thread is created here, because cuda/ may not call tiers/thread.c. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 
@@ -20,20 +20,20 @@ static const char *const WHAT = "smaller card";
 
 struct gpu_limiter {
     const gpu *g;
-    uint8_t *memory;                     /* one buffer for the partition and one for readers:
-                                          * neither may find the other's data in a cache */
+    uint8_t *memory;                     /* a buffer for the partition, then one for readers, so
+                                          * that neither finds the other's data in a cache */
     int n_reader;                        /* blocks; 0: no thread */
     pthread_t thread;
     bool stop;                           /* tells the thread to end */
     bool ended;                          /* the thread has ended */
-    uint64_t n_ended;                    /* kernels that ended; written by the thread */
-    uint64_t begun;                      /* time when the first kernel ended */
-    cudaError_t failure;                 /* the thread's; valid after ended */
+    uint64_t n_ended;                    /* kernels that have ended; written by the thread */
+    uint64_t begun;                      /* clock_ns() when the first kernel ended */
+    cudaError_t failure;                 /* written by the thread before ended */
 };
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* Has no tracer: the thread that launches it shares nothing with the device's thread. */
+/* Has no tracer, because the launching thread must not use the gpu, which another thread uses. */
 static __global__ void __launch_bounds__(THREADS) read_a_while(const uint4 *from, size_t n,
                                                                size_t at, uint32_t *to)
 {
@@ -54,11 +54,11 @@ static __global__ void __launch_bounds__(THREADS) read_a_while(const uint4 *from
             for (int k = 0; k < LOADS; k++) sum ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
         }
     } while (device_ns() - begin < READ_NS);
-    if (sum == 0x12345678u) *to = sum;   /* so that the reads are not optimised away */
+    if (sum == 0x12345678u) *to = sum;   /* keeps the compiler from removing the reads */
 }
 
-/* The thread. Each kernel begins at another address, because a cache may hold what the previous one
- * read. */
+/* The thread's function. Each kernel begins at another address, because a cache may hold data that
+ * the previous one read. */
 static void *queue_readers(void *self)
 {
     gpu_limiter *h = (gpu_limiter *)self;
@@ -92,7 +92,7 @@ static void *queue_readers(void *self)
     return NULL;
 }
 
-/* Returns when the readers run. */
+/* Starts the readers and returns when they run. */
 static int readers_start(gpu_limiter *h, int n_reader, err_ctx *err)
 {
     sigset_t all, before;
@@ -115,8 +115,8 @@ static int readers_start(gpu_limiter *h, int n_reader, err_ctx *err)
     return 0;
 }
 
-/* Whether the readers ran for at least four fifths of the time, by the number of kernels that
- * ended. */
+/* Ends the readers. Returns whether they ran for at least four fifths of the time, judged by the
+ * number of kernels that ended. */
 static bool readers_stop(gpu *g)
 {
     gpu_limiter *h = g->limiter;
@@ -150,7 +150,7 @@ static double whole_rate(gpu *g)
     return rate;
 }
 
-/* Blocks that can be active on the other multiprocessors. */
+/* Number of reader blocks that can be active on the other multiprocessors. */
 static int most_readers(gpu *g)
 {
     int each = 0;
@@ -159,8 +159,8 @@ static int most_readers(gpu *g)
     return each * sm_partition_other_sms(g);
 }
 
-/* Read rate in the partition while n_reader blocks read. Measures again if another program used the
- * chip meanwhile. */
+/* Measures the read rate in the partition while n_reader blocks read; again if another program used
+ * the chip meanwhile. */
 static int limited_rate(double *rate, gpu *g, int n_reader, err_ctx *err)
 {
     for (int i = 0; i < TRIES; i++) {
@@ -175,7 +175,7 @@ static int limited_rate(double *rate, gpu *g, int n_reader, err_ctx *err)
                    "other programs use the GPU");
 }
 
-/* The least number of readers that leaves at most the share, and the rate that it leaves. */
+/* Finds the least number of readers that leaves at most the share, and writes the rate to *out. */
 static int find_readers(int *n_reader, gpu *g, double share, gpu_throttled *out, err_ctx *err)
 {
     int low = 0, rc;

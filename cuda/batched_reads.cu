@@ -1,7 +1,7 @@
 /* batched_reads.cu - gpu_read_later: many small reads of VRAM with one wait.
  *
- * Each read is a copy to a page-locked buffer in the stream. When the buffer is full, or at
- * gpu_read_end, the thread waits and copies the bytes to their destinations. */
+ * Each read is a copy to a page-locked buffer in the stream. When the buffer is full, or in
+ * gpu_read_end, the calling thread waits and copies the bytes to their destinations. */
 #include "cuda/device.cuh"
 
 #include <string.h>
@@ -19,7 +19,7 @@ void read_batch_make(gpu *g)
 {
     read_batch *a = (read_batch *)mem_zalloc(sizeof *a);
     if (a && cudaMallocHost((void **)&a->buffer, BATCH_BYTES) != cudaSuccess) {
-        cudaGetLastError();              /* reads are then done one by one */
+        cudaGetLastError();              /* gpu_read_later then calls gpu_read */
         mem_free(a);
         a = NULL;
     }

@@ -1,7 +1,7 @@
-/* copy_queue.cu - copies of experts between RAM and VRAM: a queue parallel to the stream, copies
- * within the stream, and events that the host waits for.
+/* copy_queue.cu - copies of experts between RAM and VRAM: gpu_copy_queue, parallel to the stream;
+ * gpu_moves, within the stream; and gpu_events, which the host waits for.
  *
- * The layers above decide what is copied and what may be overwritten. */
+ * The caller (moe/, engine/gpu/) ensures that no operation reads memory that is overwritten. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_experts.h"
 
@@ -88,7 +88,7 @@ void gpu_copy_queue_free(gpu *g, gpu_copy_queue *m)
     mem_free(m);
 }
 
-/* Cuts a copy where page-locked ranges end, on the host's side. */
+/* Queues a copy, cut at multiples of GPU_LOCK_PIECE in RAM. */
 static void copy_pieces(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes,
                         cudaMemcpyKind way)
 {
@@ -127,7 +127,7 @@ int gpu_copy_queue_passed(gpu *g, gpu_copy_queue *m, int i, err_ctx *err)
 
 /* ---- in the stream --------------------------------------------------------------------------- */
 
-/* MOVE_BLOCKS blocks for each job. */
+/* MOVE_BLOCKS blocks copy one job. */
 static __global__ void __launch_bounds__(MOVE_THREADS) move_bytes(tracer f, const gpu_move *jobs)
 {
     const unsigned first = blockIdx.y * MOVE_THREADS + threadIdx.x;

@@ -1,5 +1,5 @@
-/* kv_rows.cuh - rows of a KV store in F32, F16 and Q8_0, written as engine/session/kv.c writes them
- * and read eight dimensions at a time. */
+/* kv_rows.cuh - rows of a KV store in F32, F16 and Q8_0 for the attention kernels: stores them with
+ * the bits of engine/session/kv.c and loads eight dimensions at a time. */
 #ifndef CUDA_KV_ROWS_CUH
 #define CUDA_KV_ROWS_CUH
 
@@ -15,11 +15,11 @@ static __device__ __forceinline__ uint16_t f16_bits(float v)
     return __half_as_ushort(__float2half_rn(v));
 }
 
-/* Stores one value of each lane to a block of Q8_0; scale and codes as encode_q8_0 makes them. */
+/* A warp stores one value of each lane to a block of Q8_0, with the bits of encode_q8_0. */
 static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int lane)
 {
     const uint32_t bits = __float_as_uint(v);
-    uint32_t largest = bits & 0x7FFFFFFFu;               /* as bits: a NaN is larger than all */
+    uint32_t largest = bits & 0x7FFFFFFFu;               /* as bits a NaN exceeds all numbers */
     float scale;
     uint16_t d;
     int code;
@@ -41,8 +41,8 @@ static __device__ __forceinline__ void store_q8_0(uint8_t *block, float v, int l
     ((int8_t *)block)[offsetof(block_q8_0, quants) + lane] = (int8_t)code;
 }
 
-/* Eight dimensions from d on of a row: in stored form, then as floats. store: one dimension of a
- * row, 32 consecutive ones by a warp. */
+/* A row of one type. load: eight dimensions from d on, in stored form. widen: converts these to
+ * floats. store: a warp stores 32 consecutive dimensions, one of each lane. */
 template <int KV> struct kv_row;
 
 template <> struct kv_row<GPU_KV_F32> {

@@ -1,9 +1,8 @@
-/* measure_links.cu - measures the device's links: to its memory, to page-locked RAM by copies and
- * by a kernel, and the time of a question to the host. Also a kernel that loads the bus while the
- * caller measures something else.
+/* measure_links.cu - gpu_measure_links: speeds of VRAM and of the bus, by copies and by a kernel,
+ * and the time of a question to the host. gpu_load_begin and _end: a kernel that loads the bus
+ * while the caller measures something else.
  *
- * Every figure is the best of several rounds, because idle links sleep. The layers above interpret
- * the figures. */
+ * Each figure is the best of several rounds, because idle links save power. */
 #include <string.h>
 
 #include "cuda/best_seconds.cuh"
@@ -12,14 +11,14 @@
 enum { PULL_BLOCKS = 16, PULL_THREADS = 512, PULL_AHEAD = 4 };   /* AHEAD: loads in flight */
 enum { READ_BLOCKS = 16, READ_THREADS = 256 };
 enum { HOPS = 48, PLAYS = 6, LEAST_ROUNDS = 3 };
-/* A question and a reply are as large as those of a layer. */
+/* The test's question and reply are as large as those of a layer. */
 enum { ASK_BYTES = 12 << 10, ANSWER_BYTES = 64 << 10, ASK_THREADS = ASK_BYTES / 16 };
 enum { SPINS = 1024 };                   /* polls of a word before the stream is checked */
 
 static const uint64_t BUS_BYTES = 128u << 20;            /* more than caches hold */
-static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* of VRAM, which a pull overwrites again
-                                                          * and again */
-static const uint64_t ROUND_NS = 40000000;               /* for the rounds of one figure */
+static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* VRAM that a pull overwrites
+                                                          * repeatedly */
+static const uint64_t ROUND_NS = 40000000;               /* time for the rounds of one figure */
 
 static_assert((WINDOW_BYTES / 16) % (PULL_BLOCKS * PULL_THREADS * PULL_AHEAD) == 0,
               "a window is whole turns of the pull");
@@ -27,7 +26,7 @@ static_assert(BUS_BYTES % WINDOW_BYTES == 0, "the bus's bytes are whole windows"
 
 /* ---- a kernel that reads page-locked RAM ----------------------------------------------------- */
 
-/* The block's part of a window. */
+/* A block copies its part of a window. */
 static __device__ __forceinline__ void pull_window(uint4 *to, const uint4 *from)
 {
     const unsigned step = PULL_BLOCKS * PULL_THREADS, n = (unsigned)(WINDOW_BYTES / 16);
@@ -50,15 +49,15 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_once(tracer f, uint4
     pdl_end(f);
 }
 
-/* In page-locked RAM. */
+/* Words in page-locked RAM that host and kernel share. */
 typedef struct load_words {
     volatile uint32_t stop;              /* set by the host */
     uint8_t apart[124];
     volatile uint32_t started;
-    uint64_t windows[PULL_BLOCKS];       /* of which the block has pulled its part */
+    uint64_t windows[PULL_BLOCKS];       /* number of windows that each block has copied */
 } load_words;
 
-/* Until the host sets stop, or until the limit, because the host may have been stopped. */
+/* Reads RAM until the host sets stop, or until the host limit, because the host may be stopped. */
 static __global__ void __launch_bounds__(PULL_THREADS) pull_on(tracer f, uint4 *to,
                                                                const uint4 *from, int n_window,
                                                                load_words *words, host_wait *wait)
@@ -72,7 +71,7 @@ static __global__ void __launch_bounds__(PULL_THREADS) pull_on(tracer f, uint4 *
     const uint64_t limit_ns = wait->limit_ns;
     if (blockIdx.x == 0 && threadIdx.x == 0) words->started = 1;
     for (int w = 0;; w = w + 1 < n_window ? w + 1 : 0) {
-        if (threadIdx.x == 0) stop = words->stop;        /* it takes the same route as the data */
+        if (threadIdx.x == 0) stop = words->stop;        /* also a read across the bus */
         pull_window(to, from + w * (WINDOW_BYTES / 16));
         done++;
         __syncthreads();
@@ -100,7 +99,7 @@ typedef struct hop_mailbox {             /* page-locked; polled words have cache
     uint4 answer[ANSWER_BYTES / 16];
 } hop_mailbox;
 
-/* One block. */
+/* One block writes the question. */
 static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(tracer f, hop_mailbox *m,
                                                               uint32_t *number)
 {
@@ -117,7 +116,7 @@ static __global__ void __launch_bounds__(ASK_THREADS) hop_ask(tracer f, hop_mail
     pdl_end(f);
 }
 
-/* One warp. */
+/* One warp waits for the reply. */
 static __global__ void hop_wait(tracer f, const hop_mailbox *m, const uint32_t *number,
                                 host_wait *wait)
 {
@@ -144,8 +143,8 @@ static_assert(READ_BLOCKS * READ_THREADS * 16 == (int)ANSWER_BYTES, "a thread fo
 /* ---- the host's side ------------------------------------------------------------------------- */
 
 typedef struct bench {
-    uint8_t *ram, *vram;                 /* BUS_BYTES of either */
-    uint32_t *number;                    /* VRAM: of the last question */
+    uint8_t *ram, *vram;                 /* BUS_BYTES each */
+    uint32_t *number;                    /* in VRAM: number of the last question */
     gpu_recording *hops;
 } bench;
 
@@ -167,14 +166,14 @@ static void pull(gpu *g, const bench *b)
            (const uint4 *)b->ram, (int)(BUS_BYTES / WINDOW_BYTES));
 }
 
-/* Bytes per second of a step that moves BUS_BYTES; 0 if something fails. */
+/* Highest rate in bytes per second of a step that moves BUS_BYTES; 0: failure. */
 static double best_rate(gpu *g, const bench *b, void (*step)(gpu *g, const bench *b))
 {
     const double s = best_seconds(g, "links", LEAST_ROUNDS, ROUND_NS, [&] { step(g, b); });
     return s > 0 ? (double)BUS_BYTES / s : 0.0;
 }
 
-/* Waits until the device has written value to the word; false if the stream ends first. */
+/* Polls until the device has written value to the word. False: the stream ended first. */
 static bool wait_for_word(gpu *g, cudaStream_t stream, const volatile uint32_t *word,
                           uint32_t value)
 {
@@ -207,7 +206,7 @@ static int record_hops(gpu *g, bench *b, err_ctx *err)
     return gpu_record_end(b->hops, g, err);
 }
 
-/* Seconds from one question to the next. */
+/* Measures the seconds from one question to the next. */
 static int measure_hop(double *out, gpu *g, bench *b, err_ctx *err)
 {
     hop_mailbox *m = (hop_mailbox *)b->ram;
@@ -268,7 +267,7 @@ struct gpu_load {
     uint64_t begun;                      /* ns */
 };
 
-/* Ends the kernel; returns when it has ended. */
+/* Sets stop and waits until the kernel has ended. */
 static void stop_load(gpu_load *l)
 {
     __atomic_store_n(&l->words->stop, 1u, __ATOMIC_RELEASE);
@@ -296,7 +295,7 @@ int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_
     if (!l->words) goto fail;
     memset((void *)l->words, 0, sizeof *l->words);
     gpu_fail(g, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "load");
-    /* parallel to the device's other work */
+    /* in a stream of its own, parallel to other operations */
     launch_at(g, { l->stream, false }, "load", 0, pull_on, (unsigned)PULL_BLOCKS, PULL_THREADS, 0,
               (uint4 *)l->vram, (const uint4 *)ram, (int)(bytes / WINDOW_BYTES), l->words, g->wait);
     if (g->failure != cudaSuccess || !wait_for_word(g, l->stream, &l->words->started, 1)) {

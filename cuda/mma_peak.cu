@@ -1,5 +1,5 @@
-/* mma_peak.cu - measures how fast this device multiplies 16-bit matrices in registers: the limit of
- * kernels that use mma. Hopper's own instruction, wgmma, is faster by half. */
+/* mma_peak.cu - gpu_multiply_peak: measures how fast this device multiplies 16-bit matrices by mma,
+ * the limit of kernels that use it. Hopper's own instruction, wgmma, is 1.5 times as fast. */
 #include "cuda/best_seconds.cuh"
 #include "cuda/gpu_measure.h"
 
@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(THREADS) multiply_registers(tracer f, f
     float all = 0.0f;
     for (const auto &four : sum)
         for (const float v : four) all += v;
-    if (all == 0.12345f) *to = all;      /* so that nothing is optimised away */
+    if (all == 0.12345f) *to = all;      /* keeps the compiler from removing the products */
     pdl_end(f);
 }
 

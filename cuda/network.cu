@@ -1,8 +1,8 @@
-/* network.cu - one dense network for all tokens of a batch: gate and up with the activation, then
- * down.
+/* network.cu - gpu_network: one dense network for all tokens of a batch: gate, up and activation,
+ * then down.
  *
- * Few tokens use the kernels of experts.cuh, like a shared expert, and those of matvec.cuh; many
- * tokens those of gemm.cuh. A last kernel applies the factor of each token. */
+ * Up to GPU_FEW tokens use kernels of experts.cuh and matvec.cuh, like a shared expert; more tokens
+ * use those of gemm.cuh. A last kernel multiplies by sigma. gpu.h states the arithmetic. */
 #include "cuda/experts.cuh"
 #include "cuda/gemm.cuh"
 
@@ -10,7 +10,7 @@ enum { WEIGH_THREADS = 256 };
 
 /* ---- the factor ------------------------------------------------------------------------------ */
 
-/* A block for a token, with the arithmetic of the shared expert in the sum over experts. */
+/* A block multiplies one token by sigma, with the rounding of a shared expert in join_experts. */
 static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(tracer f, float *y, const float *from,
                                                               const float *sigma, int n_embd,
                                                               bool add)
@@ -30,9 +30,8 @@ static __global__ void __launch_bounds__(WEIGH_THREADS) weigh(tracer f, float *y
 /* ---- scratch --------------------------------------------------------------------------------- */
 
 typedef struct scratch {
-    float *mid_rows;                     /* [n, n_ff]; or the bits that 16-bit floats lose */
-    void *mid;                           /* [n] the same in 16 bits, or int8 forms, which are
-                                          * shorter */
+    float *mid_rows;                     /* [n, n_ff] F32 or lows */
+    void *mid;                           /* [n, n_ff] halves, or [n] int8 forms */
     float *y;                            /* [n, n_embd] before the factor */
     size_t bytes;
 } scratch;
@@ -55,7 +54,7 @@ size_t gpu_network_scratch(int n, int n_ff, int n_embd)
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-/* The output of down: y itself, unless a factor follows. */
+/* The output of down: the caller's y, or scratch if sigma is applied later. */
 typedef struct result {
     float *y;
     bool add;
@@ -69,7 +68,7 @@ static void network_few(gpu *g, gpu_input *in, const gpu_network_args *a, const 
     few_down(g, in->n, &a->down, s->mid_rows, to.y, to.add);
 }
 
-/* The scratch of one part is that of all: operations run one after the other. */
+/* GPU_FEW tokens at a time. All use the same scratch, because operations run in order. */
 static void network_by_few(gpu *g, const gpu_input *in, const gpu_network_args *a,
                            const scratch *s, result to)
 {

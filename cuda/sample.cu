@@ -1,9 +1,9 @@
-/* sample.cu - the figures that a sampler needs of a row of logits, so that the row can stay in
- * VRAM: logits after biases and penalties of allowed ids, the largest of every block of 64 ids, the
- * weight of every block, and on request all logits above a bound.
+/* sample.cu - gpu_shortlist: figures of a row of logits, so that the sampler need not copy the row
+ * from VRAM: logits of allowed ids after biases and penalties, the largest of each block of 64 ids,
+ * the sum of weights of each block, and on request all logits that reach a bound.
  *
- * The arithmetic is that of engine/session/sampler.c, operation by operation: the same bits. A bias
- * is one float addition; all else is in double. No operation may be contracted. */
+ * Each operation rounds like engine/session/sampler.c, so the bits are the same. A bias is one
+ * float addition; all other arithmetic is in double. The compiler must not contract operations. */
 #include "cuda/device.cuh"
 
 enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
@@ -11,8 +11,8 @@ enum { THREADS = 256, BLOCK = GPU_SHORTLIST_BLOCK, LANES = GPU_SHORTLIST_LANES,
 
 /* ---- biases, penalties, maxima --------------------------------------------------------------- */
 
-/* The host writes allowed before the launch, often in its RAM: a block reads its part at once,
- * before it waits for the logits. */
+/* work = logits + bias. The host has written allowed, often in RAM, before the launch, so a block
+ * reads its part before it waits for the logits. */
 static __global__ void add_bias(tracer f, float *work, uint32_t *top, const float *logits,
                                 const float *bias, const uint64_t *allowed, int n, int n_padded)
 {
@@ -26,7 +26,7 @@ static __global__ void add_bias(tracer f, float *work, uint32_t *top, const floa
     }
     __syncthreads();
     pdl_wait(f);
-    if (i == 0) *top = 0;                /* below every key */
+    if (i == 0) *top = 0;                /* smaller than all keys */
     if (i < n_padded) {
         const bool may = i < n && (!allowed || share[threadIdx.x / BLOCK] >> i % BLOCK & 1);
         const float x = may ? __fadd_rn(logits[i], bias[i]) : -INFINITY;
@@ -49,13 +49,14 @@ static __global__ void penalise(tracer f, float *work, const gpu_shortlist s)
             x = __dsub_rn(x, __dadd_rn(s.presence, __dmul_rn((double)count, s.frequency)));
             const double most = (double)3.402823466e38f;
             x = x > most ? most : x < -most ? -most : x;
-            work[id] = __fadd_rn(__double2float_rn(x), 0.0f);    /* no -0 */
+            work[id] = __fadd_rn(__double2float_rn(x), 0.0f);    /* -0 becomes +0 */
         }
     }
     pdl_end(f);
 }
 
-/* A warp for each block of ids. top: gets the key of the largest of all. */
+/* A warp computes the largest logit of one block of ids. *top gets the key of the largest of
+ * all. */
 static __global__ void block_maxima(tracer f, float *maxima, uint32_t *top, const float *work,
                                     int n_block)
 {
@@ -92,8 +93,8 @@ static __device__ __forceinline__ double weight_of(float x, double largest, doub
     return __dmul_rn(__longlong_as_double((long long)bits), p);
 }
 
-/* A thread for each lane of each block: eight ids, then eight lanes in order. A block without an
- * allowed id has weight 0. */
+/* A thread sums one lane of a block, eight ids; then the eight lanes are added in order. A block
+ * without an allowed id has weight 0. */
 static __global__ void block_masses(tracer f, double *masses, const uint32_t *top,
                                     const float *work, const gpu_shortlist s, int n_block)
 {
@@ -139,7 +140,7 @@ void gpu_shortlist_make(gpu *g, const gpu_shortlist *s)
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* top, or NULL: the key of the bound. */
+/* Gathers logits >= bound; if top is not NULL, the bound is the float of the key *top. */
 static __global__ void gather(tracer f, gpu_pair *to, uint32_t *count, int cap, const float *work,
                               int n, float bound, const uint32_t *top)
 {

@@ -1,28 +1,28 @@
-/* sm_partition.cu - emulates the multiprocessors of a smaller card, for measurements: a green
- * context of some of the chip's multiprocessors, and one of the others.
+/* sm_partition.cu - gpu_limit_sms, which emulates a smaller card for measurements: one green
+ * context with some of the chip's multiprocessors (the partition), and one with the others.
  *
- * A green context shares memory and code with the device's usual context. Kernels run on its
- * multiprocessors alone if they are launched while it is current, into streams that were created
- * while it was current. */
+ * A green context shares memory and code with the device's usual context. Kernels run only on its
+ * multiprocessors if the context is current at the launch and was current when the stream was
+ * created. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 
 #include <cuda.h>
 #include <stdlib.h>
 
-enum { MOST_AT_A_TIME = 16 };            /* the coarsest division of any chip */
+enum { MOST_AT_A_TIME = 16 };            /* granularity of the coarsest chip, in multiprocessors */
 
-static int sm_limit;                     /* multiprocessors; 0: all. Per process, like the driver's
-                                          * variable below */
+static int sm_limit;                     /* multiprocessors; 0: all. For the process, like the
+                                          * driver's variable below */
 
 int gpu_sm_limit(void) { return sm_limit; }
 
 void gpu_limit_sms(int n)
 {
     sm_limit = n;
-    /* Streams share the queues that the driver makes when it starts, usually 8. In a shared queue a
-     * kernel would wait for a reader before it (bandwidth_limiter.cu), although that one runs on
-     * other multiprocessors. */
+    /* Streams share the hardware queues that the driver makes at its start, usually 8. In a shared
+     * queue a kernel would wait for an earlier reader (bandwidth_limiter.cu), although the reader
+     * runs on other multiprocessors. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
@@ -42,7 +42,7 @@ typedef struct driver {
 
 typedef struct part {
     CUgreenCtx green;                    /* NULL: none */
-    CUcontext context;                   /* the same as a context that can be current */
+    CUcontext context;                   /* green as an ordinary context */
     int n_sm;
 } part;
 
@@ -64,7 +64,7 @@ static bool find_driver(driver *d)
     return true;
 }
 
-/* Errors of the driver have the numbers of the runtime's. */
+/* Makes a green context of the resource. Driver and runtime errors have the same numbers. */
 static cudaError_t make_part(part *p, const driver *d, CUdevResource *of, CUdevice device)
 {
     CUdevResourceDesc described;
@@ -80,7 +80,7 @@ static cudaError_t make_part(part *p, const driver *d, CUdevResource *of, CUdevi
     return cudaSuccess;
 }
 
-/* The wanted multiprocessors, rounded up to what the chip can divide, and the others, if any. */
+/* Divides the chip into the partition, rounded up to its granularity, and the rest, if any. */
 static cudaError_t divide(sm_partition *s, int ordinal)
 {
     const driver *d = &s->call;
@@ -110,7 +110,7 @@ int sm_partition_open(gpu *g, err_ctx *err)
                        "for CUDA 12.4 or later)", g->device);
     cudaError_t rc = divide(s, g->device);
     if (rc == cudaErrorInvalidResourceConfiguration && sm_limit + MOST_AT_A_TIME > g->n_sm) {
-        sm_partition_close(g);           /* rounded up, they would be all */
+        sm_partition_close(g);           /* the rounded number is the whole chip */
         return 0;
     }
     if (rc == cudaSuccess) rc = sm_partition_select(g);

@@ -1,5 +1,5 @@
-/* token.cu - both ends of a token's path: embedding and rotation, then the choice of the next
- * token. */
+/* token.cu - the first and the last operations of a token: embedding and table of rotations; soft
+ * cap and the largest logit. The soft cap has the bits of engine/cpu/. */
 #include "cuda/blocks.cuh"
 #include "cuda/contract_activation.cuh"
 
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (uint64_t i = blockIdx.x * (uint64_t)THREADS + threadIdx.x; i < n;
          i += gridDim.x * (uint64_t)THREADS) {
         const float v = x[i], e = contract_exp(__fdiv_rn(__fmul_rn(v, -2.0f), cap));
-        if (isnan(v)) continue;          /* the formula would map it to the cap */
+        if (isnan(v)) continue;          /* the formula would turn NaN into cap */
         x[i] = __fmul_rn(cap, __fdiv_rn(__fsub_rn(1.0f, e), __fadd_rn(1.0f, e)));
     }
     pdl_end(f);
@@ -95,7 +95,8 @@ void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap)
 
 /* ---- the next token -------------------------------------------------------------------------- */
 
-/* A key that orders logits; of equal logits the first id has the larger key. NaN is least. */
+/* A key in the order of logits. Among equal logits the lowest id has the largest key. NaN is the
+ * smallest. */
 static __device__ __forceinline__ unsigned long long pick_key(float v, int id)
 {
     const uint32_t order = isnan(v) ? 0 : order_key(v);

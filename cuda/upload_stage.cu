@@ -1,23 +1,24 @@
-/* upload_stage.cu - host memory that the device may read, and buffers that it is copied through.
+/* upload_stage.cu - gpu_lock, page-locking of the caller's memory, and gpu_stage, VRAM buffers that
+ * a copy engine fills while operations read others.
  *
- * A stage has a stream of its own for copies. Each buffer has two events. The device's stream waits
- * for the first, which says that the copies have arrived. The copies of the next round wait for the
- * second, which says that the readers are done. So copies run ahead of operations by the number of
- * buffers, and the host never waits. The layers above decide what is copied when. */
+ * A stage has its own stream for copies. Each buffer has two events. `filled` follows the copies to
+ * the buffer, and the main stream waits for it. `done` follows the operations that read the buffer,
+ * and the buffer's next copies wait for it. So copies run ahead of operations by the number of
+ * buffers, and the host never waits. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_experts.h"
 
 typedef struct stage_buffer {
     uint8_t *data;
     cudaEvent_t filled, done;
-    bool read;                           /* done was set, and no copy has waited for it yet */
+    bool read;                           /* done was recorded, and no copy has waited for it yet */
 } stage_buffer;
 
 struct gpu_stage {
     cudaStream_t stream;
     stage_buffer *buffers;
     int n_buffer;
-    int open;                            /* buffer whose last copy has no event after it, or -1 */
+    int open;                            /* buffer with copies after its last `filled`, or -1 */
     uint64_t bytes;                      /* of a buffer */
 };
 
@@ -31,7 +32,7 @@ int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err)
     const char *why = NULL;
 
     if (rc == cudaSuccess) {
-        /* kernels use the host's addresses */
+        /* kernels use the host's addresses, so both must be equal */
         rc = cudaHostGetDevicePointer(&seen, p, 0);
         if (rc == cudaSuccess && seen == p) return 0;
         why = "the device has other addresses for it";
@@ -114,8 +115,8 @@ void gpu_stage_free(gpu *g, gpu_stage *s)
 
 uint8_t *gpu_stage_buffer(const gpu_stage *s, int i) { return s->buffers[i].data; }
 
-/* After the copies to one buffer and before those to another, so that a wait for one buffer does
- * not wait for others. */
+/* Records `filled` of the open buffer before copies to another buffer, so that a wait for one
+ * buffer does not wait for others. */
 static void close_round(gpu *g, gpu_stage *s)
 {
     if (s->open >= 0)
@@ -147,7 +148,7 @@ void gpu_stage_ready(gpu *g, gpu_stage *s, int i)
 {
     if (g->failure != cudaSuccess) return;
     if (s->open == i) close_round(g, s);
-    /* for a buffer without copies this does not wait */
+    /* does not wait if the buffer never had copies */
     gpu_fail(g, cudaStreamWaitEvent(g->stream, s->buffers[i].filled, 0), "stage");
 }
 

@@ -1,7 +1,8 @@
-/* vendor_gemm.cu - cuBLASLt: loads it, decodes weights for it, calls it.
+/* vendor_gemm.cu - loads cuBLASLt, decodes weights for it, and calls it. Contract: vendor_gemm.cuh.
  *
- * The library stores matrices column by column: W [rows, cols] is its transposed [cols, rows], x is
- * [cols, n] and y [rows, n]. Descriptors and algorithm of a shape are requested once and kept. */
+ * The library stores matrices column by column. So W [rows, cols] is passed as a transposed matrix
+ * [cols, rows], x as [cols, n], y as [rows, n]. Each shape's descriptors and algorithm are created
+ * once and stored. */
 #include "cuda/vendor_gemm.cuh"
 
 #include <stdio.h>
@@ -15,8 +16,8 @@
 #endif
 
 enum : size_t {
-    WEIGHT_BYTES = (size_t)64 << 20,     /* holds the largest dense matrix of the usual models */
-    WORKSPACE_BYTES = (size_t)32 << 20,  /* what the manual advises for Hopper and later */
+    WEIGHT_BYTES = (size_t)64 << 20,     /* bf16 weights of most models' largest dense matrix */
+    WORKSPACE_BYTES = (size_t)32 << 20,  /* the manual's figure for Hopper and later */
     ALIGNED = 16
 };
 enum { DECODE_THREADS = 256, SLICE_ROWS = 128, MAX_SHAPES = 64 };
@@ -47,8 +48,8 @@ static bool take_functions(library *l, void *from)
     return true;
 }
 
-/* The system's search path, then the toolkit of the build; the newest first. A library that lacks a
- * function is closed again. */
+/* Searches the system's path, then the toolkit of the build, the newest version first. Closes a
+ * library that lacks a function. */
 static library load_library(void)
 {
     static const char *const names[] = {
@@ -83,7 +84,7 @@ size_t vendor_gemm_bytes(void) { return WEIGHT_BYTES + WORKSPACE_BYTES; }
 
 typedef struct shape {
     int rows, cols, n, y_stride;
-    uint64_t w_stride;                   /* of the weights, in values */
+    uint64_t w_stride;                   /* distance of two rows of weights, in values */
     bool add, bias;
 } shape;
 
@@ -92,14 +93,14 @@ typedef struct ready_shape {
     cublasLtMatmulDesc_t op;             /* NULL: free */
     cublasLtMatrixLayout_t w, x, y;
     cublasLtMatmulAlgo_t algo;
-    bool works;                          /* there is an algorithm */
+    bool works;                          /* the library has an algorithm */
 } ready_shape;
 
 struct vendor {
     cublasLtHandle_t handle;
-    uint8_t *weights, *workspace;        /* lent */
+    uint8_t *weights, *workspace;        /* in lent scratch */
     ready_shape shapes[MAX_SHAPES];
-    int next;                            /* the one that is replaced next */
+    int next;                            /* index of the shape that is replaced next */
 };
 
 static bool same_shape(const shape *a, const shape *b)
@@ -145,7 +146,7 @@ static bool make_operands(ready_shape *r)
 
 static bool set_preferences(cublasLtMatmulPreference_t p)
 {
-    /* parts of a sum are added in a second step, in a fixed order */
+    /* allows split sums only with a second step that adds the parts in a fixed order */
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t aligned = ALIGNED;
     const size_t most = WORKSPACE_BYTES;
@@ -183,7 +184,7 @@ static bool find_algorithm(ready_shape *r, cublasLtHandle_t handle)
     return ok;
 }
 
-/* NULL: the library has no algorithm for it. */
+/* Finds or makes the shape's descriptors. NULL: the library has no algorithm for it. */
 static ready_shape *shape_ready(vendor *v, const shape *s)
 {
     for (ready_shape &r : v->shapes)
@@ -201,10 +202,10 @@ static ready_shape *shape_ready(vendor *v, const shape *s)
 typedef struct decode_args {
     const uint8_t *w;
     uint64_t row_bytes;
-    int row_blocks;                      /* of 32 weights; of 8 for floats */
+    int row_blocks;                      /* blocks of a row: 32 weights, or 8 floats */
     unsigned n_block;
     int type;
-    uint4 *to;                           /* 8 weights each, all rows without gaps */
+    uint4 *to;                           /* bf16, 8 in each element, rows without gaps */
 } decode_args;
 
 static __device__ __forceinline__ uint32_t two_weights(uint32_t codes, int i, float scale,
@@ -214,8 +215,8 @@ static __device__ __forceinline__ uint32_t two_weights(uint32_t codes, int i, fl
     return pack_halves(fmaf(scale, low, offset), fmaf(scale, high, offset));
 }
 
-/* A thread for a block of 32 weights. Four chunks of 16 bytes for each thread are transposed in
- * shared memory, chunk i of a warp at i ^ (i / 8 % 8), so that a warp writes whole lines. */
+/* A thread decodes a block of 32 weights. Its four chunks of 16 bytes pass through shared memory,
+ * so that a warp writes whole lines; chunk i of a warp is at i ^ (i / 8 % 8). */
 template <int TYPE>
 static __global__ void __launch_bounds__(DECODE_THREADS)
     decode_blocks(tracer f, const decode_args a)
@@ -243,7 +244,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
                                                   two_weights(p.w[2 * c + 1], 2, by, from));
     }
     __syncwarp();
-    pdl_wait(f);                         /* the previous product has read the scratch */
+    pdl_wait(f);                         /* until the previous product has read the scratch */
     #pragma unroll
     for (unsigned k = 0; k < 4; k++) {
         const unsigned i = 32 * k + lane;
@@ -253,7 +254,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     pdl_end(f);
 }
 
-/* A thread for 8 weights of 16 bits at any even address. */
+/* A thread converts 8 weights of 16 bits at any even address. */
 static __global__ void __launch_bounds__(DECODE_THREADS)
     decode_halves(tracer f, const decode_args a)
 {
@@ -275,7 +276,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
 
 static bool is_wide(int type) { return type == QT_F16 || type == QT_BF16; }
 
-/* Rows first .. first + rows - 1 to the scratch. */
+/* Decodes rows first .. first + rows - 1 to the scratch. */
 static void decode(gpu *g, const gemm *p, int first, int rows)
 {
     const int each = is_wide(p->type) ? 8 : 32;
@@ -296,7 +297,7 @@ static void decode(gpu *g, const gemm *p, int first, int rows)
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* The library's kernels write no profile: a kernel before them and one after them do. */
+/* The library's kernels write no times for profiles, so a kernel before and one after them do. */
 static __global__ void note_start(trace_slot *t) { t->start = t->ready = device_ns(); }
 static __global__ void note_end(trace_slot *t) { t->end = device_ns(); }
 
@@ -310,8 +311,8 @@ static trace_slot *trace_begin(gpu *g, const gemm *p)
     return t;
 }
 
-/* A refusal may leave an error that does not stay, e.g. of a kernel that did not fit: own kernels
- * are used then. One that stays shows with the next call. */
+/* If the library refuses (!ok), clears a possible temporary error, e.g. of a launch that did not
+ * fit; own kernels are then used. A permanent error returns with the next call. */
 static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
 {
     if (!ok) (void)cudaGetLastError();
@@ -319,7 +320,7 @@ static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
     gpu_fail(g, cudaGetLastError(), p->name);
 }
 
-/* Multiplies by x, or by x_low, whose product is added. False: the library refuses, and y is
+/* Multiplies by x, or, if low, adds the product with x_low. False: the library refuses, and y is
  * unchanged. */
 static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w, bool low,
                      int first)
@@ -343,7 +344,7 @@ static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w,
 
 static bool is_aligned(const void *p) { return (uintptr_t)p % ALIGNED == 0; }
 
-/* BF16 that the library can read where it is. */
+/* Whether the library can read the weights in place: aligned BF16. */
 static bool is_in_place(const gemm *p)
 {
     return p->type == QT_BF16 && is_aligned(p->w.data) && p->w.row_bytes % ALIGNED == 0;
@@ -354,12 +355,11 @@ bool vendor_gemm_fits(const gpu *g, const gemm *p)
     return g->vendor && !gemm_is_float(p->type) && !p->up.data && !p->tiles && !p->w.at &&
            !p->w.scale && p->cols % (is_wide(p->type) ? 8 : 32) == 0 && p->y_stride % 4 == 0 &&
            is_aligned(p->x) && is_aligned(p->x_low) && is_aligned(p->y) &&
-           !(p->x_low && p->type == QT_F16) &&           /* whose weights would be rounded to
-                                                          * bf16 */
+           !(p->x_low && p->type == QT_F16) &&           /* bf16 would round these weights */
            (uint64_t)p->cols * SLICE_ROWS * sizeof(uint16_t) <= WEIGHT_BYTES;
 }
 
-/* The shape of a range of rows of a product. The product by x_low adds to the complete one. */
+/* The shape of a range of rows of a product. low: the product with x_low, which is added to y. */
 static shape shape_of(const gemm *p, int rows, bool low)
 {
     return { rows, p->cols, p->n, p->y_stride,
@@ -387,7 +387,7 @@ bool vendor_gemm_run(gpu *g, const gemm *p)
             const shape s = shape_of(p, rows, low);
             ready_shape *r = shape_ready(g->vendor, &s);
             if (r && multiply(g, p, r, w, low, first)) continue;
-            if (r) r->works = false;     /* otherwise its weights would be decoded each time */
+            if (r) r->works = false;     /* avoids decoding its weights in vain again */
             if (first == 0 && !low) return false;
             gpu_fail(g, cudaErrorUnknown, "cuBLASLt: product");
         }
@@ -395,7 +395,7 @@ bool vendor_gemm_run(gpu *g, const gemm *p)
     return true;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 bool vendor_gemm_open(gpu *g, void *scratch)
 {
