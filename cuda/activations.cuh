@@ -123,8 +123,7 @@ static __device__ __forceinline__ void load_weight8(float (&w)[8], const input_v
 }
 
 /* Applies norm and gate to values 8i .. 8i+7. w: their weights; gate: result of load_gate8; factor:
- * 1 / rms of a norm over the whole vector. All threads of a warp call it together, neighbours with
- * consecutive i. */
+ * 1 / rms of a norm over the whole vector. Called by whole warps, neighbours with consecutive i. */
 template <int SHAPE>
 static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &in, float factor,
                                                const float (&w)[8], const float (&gate)[8])
@@ -144,8 +143,8 @@ static __device__ __forceinline__ void finish8(float (&v)[8], const input_view &
 
 /* ---- int8 codes ------------------------------------------------------------------------------ */
 
-/* Made from the bits of a block's largest magnitude. Below 2^-100 all codes are 0. Inf or NaN makes
- * the scale NaN. */
+/* From the bits of a block's largest magnitude: below 2^-100 all codes are 0; Inf or NaN: dx
+ * NaN. */
 typedef struct code_scale {
     bool usual;                          /* false: all codes are 0 */
     float inv, dx;

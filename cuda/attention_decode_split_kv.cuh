@@ -192,8 +192,7 @@ static __device__ __forceinline__ void make_heads(const range_args &r, const ran
 /* ---- merging ranges -------------------------------------------------------------------------- */
 
 /* Address in `partial` of a range's result for a head: the sum of weighted values, undivided. After
- * the sums of all ranges and heads come their maxima and sums of weights. head: index over all
- * tokens. */
+ * all sums come the maxima and the sums of weights. head: index over all tokens. */
 template <int DIM>
 static __device__ __forceinline__ float *range_values(const range_args &r, size_t head, int range)
 {

@@ -163,9 +163,8 @@ static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attent
     }
 }
 
-/* Offsets of a Q8_0 tile in the bytes of fetch_raw. Row r of the tile is at lead[0] + r * STORED,
- * if it is before the ring's end; row r of the ring's beginning is at second + lead[1] + r *
- * STORED. */
+/* Offsets of a Q8_0 tile in the bytes of fetch_raw. Row r before the ring's end is at lead[0] + r *
+ * STORED; row r of the ring's beginning is at second + lead[1] + r * STORED. */
 typedef struct raw_part {
     int lead[2], second, end;            /* bytes; second and end are multiples of 16 */
 } raw_part;

@@ -15,8 +15,7 @@ static inline bool is_float_weight(int type)
 /* Float types that tensor cores multiply. */
 static inline bool is_half_weight(int type) { return type == QT_F16 || type == QT_BF16; }
 
-/* Makes the requested forms of the input, in->rows or in->halves with in->lows, unless they
- * exist. */
+/* Makes in->rows, or in->halves with in->lows, as requested, unless they exist. */
 void input_prepare(gpu *g, gpu_input *in, bool rows, bool halves);
 
 /* Whether a batch of n tokens is computed by the contract's kernels, GPU_FEW tokens at a time. */
@@ -36,9 +35,8 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
     return part;
 }
 
-/* y = scale * W x + bias for all products of the input. Quantised, F16 and BF16 weights are
- * multiplied by 16-bit activations (F16 and BF16 by halves + lows, if in->lows), F32 weights by F32
- * activations. */
+/* y = scale * W x + bias for all products of the input. F32 weights are multiplied by F32
+ * activations, others by halves, F16 and BF16 by halves + lows if in->lows. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
 /* y [n, y_stride] = silu(conv(raw)) for all channels; shifts the window by n tokens. */
@@ -84,8 +82,7 @@ static inline slot_lists slot_lists_take(uint8_t *base, size_t *at, int n_slot, 
     return l;
 }
 
-/* Fills the lists for n_slot choices of experts. rank, order and counts: as in gpu_expert_args, or
- * NULL. */
+/* Fills the lists for n_slot choices. rank, order, counts: as in gpu_expert_batch, or NULL. */
 enum { LISTS_MOST_EXPERTS = 1024 };
 void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int32_t *rank,
                      const int32_t *order, int32_t *counts, int n_slot, int n_expert,

@@ -32,8 +32,7 @@
 /* ---- the traits of a format ------------------------------------------------------------------ */
 
 typedef enum block_kind {                /* the value of a block, without the activation's scale: */
-    BLOCK_PLAIN,                         /* d * A, A = sc[0] * I[0] + sc[1] * I[1], I: sums of
-                                          * halves */
+    BLOCK_PLAIN,                         /* d * A, A = sc[0] * I[0] + sc[1] * I[1] */
     BLOCK_MINIMUM,                       /* fma(d, A, c * (m[0] * s[0] + m[1] * s[1])) */
     BLOCK_TWO_SCALES                     /* fma(f[0], I[0], f[1] * I[1]) */
 } block_kind;
@@ -133,8 +132,7 @@ BOTH float half_at(const uint8_t *p)
 
 BOTH int byte_at(const uint8_t *p) { return *p; }
 
-/* The loads above for an address in shared memory, a type from which the compiler knows the
- * pointer's space. */
+/* The loads above for shared memory, with a type that tells the compiler the address space. */
 #ifdef __CUDACC__
 typedef struct shared_at {
     uint32_t address;

@@ -1,5 +1,5 @@
 /* contract_many.cu - products of many tokens by the arithmetic contract: makes their input, chooses
- * kernel and tile, and has the kernel for formats whose codes count equal steps.
+ * kernel and tile, and has the kernel for formats with codes in equal steps.
  *
  * The kernels are in contract_tile.cuh and contract_few.cuh. Other formats are in
  * contract_k_quants.cu and contract_tables.cu, which shortens compilation. */

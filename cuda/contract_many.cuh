@@ -2,8 +2,7 @@
  *
  * The arguments are gemm.cuh's, but x has its rows in int8 form (activations.cuh), which
  * contract_quantise makes. All block formats have kernels; float weights do not. The bits are those
- * of one token at a time, whatever the tiles. experts_batch.cu and experts_partial_batch.cu call
- * these functions. */
+ * of one token at a time, whatever the tiles. The experts_*batch.cu files call these functions. */
 #ifndef CUDA_CONTRACT_MANY_CUH
 #define CUDA_CONTRACT_MANY_CUH
 
@@ -15,9 +14,8 @@
 enum { CONTRACT_FEW = GPU_FEW };
 int contract_tile_tokens(int n, int n_expert);
 
-/* Writes the int8 forms of rows [n, cols] to blocks [n], gpu_blocks_bytes(cols) each, at a multiple
- * of 16. cols: a multiple of 32. from, to: NULL, or words in device memory: only vectors *from ..
- * *to - 1. */
+/* Writes the int8 forms of rows [n, cols] to blocks, gpu_blocks_bytes(cols) each, at a multiple of
+ * 16; only of vectors *from .. *to - 1 (words in VRAM), unless both are NULL. cols % 32 is 0. */
 void contract_quantise(gpu *g, void *blocks, const float *rows, int n, int cols,
                        const int32_t *from, const int32_t *to);
 

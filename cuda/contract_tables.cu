@@ -1,4 +1,4 @@
-/* contract_tables.cu - contract_tile.cuh's kernel for formats whose codes are looked up. */
+/* contract_tables.cu - contract_tile.cuh's kernel for formats whose codes index a table. */
 #include "cuda/contract_tile.cuh"
 
 void contract_run_tables(gpu *g, const gemm *p)

@@ -188,8 +188,7 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
         }
     }
 
-    /* Unpacks a step's blocks of the warp's rows to codes and scales. True: t * MAGIC of some scale
-     * is not finite. */
+    /* Unpacks a step's blocks of the warp's rows. True: some scale's t * MAGIC is not finite. */
     __device__ __forceinline__ bool unpack_step(uint8_t *codes, float *scales, const uint8_t *raw,
                                                 int group, int pass) const
     {

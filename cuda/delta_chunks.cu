@@ -147,7 +147,7 @@ template <int DIM> struct solve_memory {
             uint16_t l[2][TOKENS][TOKENS + 8], a[2][TOKENS][TOKENS + 8];
         };
     };
-    float diagonal[BLOCKS][16][17];      /* of L */
+    float diagonal[BLOCKS][16][17];      /* diagonal blocks of L */
     float k_norm[TOKENS], q_norm[TOKENS], beta[TOKENS];
     float high[TOKENS], low[TOKENS];     /* log e(i): multiple of 2^-10, and rest */
     float write[TOKENS], read[TOKENS];   /* b_i e(i) / |k_i| and e(i) / |q_i| */
@@ -359,8 +359,7 @@ static __device__ __forceinline__ void put_gates(float *to, const solve_memory<D
     }
 }
 
-/* Loads a lane's values of 16 columns: x[tile of tokens][.] has columns lane / 4 and lane / 4 +
- * 8. */
+/* Loads a lane's values, columns lane / 4 and lane / 4 + 8 of 16: x[tile of tokens][.]. */
 static __device__ __forceinline__ void take_columns(float x[TILES][4], const float *from,
                                                     int stride, const float *factor, int lane)
 {
@@ -456,8 +455,8 @@ static __device__ __forceinline__ float4 scaled(const float x[4], const scaling 
     return make_float4(x[0] * s[0].down, x[1] * s[0].down, x[2] * s[1].down, x[3] * s[1].down);
 }
 
-/* Computes U and O for 16 of the values' dimensions. The solution may be up to 64 times larger than
- * the right side. */
+/* Computes U and O for 16 of the values' dimensions. U may be up to 64 times larger than b_i
+ * v_i. */
 template <int DIM>
 static __device__ __forceinline__ void solve_values(const chunk_view<DIM> &to,
                                                     const solve_memory<DIM> &m, const float *v,

@@ -1,5 +1,4 @@
-/* expert_prediction.cu - predicts the next layer's cold experts, in a kernel of the stream
- * `ahead`. */
+/* expert_prediction.cu - predicts the next layer's cold experts. Called by experts_with_host.cu. */
 #include "cuda/expert_prediction.cuh"
 
 enum { PREDICT_THREADS = 256, PREDICT_WARPS = PREDICT_THREADS / 32 };

@@ -28,8 +28,7 @@ static inline float *prediction_vector(const prediction_parts *p, int layer)
     return (float *)(p->layers + (size_t)layer * p->layer_bytes + round_up(sizeof(uint32_t)));
 }
 
-/* Launches the prediction for the layer after s, in g->ahead after g->fork; records
- * g->predicted. */
+/* Predicts for the layer after s, in g->ahead after g->fork. Records g->predicted. */
 void prediction_next(gpu *g, const gpu_with_host *s, const prediction_parts *parts, int k);
 
 #endif

@@ -105,8 +105,7 @@ struct chooser {
     }
 };
 
-/* The first warp computes the weights of the choice; the block must synchronise before it reads
- * them. */
+/* The first warp computes the weights. The block must synchronise before it reads them. */
 static __device__ __forceinline__ void choose_gates(float *gates, const block_select_space *room,
                                                     const choice &c, int token)
 {
@@ -304,8 +303,7 @@ typedef struct down_args {
     const float *sigma;
     int n_slot, k;
     bool has_shared;                     /* the shared expert is slot k of every token */
-    const float *shared_y;               /* else NULL, or [n, n_embd]: the shared expert's
-                                          * vectors */
+    const float *shared_y;               /* else NULL, or its vectors [n, n_embd] */
     int n_ff, n_embd;
     int octet_shift;                     /* not PAIRED: a block has 8 << octet_shift rows; its warps
                                           * are divided among the octets */
@@ -464,8 +462,7 @@ static __global__ void __launch_bounds__(DOWN_MOST_THREADS, 2)
                 ((uint4 *)mid)[c] = ((const uint4 *)from)[c - j * each];
             }
         } else {
-            /* mid has the routed slots of all tokens first, then the shared expert's of each
-             * token */
+            /* mid has the routed slots of all tokens first, then the shared expert's */
             const int routed = a.k * each, all = n * each;
             const uint4 *from = (const uint4 *)(a.mid + (size_t)mid_of(0) * pitch);
             const uint4 *behind = (const uint4 *)(a.mid + (size_t)mid_of(a.k) * pitch) - routed;

@@ -435,8 +435,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     multiply(g, a, &down);
 }
 
-/* Makes the forms of the input that products read. Only the first call of a layer makes the int8
- * form. */
+/* Makes the input forms that products read; the int8 form only in the first call of a layer. */
 static void prepare_input(gpu *g, gpu_input *in, const gpu_expert_args *a, bool shared,
                           const scratch *s)
 {
@@ -526,8 +525,7 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     }
     const scratch s = scratch_of(in, a);
     float *y = a->y ? a->y : s.y;
-    /* gate and up of different types: gate's results in y would overwrite earlier ranges'
-     * vectors */
+    /* with gate and up of different types, gate's results in y would overwrite earlier ranges */
     if (a->gate.type != a->up.type && range.count < a->n_expert && y == s.y) {
         gpu_fail(g, cudaErrorNotSupported, "experts: a range of two types");
         return;

@@ -1,4 +1,4 @@
-/* experts_tables.cu - experts.cuh's kernels of resident layers for types whose codes are looked up:
+/* experts_tables.cu - experts.cuh's kernels of resident layers for types whose codes index a table:
  * IQ4_NL, IQ4_XS, MXFP4 and NVFP4. */
 #include "cuda/experts.cuh"
 

@@ -136,7 +136,7 @@ typedef struct ask_args {
     const uint8_t *fetch;
     pad_view pad;
     float *prediction_x;                 /* NULL, or copy of the vector for predict */
-    uint32_t *prediction_number;         /* likewise this layer's number */
+    uint32_t *prediction_number;         /* NULL, or copy of this layer's number */
     expert_slot *slots;
     uint32_t *number;
     uint32_t *log;                       /* gpu_with_host.chosen */
@@ -276,8 +276,7 @@ static __device__ __forceinline__ void write_question(const ask_args &a, const i
     }
 }
 
-/* One block, a warp for each token. Few registers, so that it fits on an SM next to the router's
- * last block. */
+/* One block, a warp for each token. Few registers, so that it fits an SM next to the router's. */
 static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask_args a)
 {
     __shared__ select_space space[GPU_FEW];

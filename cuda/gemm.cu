@@ -69,8 +69,7 @@ static int tile_that_fits(const gpu *g, int tokens)
     return tile_tokens_that_fit(&c, staged, tokens);
 }
 
-/* Tokens of a tile for a dense product. A block's time is about 48 + tokens units: unpacking the
- * weights takes 48. */
+/* Tokens of a dense product's tile. A block's time is about 48 (unpacking weights) + tokens. */
 static int dense_tokens(const gpu *g, const gemm *p)
 {
     const uint64_t n_row = ceil_div((uint64_t)p->rows, p->up.data ? ROWS / 2 : ROWS);
@@ -86,7 +85,7 @@ static int dense_tokens(const gpu *g, const gemm *p)
     return best;
 }
 
-/* For an expert, whose last tile is half empty on average. */
+/* Tokens of a tile of slots. An expert's last tile is half empty on average. */
 int gemm_tile_tokens(const gpu *g, int n, int n_expert)
 {
     const int each = n / n_expert;

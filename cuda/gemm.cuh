@@ -18,8 +18,7 @@
 /* One matrix, or one for each expert. */
 typedef struct gemm_matrix {
     const uint8_t *data;                 /* NULL: absent */
-    const uint64_t *at;                  /* NULL, or address of expert e at at[3 * e]; replaces data
-                                          * and slab_bytes */
+    const uint64_t *at;                  /* NULL: see data; else at[3 * e] is expert e's address */
     uint64_t row_bytes, slab_bytes;
     const float *bias;                   /* [n_expert, rows], or NULL */
     const float *scale;                  /* [n_expert], or NULL: 1 */
@@ -31,15 +30,14 @@ typedef struct gemm {
     int type, rows, cols;
     gemm_matrix w, up;                   /* with up: activation(w x, up x) */
     const void *x;                       /* [., cols], 16-bit or F32 */
-    const void *x_low;                   /* NULL, or if is_half_weight(type): likewise, the rounding
-                                          * errors of x */
+    const void *x_low;                   /* NULL, or if is_half_weight(type): rounding errors of
+                                          * x */
     int n;                               /* rows of x; with tiles, number of slots */
     const token_tile *tiles;             /* NULL: ranges of tile_tokens rows of x */
     const int32_t *tile_from, *tile_to;  /* tiles *tile_from .. *tile_to - 1, at most max_tile */
     int tile_tokens, max_tile;           /* without tiles may be 0: gemm_run chooses */
     const int32_t *slots;                /* [n]: the slot at a position */
-    int gather;                          /* > 0: row slot / gather of x is used; 0: the row of the
-                                          * position */
+    int gather;                          /* row of x: slot / gather; 0: the position */
     bool scatter;                        /* y has a row for each slot instead of each position */
     float *y;                            /* one matrix: value r of row i is y[i * y_stride + r] */
     int y_stride;

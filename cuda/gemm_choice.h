@@ -73,8 +73,7 @@ static inline gemm_way gemm_choose(const gpu_gemm *how, const gemm_case *c)
     return gemm_vendor_wins(&how->rates, c->n, c->cc) ? GEMM_VENDOR : GEMM_OWN;
 }
 
-/* Whether the library could be chosen for a product of up to n tokens. If not, it is not loaded and
- * gets no memory. */
+/* Whether the library could be chosen for up to n tokens; else it is not loaded, without memory. */
 static inline bool gemm_may_use_vendor(const gpu_gemm *how, int cc, int n)
 {
     static const int at[GPU_GEMM_POINTS] = GPU_GEMM_TOKENS;

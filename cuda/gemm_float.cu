@@ -63,8 +63,7 @@ static __device__ __forceinline__ float4 load_four(const float *row, int k, int 
 }
 
 /* Offset of chunk c (four values) of a row's step in shared memory. The order of chunks changes
- * every other row, so lanes that read chunk c of eight rows or four tokens have no bank
- * conflict. */
+ * every other row, so reads of chunk c of eight rows or four tokens have no bank conflict. */
 static __device__ __forceinline__ int chunk_at(int row, int c) { return (c ^ (row / 2 & 3)) * 4; }
 
 /* Row r of the block's tile. With two matrices the tile's second half has up's rows, the same as

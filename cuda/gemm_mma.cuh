@@ -7,8 +7,7 @@
 
 enum { STAGED = 0 };                     /* weights go straight to registers */
 
-/* Tokens of the largest tile of which two blocks fit an SM: 128 on chips with much shared
- * memory. */
+/* Tokens of the largest tile of which two blocks fit an SM's shared memory. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
 enum { TWO_BLOCKS_TOKENS = 128 };
 #else

@@ -104,8 +104,7 @@ static __device__ __forceinline__ void copy_rows(uint8_t *tile, const row_source
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Stores the results of one matrix. A lane has rows g and g + 8 of 16, tokens 2t and 2t + 1 of
- * 8. */
+/* Stores one matrix's results. A lane has rows g and g + 8 of 16, tokens 2t and 2t + 1 of 8. */
 template <int TOKENS>
 static __device__ __forceinline__ void write_one(const gemm &p, const token_tile &tile,
                                                  const float (&sum)[layout<TOKENS>::m]

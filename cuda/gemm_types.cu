@@ -1,5 +1,4 @@
-/* gemm_types.cu - gemm_tile.cuh's kernel for F16 and BF16, and one for all types without their
- * own. */
+/* gemm_types.cu - gemm_tile.cuh's kernels for F16 and BF16, and ANY, for all remaining types. */
 #include "cuda/gemm_tile.cuh"
 
 /* Whether each row is whole chunks at multiples of 16 bytes. */

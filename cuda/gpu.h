@@ -50,9 +50,8 @@ void gpu_close(gpu *g);                  /* NULL is fine; waits for all streams 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Returns VRAM at a multiple of 256 bytes, with at least 16 readable bytes after it, or NULL. A
- * failure is not stored. `what` is the purpose, for the message "no room for WHAT: 3.2 GB, and
- * 1.1 GB are free". */
+/* Returns VRAM at a multiple of 256 bytes, with at least 16 readable bytes after it, or NULL, which
+ * is not stored. `what`, for the message: "no room for WHAT: 3.2 GB, and 1.1 GB are free". */
 void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err);
 void gpu_free(gpu *g, void *p);          /* NULL is fine; waits for all streams */
 
@@ -228,8 +227,7 @@ typedef struct gpu_gemm_rates {          /* multiply-adds per second; 0: not mea
 typedef enum gpu_gemm_use {
     GPU_GEMM_OWN,                        /* never the library; the choice ignores speeds */
     GPU_GEMM_FASTER,                     /* by the measured speeds */
-    GPU_GEMM_VENDOR                      /* the library for all products that it supports; for
-                                          * measurements */
+    GPU_GEMM_VENDOR                      /* the library if it supports the product; to measure it */
 } gpu_gemm_use;
 
 typedef struct gpu_gemm {
@@ -258,8 +256,7 @@ void gpu_gemm_reclaim(gpu *g, const void *scratch);      /* waits; no effect unl
 /* Row t of x [n, cols] = row ids[t] of the table; ids [n]. */
 void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, int n);
 
-/* cosine, sine [n, half] = magnitude * cos, sin of position * freq [half], for n positions from
- * cursor->pos on. */
+/* cosine, sine [n, half] = magnitude * cos, sin of (cursor->pos + t) * freq[i]. */
 void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
                     int half, const gpu_cursor *cursor, int n);
 
@@ -294,8 +291,7 @@ typedef struct gpu_attention {
                                           * norm_whole; values are then k before its norm */
     const float *q_norm, *k_norm;        /* [head_dim], or NULL; norm_whole: [n_head * head_dim]
                                           * and [n_head_kv * head_dim] */
-    bool norm_whole;                     /* one norm over all heads of q, one over all of k; both
-                                          * have weights */
+    bool norm_whole;                     /* one norm over all heads of q, one of k, with weights */
     bool norm_values;                    /* norms each head of v, without weights */
     float eps;
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
@@ -304,8 +300,7 @@ typedef struct gpu_attention {
     uint8_t *keys, *values;              /* [n_head_kv][kv_rows][head_dim in type kv] */
     int kv_rows;                         /* position p is in row p % kv_rows */
     int n_head, n_head_kv, head_dim;
-    int window;                          /* keys that a query attends to, its own included; 0:
-                                          * all */
+    int window;                          /* keys of a query, its own included; 0: all */
     const float *sinks;                  /* [n_head], or NULL */
     float scale;
     const gpu_cursor *cursor;

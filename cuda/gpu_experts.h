@@ -58,16 +58,15 @@ typedef struct gpu_expert_batch {
 typedef struct gpu_expert_args {
     float *x;                            /* [n, n_embd] */
     gpu_bank gate, up, down;             /* gate and up of one type */
-    gpu_activation act;                  /* also of the shared expert, whose gate and up have one
-                                          * type, too */
-    gpu_matrix shared_gate, shared_up, shared_down;      /* data NULL: no shared expert */
+    gpu_activation act;                  /* of routed experts and shared expert */
+    gpu_matrix shared_gate, shared_up, shared_down;      /* gate, up of one type; data NULL: none */
     const float *sigma;                  /* [n]: factor of the shared expert */
     const int32_t *ids;                  /* [n, k]; may be NULL if n <= GPU_FEW and
                                           * gpu_rule_can_wait: this operation then chooses */
     const float *gates;                  /* [n, k]: weights of the slots; ignored without ids */
-    const float *logits;                 /* [n, n_expert] from gpu_route; used without ids */
-    const float *keys;                   /* likewise; NULL if the rule has no bias */
-    gpu_router_rule rule;                /* likewise */
+    const float *logits;                 /* without ids: [n, n_expert] from gpu_route */
+    const float *keys;                   /* without ids: gpu_route's, or NULL */
+    gpu_router_rule rule;                /* without ids: gpu_route's */
     int n_expert, k;
     void *scratch;                       /* gpu_expert_scratch() bytes */
     float *y;                            /* NULL, or [n, k, n_embd]: gets the vector of each slot */
@@ -237,9 +236,8 @@ void gpu_prefer_hot(gpu *g, const gpu_prefer *a);
  * experts while the device computes the hot ones. begin writes the vectors of hot slots to the
  * scratch. Each end writes the sums of tokens first .. first + n - 1 in rank order; ends of a batch
  * may come in any order. Then gpu_experts takes batch.sums. All vectors follow the contract, so the
- * bits do not depend on hot. From begin to the last end hot must not change, and nothing else may
- * use the scratch. in, ids, gates and the banks of a are used. hot [n_expert]: as in
- * gpu_with_host. */
+ * bits do not depend on hot [n_expert] (see gpu_with_host). From begin to the last end hot must not
+ * change, and nothing else may use the scratch. in, ids, gates and the banks of a are used. */
 void gpu_experts_partial_begin(gpu *g, gpu_input *in, const gpu_expert_args *a, const int32_t *hot);
 /* sums [in->n, n_embd]. cold: page-locked [n * k, n_embd], the vectors of slots from first * k on;
  * rows of hot slots are not read. It must not change before the operation is complete. */

@@ -26,8 +26,8 @@ typedef struct gpu_links {
     double vram_read;                    /* bytes/s: a kernel that only reads VRAM */
     double pcie_in, pcie_out;            /* copy engine, page-locked RAM to VRAM and back */
     double pull;                         /* a kernel that reads page-locked RAM */
-    double hop;                          /* s between two questions to a host that replies at once,
-                                          * in a recording */
+    double hop;                          /* s between two recorded questions, if the host replies at
+                                          * once */
 } gpu_links;
 int gpu_measure_links(gpu_links *out, gpu *g, err_ctx *err);
 

@@ -63,8 +63,7 @@ SHAPE_FN int group_bytes_of(int type)
 
 /* Allowed remainders of the pitch (the distance between two rows in shared memory) modulo 128: bit
  * i allows 16 i. They spread the words that a warp reads at once over as many banks as possible.
- * With other remainders a block of gpt-oss takes 40 accesses instead of 20 (Q8_0), or 18 instead of
- * 12 (MXFP4). */
+ * Otherwise a block of gpt-oss takes 40 accesses instead of 20 (Q8_0), 18 instead of 12 (MXFP4). */
 SHAPE_FN int pitch_mask(int type)
 {
     return type == QT_MXFP4 ? 0x50 : type == QT_Q8_0 ? 0xE4 : type == QT_Q4_K ? 0xEE : 0xAA;

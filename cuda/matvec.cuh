@@ -274,8 +274,7 @@ template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t by
     }
 #define LAUNCH_DENSE_TYPE(T) case T: launch_tokens<T>(g, a, bytes); break;
 
-/* All parts of a have this type, a type of the function's group. bytes: of weights, for
- * profiles. */
+/* All parts of a have this type, which is of the group. bytes: of weights, for profiles. */
 void dense_basic(gpu *g, int type, dense_args *a, uint64_t bytes);
 void dense_k_quants(gpu *g, int type, dense_args *a, uint64_t bytes);
 void dense_tables(gpu *g, int type, dense_args *a, uint64_t bytes);

@@ -1,5 +1,4 @@
-/* matvec_tables.cu - matvec.cuh's kernels for types whose codes are looked up: IQ4_NL, IQ4_XS,
- * MXFP4 and NVFP4. */
+/* matvec_tables.cu - matvec.cuh's kernels for IQ4_NL, IQ4_XS, MXFP4, NVFP4: codes index a table. */
 #include "cuda/matvec.cuh"
 
 void dense_tables(gpu *g, int type, dense_args *a, uint64_t bytes)

@@ -16,8 +16,7 @@ enum { ASK_BYTES = 12 << 10, ANSWER_BYTES = 64 << 10, ASK_THREADS = ASK_BYTES / 
 enum { SPINS = 1024 };                   /* polls of a word before the stream is checked */
 
 static const uint64_t BUS_BYTES = 128u << 20;            /* more than caches hold */
-static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* VRAM that a pull overwrites
-                                                          * repeatedly */
+static const uint64_t WINDOW_BYTES = GPU_LOAD_LEAST;     /* VRAM that each pull overwrites */
 static const uint64_t ROUND_NS = 40000000;               /* time for the rounds of one figure */
 
 static_assert((WINDOW_BYTES / 16) % (PULL_BLOCKS * PULL_THREADS * PULL_AHEAD) == 0,

@@ -10,8 +10,7 @@
 #include "cuda/dot.cuh"
 #include "cuda/select.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: most rows of a
-                                                                  * block */
+enum { THREADS = 256, WARPS = THREADS / 32, MAX_ROWS = 8 };      /* MAX_ROWS: of a block */
 
 typedef struct select_args {
     const float *logits;                 /* [n, n_expert] */
@@ -95,8 +94,7 @@ static __device__ __forceinline__ void store_logit(const few_args &a, int t, int
     }
 }
 
-/* Writes token t's finished forms, with the bits of quantise_rows in experts.cu. sums: 32
- * floats. */
+/* Writes token t's finished forms, the bits of quantise_rows in experts.cu. sums: 32 floats. */
 template <int SHAPE>
 static __device__ __forceinline__ void leave_form(tracer f, const left_form &form, int t,
                                                   float *sums)
@@ -112,8 +110,7 @@ static __device__ __forceinline__ void leave_form(tracer f, const left_form &for
 
 /* A block computes EACH rows: blockIdx.x, blockIdx.x + n_block, ...; they are pitch bytes apart in
  * shared memory. A thread multiplies the values that it has finished: eight consecutive ones, then
- * the eight that come 8 * THREADS later. SHAPE holds for all inputs; UNGATED_INPUT also means F32
- * weights. */
+ * the eight that come 8 * THREADS later. SHAPE: of all inputs; UNGATED_INPUT: weights are F32. */
 template <int EACH, int SHAPE>
 static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const few_args a)
 {
@@ -121,8 +118,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
     __shared__ float sums[32], found[EACH][WARPS];
     static_assert(sizeof sums + sizeof found <= ROUTE_STATIC_BYTES, "counted");
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cols = a.in.cols;
-    const int pitch = (cols * 4 + 15) / 16 * 16;         /* bytes of a row of the widest type,
-                                                          * F32 */
+    const int pitch = (cols * 4 + 15) / 16 * 16;         /* bytes of a row in F32, the widest */
     const int rounds = (int)(cols + 8 * THREADS - 1) / (8 * THREADS);
     const int own_row = blockIdx.x + threadIdx.x * a.n_block;    /* threads 0 .. EACH - 1 */
     float bias = 0.0f, choice_bias = 0.0f;

@@ -55,8 +55,7 @@ static __global__ void penalise(tracer f, float *work, const gpu_shortlist s)
     pdl_end(f);
 }
 
-/* A warp computes the largest logit of one block of ids. *top gets the key of the largest of
- * all. */
+/* A warp finds the largest logit of a block of ids. *top gets the key of the largest of all. */
 static __global__ void block_maxima(tracer f, float *maxima, uint32_t *top, const float *work,
                                     int n_block)
 {

@@ -219,8 +219,7 @@ static __device__ __forceinline__ uint32_t warp_least(uint32_t v)
 /* Finds the k largest by all threads of a block: faster, and less code, than by one warp. begin
  * requests the logits; the block synchronises at the end. */
 struct block_selector {
-    enum { EACH = 2 };                   /* logits of a thread in registers; others are read
-                                          * twice */
+    enum { EACH = 2 };                   /* logits of a thread in registers; it reads more twice */
     const float *keys;
     int n_expert;
     float v[EACH];
@@ -289,7 +288,7 @@ private:
         choose(s, threadIdx.x, k, id, value);
     }
 
-    /* Gathers at most 32 keys that reach the bound, the k-th largest of the lanes' maxima, in any
+    /* Gathers at most 32 keys >= the k-th largest of the lanes' maxima (the bound), in any
      * order. */
     __device__ __forceinline__ void gather(block_select_space *s, int k)
     {

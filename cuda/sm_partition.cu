@@ -1,9 +1,8 @@
 /* sm_partition.cu - gpu_limit_sms, which emulates a smaller card for measurements: one green
  * context with some of the chip's multiprocessors (the partition), and one with the others.
  *
- * A green context shares memory and code with the device's usual context. Kernels run only on its
- * multiprocessors if the context is current at the launch and was current when the stream was
- * created. */
+ * A green context shares memory and code with the device's usual context. A kernel runs only on its
+ * multiprocessors if it was current when the stream was created and is current at the launch. */
 #include "cuda/device.cuh"
 #include "cuda/gpu_measure.h"
 

@@ -95,8 +95,8 @@ void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap)
 
 /* ---- the next token -------------------------------------------------------------------------- */
 
-/* A key in the order of logits. Among equal logits the lowest id has the largest key. NaN is the
- * smallest. */
+/* A key in the order of logits; NaN is the smallest. Of equals the lowest id has the largest
+ * key. */
 static __device__ __forceinline__ unsigned long long pick_key(float v, int id)
 {
     const uint32_t order = isnan(v) ? 0 : order_key(v);

@@ -1,8 +1,7 @@
 /* vendor_gemm.cu - loads cuBLASLt, decodes weights for it, and calls it. Contract: vendor_gemm.cuh.
  *
  * The library stores matrices column by column. So W [rows, cols] is passed as a transposed matrix
- * [cols, rows], x as [cols, n], y as [rows, n]. Each shape's descriptors and algorithm are created
- * once and stored. */
+ * [cols, rows], x as [cols, n], y as [rows, n]. It stores descriptors of MAX_SHAPES shapes. */
 #include "cuda/vendor_gemm.cuh"
 
 #include <stdio.h>
@@ -320,8 +319,7 @@ static void trace_end(gpu *g, const gemm *p, trace_slot *t, bool ok)
     gpu_fail(g, cudaGetLastError(), p->name);
 }
 
-/* Multiplies by x, or, if low, adds the product with x_low. False: the library refuses, and y is
- * unchanged. */
+/* Multiplies by x; low: adds the product with x_low. False: the library refuses; y is unchanged. */
 static bool multiply(gpu *g, const gemm *p, const ready_shape *r, const void *w, bool low,
                      int first)
 {
