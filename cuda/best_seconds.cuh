@@ -1,11 +1,12 @@
-/* best_seconds.cuh - the time of work on the device, between two events of its stream. */
+/* best_seconds.cuh - times work on the device, between two events of its stream. bandwidth.cu,
+ * measure_links.cu and mma_peak.cu use it. */
 #ifndef CUDA_BEST_SECONDS_CUH
 #define CUDA_BEST_SECONDS_CUH
 
 #include "cuda/device.cuh"
 
-/* Seconds of the fastest run of step, which enqueues the work: n runs, and more until ns have
- * passed. 0: failure, as g->failure says. */
+/* Returns the seconds of the fastest run. step enqueues the work of a run. There are at least n
+ * runs, and more until ns nanoseconds have passed. 0: failure, which g stores. */
 template <typename STEP>
 static double best_seconds(gpu *g, const char *what, int n, uint64_t ns, STEP step)
 {

@@ -7,10 +7,10 @@
  * also starts on a machine without a driver; gpu_count() is then 0. tests/sim_gpu.h simulates a
  * GPU with threads.
  *
- * A gpu is one device with one main stream. An operation, a function that returns void, puts work
- * into the stream and returns at once; operations run in the order of the calls. The gpu stores
- * the first failure and skips all later operations. gpu_wait and every function with an err_ctx
- * report that failure. It stays until gpu_close.
+ * A gpu is one device with one main stream. An operation puts work into the stream and returns at
+ * once, without a result; operations run in the order of the calls. The gpu stores the first
+ * failure of an operation and skips all later ones. gpu_wait and every function with an err_ctx
+ * report the stored failure, which stays until gpu_close.
  *
  * Pointers in arguments are device memory unless a comment says otherwise. Sizes are in
  * elements. The caller owns all memory; it must stay allocated until the operation is complete.
@@ -45,18 +45,18 @@ int gpu_describe(gpu_info *out, int device, err_ctx *err);
 
 typedef struct gpu gpu;
 
-int gpu_open(gpu **out, int device, err_ctx *err);
+int gpu_open(gpu **out, int device, err_ctx *err);       /* on failure *out is NULL */
 void gpu_close(gpu *g);                  /* NULL is fine; waits for all streams */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Returns VRAM at a multiple of 256 bytes, with at least 16 readable bytes after it, or NULL, which
- * is not stored. `what`, for the message: "no room for WHAT: 3.2 GB, and 1.1 GB are free". */
+/* Returns VRAM at a multiple of 256 bytes, with at least 16 readable bytes after it; or NULL, and
+ * the gpu stays usable. Message: "no room for WHAT: 3.2 GB, and 1.1 GB are free". */
 void *gpu_alloc(gpu *g, uint64_t bytes, const char *what, err_ctx *err);
 void gpu_free(gpu *g, void *p);          /* NULL is fine; waits for all streams */
 
-/* Returns page-locked RAM that the device can read and write, or NULL if the system refuses it. A
- * refusal is not stored. */
+/* Returns page-locked RAM that the device can read and write; or NULL if the system refuses it, and
+ * the gpu stays usable. */
 void *gpu_alloc_host(gpu *g, uint64_t bytes, err_ctx *err);
 void gpu_free_host(gpu *g, void *p);     /* NULL is fine; waits for all streams */
 
@@ -64,8 +64,8 @@ void gpu_free_host(gpu *g, void *p);     /* NULL is fine; waits for all streams 
  * ranges, so gpu_stage_copy and gpu_copy_queue cut copies at these addresses. */
 #define GPU_LOCK_PIECE ((uint64_t)1 << 30)
 
-/* Page-locks whole pages of the caller's memory, which the device then reads at the same addresses.
- * ERR_NOMEM if the system refuses; that is not stored. */
+/* Page-locks whole pages of the caller's memory; the device then uses the same addresses. ERR_NOMEM
+ * if the system refuses; the gpu stays usable. */
 int gpu_lock(gpu *g, void *p, uint64_t bytes, err_ctx *err);
 void gpu_unlock(gpu *g, void *p);        /* NULL is fine; waits for all streams */
 
@@ -84,7 +84,7 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes);
 /* Copies any amount of RAM to VRAM through page-locked buffers. fill copies n bytes into a buffer,
  * so that several threads of the caller can do it; NULL: memcpy. When gpu_upload returns, `from`
  * may be reused. `to` is complete after gpu_upload_end, which also frees the buffers. ERR_NOMEM if
- * page-locked memory is refused; that is not stored. */
+ * page-locked memory is refused; the gpu stays usable. */
 typedef void gpu_fill(void *ctx, void *to, const void *from, size_t n);
 int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
                err_ctx *err);
@@ -92,7 +92,7 @@ int gpu_upload_end(gpu *g, err_ctx *err);
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* Waits for the stream. Returns 0, or < 0 with the stored failure. */
+/* Waits for the stream. Returns 0, or < 0 for a stored failure or a missed host limit (below). */
 int gpu_wait(gpu *g, err_ctx *err);
 
 /* Whether the stream has work left and no failure is stored, so that the device may still ask the
@@ -102,7 +102,7 @@ bool gpu_alive(gpu *g);
  * Small on a simulated device, whose threads need the core of the polling thread. */
 uint32_t gpu_polls(const gpu *g);
 
-/* n points in the stream, numbered from 0, each of which the host can wait for alone. */
+/* n points in the stream, numbered from 0. gpu_events_wait waits for the operations before one. */
 typedef struct gpu_events gpu_events;
 int gpu_events_create(gpu_events **out, gpu *g, int n, err_ctx *err);
 void gpu_events_free(gpu_events *m);     /* NULL is fine */
@@ -131,7 +131,7 @@ int gpu_recording_create(gpu_recording **out, err_ctx *err);     /* empty */
 void gpu_recording_free(gpu_recording *r);                       /* NULL is fine */
 int gpu_record_begin(gpu *g, err_ctx *err);      /* until end, operations are captured, not run */
 /* Replaces the contents of r by the captured operations. ERR_NOMEM: VRAM is too small; r is then
- * empty, and the failure is not stored. */
+ * empty, and the gpu stays usable. */
 int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err);
 void gpu_replay(gpu *g, gpu_recording *r);       /* an operation; r is not empty */
 

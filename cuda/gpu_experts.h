@@ -45,8 +45,8 @@ typedef struct gpu_expert_batch {
     const int32_t *order, *rank;
     int32_t *counts;                     /* NULL, or page-locked [n_expert]: gets the number of
                                           * slots of each expert, in the call with first 0 */
-    const float *sums;                   /* NULL, or [n, n_embd]: finished sums of the routed
-                                          * experts, which this call then only adds to x */
+    const float *sums;                   /* NULL, or [n, n_embd]: sums of the routed experts, which
+                                          * the call then does not compute */
     bool contract;                       /* quantised weights follow the contract; else they are
                                           * multiplied by 16-bit activations. Float weights ignore
                                           * it: 16 bits or exact F32 */
