@@ -1,10 +1,10 @@
 # make            build ./moe-run, ./moe-serve, ./moe-bench and ./moe-quant: for the CPU, and for the GPUs that nvidia-smi finds if nvcc is here
 # make run        build, then let the demo model inside the program tell a story
 # make check      all tests; ends with one line "N passed, N failed"
-# make check-gpu  those that use a GPU, alone; fails where there is none
+# make check-gpu  only the tests that use a GPU; fails without a GPU
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
 # make check-page the server's page in a real browser, if there is Chromium; SHOTS=FOLDER takes pictures
-# make bench      what this machine does: memory, weight kernels, the demo model, a synthetic file
+# make bench      speeds of this machine: memory, weight kernels, the demo model, a synthetic file
 # make nightly    every configuration, all rounds, sanitizers, all architectures: two hours, no GPU
 # make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
@@ -12,7 +12,7 @@
 # make deb        a Debian package of it, in the build's folder
 # make clean      remove everything that was built, in every configuration
 #
-# CUDA=1                   build the GPU side even if no GPU is here; CUDA=0 never does
+# CUDA=1                   build the GPU side even without a GPU; CUDA=0: never build it
 # CUDA_ARCHS="80 90"       compile it for these, and add PTX of the newest, which drivers translate for later GPUs.
 #                          Default: the GPUs that are here, or else ptx: PTX of compute_75 alone, for any GPU.
 #                          all: every one of 75 80 86 89 90 120. One that is older than the GPU works, too:

@@ -161,7 +161,7 @@ static value_rank rank_of(const expert_cache *c, int i)
     return (value_rank){ passes > 0 ? passes - BELOW_ALL : value_of(c, e), e->history.when, i };
 }
 
-/* After anything that changes who has the frame, whether it may be taken, or what it is worth. */
+/* Call after a change of the frame's owner, its value, or whether it is held or pinned. */
 static void rank_frame(expert_cache *c, int i)
 {
     const frame *p = &c->frames[i];
@@ -172,7 +172,7 @@ static void rank_frame(expert_cache *c, int i)
         value_heap_put(h, rank_of(c, i));
 }
 
-/* The frame changes hands; its rank is the caller's to set. Returns the former owner. */
+/* Sets the frame's owner; the caller updates its rank. Returns the former owner. */
 static int set_owner(expert_cache *c, int i, int owner)
 {
     const int before = c->frames[i].owner;
@@ -183,7 +183,7 @@ static int set_owner(expert_cache *c, int i, int owner)
     return before;
 }
 
-/* Notes n uses; the rank of a frame that it has is the caller's to set. */
+/* Adds n uses; the caller updates the rank of the expert's frame. */
 static void note_uses(expert_cache *c, cached_expert *e, int n)
 {
     cache_policy_use(c->policy, &e->history, ++c->now, n);
@@ -219,7 +219,7 @@ void expert_cache_set_transient(expert_cache *c, int i, int n)
 {
     frame *p = &c->frames[i];
     assert(i >= 0 && i < c->n_frame && p->n_hold > 0 && p->owner != NONE && n >= 0);
-    /* of equals always the same ones stay: the next prompt finds them */
+    /* of equals always the same ones stay, so that the next prompt hits them */
     p->transient = n > 0 ? n + (double)(random_word(3, (uint64_t)p->owner) >> 56) / 256 : 0;
 }
 

@@ -1,6 +1,6 @@
-/* expert_predictor.c - a running share of right guesses for each rank.
+/* expert_predictor.c - a running hit rate of the predictions of each rank.
  *
- * Ranks that are not read are counted too, so that a rank that was given up can come back. */
+ * Ranks that are not read are counted too, so that a rank can be picked again. */
 #include "moe/expert_predictor.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* profile_scores.c - the formulas of the header, and the experts they pick.
  *
- * Nothing divides by a number that may be 0, and weights are at least LEAST, so what comes out is
- * finite whatever a profile holds. Which of the experts are moved, and when, is left to others. */
+ * No divisor can be 0, and weights are at least LEAST, so scores are finite for any profile. The
+ * caller decides which experts to move, and when. */
 #include "moe/profile_scores.h"
 
 #include <assert.h>
@@ -57,7 +57,7 @@ static double against(double mean, const layer_uses *u, per_call_fn *of)
     return mean > 0 && u->calls > 0 ? fmax(of(u) / mean, LEAST) : 1;
 }
 
-/* What a mode needs to know of all layers before it weighs one. */
+/* Sums over all layers that a mode needs to weigh one. */
 typedef struct weigher {
     weighting_mode mode;
     double curve;

@@ -35,7 +35,7 @@ static float sum_of(float lane[LANES])
     return lane[0];
 }
 
-/* What a choice goes by. */
+/* The inputs of a choice. */
 typedef struct ranking {
     const float *logits, *bias;          /* bias NULL: logits alone */
     bool sigmoid;

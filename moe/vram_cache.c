@@ -125,7 +125,7 @@ void vram_cache_submit(vram_cache *v, int n)
     }
 }
 
-/* Tells the table of copies that have arrived, in order. On failure all copies are cancelled. */
+/* Reports arrived copies to the table, in order. On failure all copies are cancelled. */
 static int collect(vram_cache *v, err_ctx *err)
 {
     int event, rc = 1;

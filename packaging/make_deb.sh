@@ -1,7 +1,7 @@
 #!/bin/sh
 # make_deb.sh BUILD VERSION OUT - a Debian package of what was built, as OUT/moe_VERSION_ARCH.deb, by
-# dpkg-deb alone. Prints its path. The libraries it depends on are those that the programs are linked
-# with here, by the packages that they came from; a line on stderr names those that no package owns.
+# dpkg-deb alone. Prints its path. It depends on the packages of the libraries that the programs are
+# linked with on this machine; a line on stderr names libraries that no package owns.
 set -eu
 build=$1 out=$3
 command -v dpkg-deb >/dev/null || { echo "make deb needs dpkg-deb: this is no Debian or Ubuntu" >&2; exit 1; }

@@ -6,7 +6,7 @@
 # sanitizers, and the GPU side for the oldest architecture and a current one. make nightly runs all
 # rounds, seeds and combinations, the page in a browser, scripts and loops over numbers under
 # sanitizers, and compiles every architecture.
-# A step that fails does not keep the next ones from running; the last line names those that failed.
+# A failed step does not stop the next ones; the last line names the failed steps.
 set -u
 cd "$(dirname "$0")/.."
 nightly=$([ "${1:-}" != nightly ] || echo 1)

@@ -3,16 +3,16 @@
 # "N passed, N failed". A TEST is a program of BUILD/tests, a fuzzer, which gets its seeds, or a script
 # of tests/, with an argument if need be: test_cli_gpu.sh:sim. They begin in the order given.
 #
-# A test prints "area N passed, M failed[, K skipped]" as its last line. It has failed, too, if it does
-# not, if it checks nothing, exits with an error and no failure counted, takes longer than the limit,
-# or leaves files or processes behind: each has a folder for temporary files of its own.
+# A test prints "area N passed, M failed[, K skipped]" as its last line. It also fails if it does not
+# print this line, checks nothing, exits with an error but counts no failure, exceeds the time limit,
+# or leaves files or processes behind. Each test has its own folder for temporary files.
 #
 # TEST_LIMIT=SECONDS   for each test: 120, or 1200 with sanitizers or TEST_LONG
 # TEST_LONG=1          all rounds, seeds and combinations of cases, and more seconds of fuzzing
-# TEST_THREADS=N       programs and tests use N threads wherever they would choose a number themselves
+# TEST_THREADS=N       default number of threads of programs and tests
 # TEST_SAN=NAMES       the sanitizers that everything was built with
 # ONLY_GPU=1           a machine without a GPU is a failure
-# GPU_TESTS="NAME..."  those that use a GPU where there is one: TEST_GPU_JOBS=8 at a time
+# GPU_TESTS="NAME..."  tests that use a GPU if there is one: TEST_GPU_JOBS=8 at a time
 set -u
 
 # Processes that inherited a folder for temporary files, or one inside it.
@@ -82,7 +82,7 @@ case ${TEST_THREADS:-} in
 esac
 limit=${TEST_LIMIT:-120}
 [ -z "${TEST_LIMIT:-}${TEST_SAN:-}${TEST_LONG:-}" ] || limit=${TEST_LIMIT:-1200}
-# No test measures this machine but those that are about it. (Sanitizers: too slow for these figures.)
+# Only tests of measuring measure this machine. (Sanitizers are too slow for these figures.)
 [ "${TEST_SAN:-}" ] || export TEST_SPEEDS=tests/golden/speeds.json
 # before a test changes HOME: python3 may be a shim, which takes a third of a second
 export TEST_PYTHON="${TEST_PYTHON-$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)}"
