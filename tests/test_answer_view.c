@@ -45,8 +45,8 @@ static void test_parts(FILE *f)
         for (size_t n = 0; next && n < ARRAY_LEN(events); n++) events[n] = strsep(&next, " ");
         for (int lead = 0; lead < 2; lead++) {
             char got[256] = "", want[256];
-            answer_view v = { .show_reasoning = !hidden, .quiet = true, .on_screen = dim, .dim = dim,
-                              .lead = lead ? "==" : NULL };
+            answer_view v = { .show_reasoning = !hidden, .quiet = true, .on_screen = dim,
+                              .dim = dim, .lead = lead ? "==" : NULL };
             if (ftruncate(fileno(f), 0) != 0) CHECK(false);
             lseek(fileno(f), 0, SEEK_SET);
             const int old = divert(fileno(f));

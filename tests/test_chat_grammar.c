@@ -407,7 +407,8 @@ static void test_refused(void)
         const chat_request req = { .tools = tools, .calls = CHAT_CALLS_MUST };
         err_ctx err = { 0 };
         grammar *g;
-        const int rc = chat_grammar(&g, chats[chat_kind_of(cells[0], '\0')], &req, NULL, false, &err);
+        const chat *of = chats[chat_kind_of(cells[0], '\0')];
+        const int rc = chat_grammar(&g, of, &req, NULL, false, &err);
         CHECK_MSG(cells[3][0] ? rc < 0 && strstr(err.msg, cells[3]) : rc == 0, "row %d: %d, %s", i,
                   rc, err.msg);
         grammar_free(g);

@@ -1,4 +1,4 @@
-/* test_command_lines.c - what the programs answer to a command line, and what options of memory set.
+/* test_command_lines.c - what the programs answer to a command line, and what memory options set.
  *
  * A row of cases/command_lines.txt runs main() in a child that has the files of make_files() in its
  * folder, no GPU, and a cache with speeds alone. A code other than 0 also means: nothing on stdout,

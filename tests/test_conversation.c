@@ -2,6 +2,7 @@
 #include "cli/chat/conversation.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/case_file.h"
@@ -23,41 +24,16 @@ static const char *show(char *dst, size_t cap, const conversation *c)
     return dst;
 }
 
-/* Steps: s text = system, ? text = ask, ! text = answer, r reopen, b put back, u undo, x reset. */
-static const struct { const char *steps[8]; const char *want; int n_question; const char *why; }
-turns[] = {
-    { { "?hi" }, "U[hi]", 1, "an open question" },
-    { { "?hi", "!yo" }, "U[hi] A[yo]", 1, "an exchange" },
-    { { "?hi", "?ho" }, "U[ho]", 1, "a new question replaces the open one" },
-    { { "!yo" }, "", 0, "no answer without a question" },
-    { { "?a", "!b", "!c" }, "U[a] A[b]", 1, "one answer each" },
-    { { "?a", "!b", "sS" }, "S[S] U[a] A[b]", 1, "a system message goes to the front" },
-    { { "sS", "?a", "!b", "sT" }, "S[T] U[a] A[b]", 1, "and is replaced" },
-    { { "sS", "?a", "!b", "s" }, "U[a] A[b]", 1, "or removed" },
-    { { "s" }, "", 0, "nothing to remove" },
-    { { "sS", "?a", "!b", "?c", "u" }, "S[S] U[a] A[b]", 1, "undo of an open question" },
-    { { "sS", "?a", "!b", "?c", "!d", "u" }, "S[S] U[a] A[b]", 1, "undo of an exchange" },
-    { { "sS", "u", "r" }, "S[S]", 0, "the system message is no exchange" },
-    { { "u", "r", "x" }, "", 0, "nothing to undo" },
-    { { "?a", "!b", "r" }, "U[a]", 1, "reopen" },
-    { { "?a", "!b", "r", "r", "!c" }, "U[a] A[c]", 1, "reopen twice is once" },
-    { { "?a", "!b", "r", "b" }, "U[a] A[b]", 1, "an answer comes back" },
-    { { "?a", "!", "r", "b" }, "U[a] A[]", 1, "also an empty one" },
-    { { "?a", "!b", "r", "!c", "b" }, "U[a] A[c]", 1, "unless there is another by then" },
-    { { "?a", "!b", "?c", "r", "b" }, "U[a] A[b] U[c]", 1 + 1, "an open question has none" },
-    { { "sS", "r", "b" }, "S[S]", 0, "nothing to put back" },
-    { { "sS", "?a", "!b", "?c", "!d", "x" }, "S[S]", 0, "reset keeps the system message" },
-    { { "?a", "!b", "?c", "x", "?d" }, "U[d]", 1, "and only that" },
-};
-
 static void test_turns(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(turns); i++) {
+    static case_rows rows;
+    if (!case_rows_read(&rows, "conversation_turns.txt")) return;
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i], *next = rows.cells[i][0];
         conversation c = { 0 };
         chat_message kept = { 0 };
         char got[256];
-        for (size_t k = 0; k < ARRAY_LEN(turns[i].steps) && turns[i].steps[k]; k++) {
-            const char *step = turns[i].steps[k];
+        for (const char *step; (step = strsep(&next, " "));) {
             switch (step[0]) {
             case 's': conversation_set_system(&c, sv(step + 1), NULL); break;
             case '?': conversation_ask(&c, sv(step + 1), NULL); break;
@@ -72,12 +48,13 @@ static void test_turns(void)
             }
         }
         show(got, sizeof got, &c);
-        CHECK_MSG(!strcmp(got, turns[i].want) && conversation_n_question(&c) == turns[i].n_question,
-                  "%s: %s, %d questions", turns[i].why, got, conversation_n_question(&c));
+        CHECK_MSG(!strcmp(got, cells[1]) && conversation_n_question(&c) == atoi(cells[2]),
+                  "%s: %s, %d questions", cells[3], got, conversation_n_question(&c));
         conversation_put_back(&c, &kept);
         conversation_release(&c);
         CHECK(c.n_message == 0 && c.messages == NULL);
     }
+    case_rows_free(&rows);
 }
 
 /* ---- text ---------------------------------------------------------------------------------- */

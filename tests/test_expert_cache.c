@@ -205,7 +205,7 @@ static void test_weakest(cache_policy p)
         n_bad += (weakest < 0) != isnan(least) || (weakest >= 0 && value != least);
         switch (test_below(&rng, 7)) {
         case 0: expert_cache_use_many(c, 0, e, 1 + (int)test_below(&rng, 3)); break;
-        case 1: expert_cache_seed(c, 0, e, test_below(&rng, 160), (int)test_below(&rng, 600)); break;
+        case 1: expert_cache_seed(c, 0, e, test_below(&rng, 160), 25 * f); break;
         case 2: expert_cache_pin(c, 0, e, test_below(&rng, 4) == 0); break;
         case 3: for (int i = 0; i < (n % 50 ? 1 : CACHE_HALVE); i++) expert_cache_tick(c); break;
         case 4: if (n_hold[f] == 0) expert_cache_drop(c, f); break;
