@@ -9,6 +9,7 @@
 #include "cuda/gpu.h"
 #include "engine/forward_tiered.h"
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -140,20 +141,16 @@ int main(int argc, char **argv)
     test_begin("draws", argc, argv);
     if (gpu_count() == 0) test_skip("no GPU: draws of the CPU alone");
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        gguf *g = NULL;
-        model *m = NULL;
-        err_ctx err = { 0 };
-        if (CHECK_MSG(gguf_open(&g, files[i], &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s",
-                      files[i], err.msg)) {
-            if (!sim_gpu() || test_is_long()) test_place(m, files[i], &places[0]);
+        model_fixture f;
+        if (model_fixture_open(&f, files[i])) {
+            if (!sim_gpu() || test_is_long()) test_place(f.m, files[i], &places[0]);
             /* if there is no time, every place with one of the models */
             const int step = sim_gpu() ? test_rounds(4, 16) : 4;
             const int first = N_CPU_PLACES + (step > 4 ? 4 * (int)i : 0);
             for (int k = first; k < N_PLACES && gpu_count() > 0; k += step)
-                test_place(m, files[i], &places[k]);
+                test_place(f.m, files[i], &places[k]);
         }
-        model_free(m);
-        gguf_close(g);
+        model_fixture_close(&f);
     }
     return test_end();
 }

@@ -10,6 +10,7 @@
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 
 enum { CTX = 160, CHUNK = 24, TALKS = 4, OPS = 12 };
@@ -144,26 +145,22 @@ int main(int argc, char **argv)
     char path[512];
     test_begin("sessions", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
-        gguf *g = NULL;
-        model *m = NULL;
+        model_fixture f;
         err_ctx err = { 0 };
         test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
-        if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s",
-                       path, err.msg))
-            return test_end();
+        if (!model_fixture_open(&f, path)) return test_end();
         for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(test_rounds(3, 1), 7)) {
             engine *e = NULL;
             if (sim_gpu_skips(p + 9 * (int)i, 12) || (p == 0 && sim_gpu())) continue;
             if (p > 0 && p < N_CPU_PLACES && !test_is_long() && (p + i) % 2) continue;
-            if (!CHECK_MSG(engine_open(&e, m, &eo, &err) == 0, "%s", err.msg)) break;
-            if (place_engine(e, m, &places[p])) {
-                test_bytes(m, e);
-                test_place(m, e, places[p].name, &rng);
+            if (!CHECK_MSG(engine_open(&e, f.m, &eo, &err) == 0, "%s", err.msg)) break;
+            if (place_engine(e, f.m, &places[p])) {
+                test_bytes(f.m, e);
+                test_place(f.m, e, places[p].name, &rng);
             }
             engine_close(e);
         }
-        model_free(m);
-        gguf_close(g);
+        model_fixture_close(&f);
     }
     return test_end();
 }

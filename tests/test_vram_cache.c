@@ -14,6 +14,7 @@
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
 #include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 
@@ -220,21 +221,16 @@ static bool others_follow(int i)
 static void test_file(const char *path, int turn)
 {
     const bool all = test_is_long() || (gpu_count() > 0 && !sim_gpu());
-    gguf *g = NULL;
-    model *m = NULL;
-    err_ctx err = { 0 };
-    if (!CHECK_MSG(gguf_open(&g, path, &err) == 0 && model_bind(&m, g, &err) == 0, "%s: %s", path,
-                   err.msg))
-        return;
+    model_fixture f;
+    if (!model_fixture_open(&f, path)) return;
     for (int i = 0; i < N_PLACES; i++) {
         if (places[i].gpu && gpu_count() == 0) continue;
         for (int p = 0; p < n_policies(&places[i]); p++)
             if (all || (p == 0 && others_follow(i)) ||
                 (n_policies(&places[i]) > 1 ? (p + i) % 4 == 2 * turn : i % 2 == turn))
-                follow_and_compare(m, path, i, (cache_policy)p);
+                follow_and_compare(f.m, path, i, (cache_policy)p);
     }
-    model_free(m);
-    gguf_close(g);
+    model_fixture_close(&f);
 }
 
 int main(int argc, char **argv)
