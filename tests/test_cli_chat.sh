@@ -195,7 +195,7 @@ fi
 
 # ---- a model file that is cut while it is in use: one line, and the end
 answered() { [ -s "$tmp/out" ] || ! kill -0 $pid 2>/dev/null; }
-for m in $qwen $gptoss; do
+for m in $(rounds "$qwen $gptoss" $gptoss); do
     cp $m "$tmp/cut.gguf"
     mkfifo "$tmp/talk"
     : >"$tmp/out"
