@@ -20,9 +20,9 @@ struct entry {
 
 static _Atomic(entry *) first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held while entries are written */
-static sigbus_guard_fn *report_fault;            /* set once, before the handler is installed */
-static struct sigaction old_action;          /* likewise */
-static atomic_flag reporting = ATOMIC_FLAG_INIT;   /* many threads may fault at once: one reports */
+static sigbus_guard_fn *report_fault;    /* set once, before the handler is installed */
+static struct sigaction old_action;      /* likewise */
+static atomic_flag reporting = ATOMIC_FLAG_INIT; /* threads may fault together; only one reports */
 
 static const entry *find(uintptr_t at)
 {

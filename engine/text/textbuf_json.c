@@ -33,8 +33,8 @@ void textbuf_json_string(textbuf *b, str_view s)
     textbuf_str(b, "\"");
 }
 
-/* The shortest digits that read back as v, laid out as Python's repr or as serde does: both write
- * 100.0 and 0.1; they part at 1e-05 / 0.00001, 1e-07 / 1e-7 and 1e+16 / 1e16. */
+/* Writes the shortest digits that read back as v, in the layout of Python's repr or of serde. Both
+ * write 100.0 and 0.1; they differ in 1e-05 / 0.00001, 1e-07 / 1e-7 and 1e+16 / 1e16. */
 static void put_real(textbuf *b, double v, json_style style)
 {
     char digits[40], out[64];
@@ -106,7 +106,7 @@ void textbuf_json(textbuf *b, const json_t *v, json_style style)
     }
 }
 
-/* Strings in a list stand in quotes, but what is in them is not escaped. */
+/* Strings in a list get quotes, but their content is not escaped. */
 void textbuf_python(textbuf *b, const json_t *v)
 {
     size_t i;

@@ -1,14 +1,14 @@
 /* bpe.c - token and pair tables, and the two merge loops.
  *
- * Both tables are open-addressing hashes at most half full whose probe length is bounded when they
- * are built, so a vocabulary made to collide is refused instead of making every look-up crawl.
- * Merging always takes the pair of lowest rank, the leftmost of equals, until none is left; where
- * merged ids never decrease along the file's list the id is the rank, else the list index is. */
+ * Both tables are open-addressing hashes, at most half full. Building refuses a vocabulary with a
+ * longer probe sequence than MAX_PROBE, so hostile files cannot slow down look-ups. Merging takes
+ * the leftmost pair of lowest rank until no pair is left. The rank is the merged id if ids never
+ * decrease along the file's list, else the index in that list. */
 #include "engine/text/tokenizer/bpe.h"
 
 #include <assert.h>
 
-/* Longest chain seen in the published vocabularies: 30. */
+/* The longest probe sequence in published vocabularies is 30. */
 #define MAX_PROBE 1024
 #define ID_BITS 21
 #define ID_MASK ((1u << ID_BITS) - 1)
@@ -18,7 +18,7 @@ enum { AHEAD = 16 };                     /* entries between a prefetch and its u
 
 /* ---- building ---------------------------------------------------------------------------- */
 
-/* The smallest power of two, 64 at least, that is not below twice n; n is far below 2^31. */
+/* Returns the smallest power of two >= max(64, 2 n). n must be below 2^30. */
 static uint32_t table_size(uint32_t n)
 {
     uint32_t size = 64;
@@ -148,7 +148,7 @@ static int enter_token(bpe *b, int id, uint64_t hash, err_ctx *err)
     return 0;
 }
 
-/* Hashes run ahead of the table, so that its lines are there when they are needed. */
+/* Computes hashes AHEAD entries early and prefetches their cache lines. */
 int bpe_seal(bpe *b, err_ctx *err)
 {
     uint64_t hash[AHEAD];
@@ -177,8 +177,8 @@ void bpe_prefetch(const bpe *b, const uint8_t *p, size_t len)
     __builtin_prefetch(&b->slots[(uint32_t)bpe_hash(p, len) & b->slot_mask]);
 }
 
-/* The token a merge makes. Lists are in order of these as a rule, so the last one and its successor
- * are tried before the table. */
+/* Returns the token that a merge makes. Most lists are sorted by it, so the last result and its
+ * successor are tried before the table. */
 static int32_t find_merged(const bpe *b, const uint8_t *p, size_t len)
 {
     const int last = b->n_merge_added ? b->list[b->n_merge_added - 1].merged : 255;
@@ -208,7 +208,7 @@ int bpe_add_merge(bpe *b, const uint8_t *p, size_t left_len, size_t right_len, e
     return 0;
 }
 
-/* Bytes of the character that starts at p, where `left` bytes are left. */
+/* Returns the bytes of the character at p, at most `left`. */
 static size_t char_len(const uint8_t *p, size_t left)
 {
     const size_t len = *p < 0x80 ? 1 : *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
@@ -247,7 +247,8 @@ static uint32_t pair_home(const bpe *b, uint64_t hash)
     return (uint32_t)(hash >> b->pair_shift);
 }
 
-/* The bit of `maybe`: other bits of the hash than the place in the table, unless that is huge. */
+/* Index in the bit filter `maybe`. Uses other bits of the hash than the table's index, unless the
+ * table is huge. */
 static uint32_t maybe_bit(const bpe *b, uint64_t hash)
 {
     return (uint32_t)(hash >> 20) & b->maybe_mask;
@@ -262,7 +263,7 @@ static int add_pair(bpe *b, uint32_t index, const uint32_t *rank, err_ctx *err)
     uint32_t i = pair_home(b, hash);
     b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
     for (int probe = 0; b->pairs[i] != BPE_NO_PAIR; probe++, i = (i + 1) & b->pair_mask) {
-        if (b->pairs[i] >> ID_BITS == key) return 0;     /* again: the earlier rank stands */
+        if (b->pairs[i] >> ID_BITS == key) return 0;     /* duplicate: the earlier rank counts */
         if (probe == MAX_PROBE)
             return err_set(err, ERR_FORMAT, "merge %u: more than %d merges with one hash", index,
                            MAX_PROBE);
@@ -272,8 +273,7 @@ static int add_pair(bpe *b, uint32_t index, const uint32_t *rank, err_ctx *err)
     return 0;
 }
 
-/* Notes which tokens are only listed, never made by a merge: their text must be merged like any
- * other. */
+/* Finds the tokens that no merge makes: encoding must merge their text like any other. */
 static int find_unmade(bpe *b, err_ctx *err)
 {
     bool any = false;
@@ -345,8 +345,8 @@ static uint32_t rank_of(uint64_t pair)
     return (uint32_t)(pair >> 32);       /* of BPE_NO_PAIR it is NO_RANK */
 }
 
-/* by_char: writes the symbols from which merging starts to out and returns their number. No merge
- * uses the bytes of a character that is no token, so such bytes are symbols from the beginning. */
+/* by_char: writes the initial ids of the len bytes at p to out and returns their number. Bytes of a
+ * character without a token are final, because no merge uses them. */
 static size_t first_symbols(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
 {
     const uint8_t *const end = p + len;
@@ -387,7 +387,7 @@ size_t bpe_merge_short(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
         uint32_t best = rank_of(pair[0]);
         size_t pos = 0;
         for (size_t i = 1; i < n - 1; i++) {
-            pos = rank_of(pair[i]) < best ? i : pos;       /* equals keep the leftmost */
+            pos = rank_of(pair[i]) < best ? i : pos;       /* leftmost of equal ranks */
             best = rank_of(pair[i]) < best ? rank_of(pair[i]) : best;
         }
         if (best == NO_RANK) break;
@@ -403,19 +403,18 @@ size_t bpe_merge_short(const bpe *b, int32_t *out, const uint8_t *p, size_t len)
     return n;
 }
 
-/* A long piece keeps, for each of the symbols it starts from (bytes or characters), the id of what
- * starts there now (in out) and the rank of its pair with the next one; `alive` marks the places
- * where something starts, so the neighbours of a symbol are the next bits left and right, at most
- * one token away. Above the ranks stands a tree of minima: one node for 16 places, then one for 8
- * nodes, and so on. The top is the pair to merge, and a merge renews one path of the tree, two if
- * it touches two leaves: no entry is ever out of date. */
+/* Merging a long piece uses three arrays, indexed by initial symbol (byte or character). out[i] is
+ * the id of the symbol that starts at i, rank[i] the rank of its pair with the next symbol, and bit
+ * i of `alive` is set while a symbol starts at i. The neighbours of a symbol are the next set bits.
+ * A tree of minima over rank has one node for 16 ranks, then one for 8 nodes, and so on. Its root
+ * is the pair to merge. A merge updates one path of the tree for each leaf that it touches. */
 
 enum { LEAF = 16, FAN = 8 };
 
 typedef struct min_tree { uint64_t *level[BPE_TREE_LEVELS]; int n_level; } min_tree;
 
-/* Lays the levels for cap bytes into nodes, each padded to a multiple of FAN; returns how many
- * nodes that takes. nodes may be NULL to ask. */
+/* Assigns the levels for cap bytes to nodes, each padded to a multiple of FAN. Returns the number
+ * of nodes. If nodes is NULL it only counts. */
 static size_t tree_layout(min_tree *t, uint64_t *nodes, size_t cap)
 {
     size_t used = 0, n = (cap + LEAF - 1) / LEAF;
@@ -426,8 +425,11 @@ static size_t tree_layout(min_tree *t, uint64_t *nodes, size_t cap)
     }
 }
 
-/* Bytes to provide for: whole words of `alive`, with one bit after the last byte to stop at. */
-static size_t padded(size_t len) { return (len / 64 + 1) * 64; }
+/* Capacity for len symbols: whole words of `alive`, with a sentinel bit after the last symbol. */
+static size_t padded(size_t len)
+{
+    return (len / 64 + 1) * 64;
+}
 
 static int work_reserve(bpe_work *w, size_t len, err_ctx *err)
 {
@@ -473,7 +475,7 @@ static uint64_t node_min(const uint64_t *children)
     return least;
 }
 
-/* After rank[] changed in this leaf. Stops where the minimum is what it was. */
+/* Updates the tree after a change of rank[] in this leaf, up to the first unchanged minimum. */
 static void tree_renew(bpe_work *w, const min_tree *t, size_t leaf)
 {
     uint64_t least = leaf_min(w->rank, leaf);
@@ -501,7 +503,7 @@ static void tree_build(const bpe_work *w, const min_tree *t, size_t cap)
     }
 }
 
-/* The alive byte after i < len, or len: the bit there is set, and stays. */
+/* Returns the next alive symbol after i < len, or len, whose sentinel bit is always set. */
 static size_t next_alive(const uint64_t *alive, size_t i)
 {
     size_t w = ++i / 64;
@@ -510,7 +512,7 @@ static size_t next_alive(const uint64_t *alive, size_t i)
     return w * 64 + (size_t)__builtin_ctzll(bits);
 }
 
-/* The alive byte before i > 0; byte 0 is alive always. */
+/* Returns the alive symbol before i > 0; symbol 0 is always alive. */
 static size_t prev_alive(const uint64_t *alive, size_t i)
 {
     size_t w = --i / 64;
@@ -528,7 +530,7 @@ int64_t bpe_merge_long(const bpe *b, bpe_work *w, int32_t *out, const uint8_t *p
     if (rc < 0) return rc;
 
     if (b->by_char) {
-        len = first_symbols(b, out, p, len);     /* from here on it counts these */
+        len = first_symbols(b, out, p, len);     /* from here on len counts symbols */
         for (size_t i = 0; i + 1 < len; i++)
             w->rank[i] = rank_of(bpe_pair(b, (uint32_t)out[i], (uint32_t)out[i + 1]));
     } else {
@@ -545,7 +547,7 @@ int64_t bpe_merge_long(const bpe *b, bpe_work *w, int32_t *out, const uint8_t *p
     for (const uint64_t *const top = t.level[t.n_level - 1]; rank_of(*top) != NO_RANK;) {
         const size_t i = (uint32_t)*top;
         const size_t gone = next_alive(w->alive, i), next = next_alive(w->alive, gone);
-        /* where ids are ranks the rank says what the pair becomes */
+        /* without pair_rank the rank is the merged id */
         const uint32_t merged = b->pair_rank
                                     ? (uint32_t)bpe_pair(b, (uint32_t)out[i], (uint32_t)out[gone])
                                     : rank_of(*top);

@@ -1,9 +1,9 @@
 /* encoder.c - text to ids: special tokens, repair, NFC or plain spaces, pieces, merges.
  *
- * Each stretch of text between special tokens is handled on its own, so look-ahead in the cutters
- * sees its end. Pieces are cut in batches: hashing the whole batch first lets the loads of its
- * cache lines overlap. The cache of recent pieces is direct mapped and holds all ids of a piece; it
- * may change speed, never results. */
+ * Each stretch of text between special tokens is encoded on its own: for the cutters' look-ahead
+ * the text ends there. Pieces are cut and hashed in batches, so the loads of their cache lines
+ * overlap. The cache of recent pieces is direct mapped and holds all ids of a piece; it affects
+ * only speed. */
 #include "engine/text/tokenizer/token_bytes.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 #include "engine/text/tokenizer/unicode.h"
@@ -26,7 +26,7 @@ struct encoder {
     const tokenizer *t;
     void *cache_memory;
     cache_entry *cache;                  /* [1 << CACHE_BITS], on a line boundary in cache_memory */
-    byte_buf repaired, normal;           /* the stretch in hand, where it had to be changed */
+    byte_buf repaired, normal;           /* copies of the current stretch, if it had to change */
     nfc_scratch nfc;
     bpe_work work;
 };
@@ -92,7 +92,7 @@ void encoder_free(encoder *e)
 
 /* ---- pieces ------------------------------------------------------------------------------ */
 
-/* Appends the ids of one piece, for which *out has room. */
+/* Appends the ids of one piece; the caller has reserved len entries in *out. */
 static int encode_piece(encoder *e, id_list *out, const uint8_t *p, size_t len, uint64_t hash,
                         err_ctx *err)
 {
@@ -124,8 +124,8 @@ static void remember(cache_entry *c, const bpe_key *k, const int32_t *ids, size_
     c->n = (uint8_t)n;
 }
 
-/* Encodes the n_piece pieces at p. *out has room for all of them and CACHE_IDS more, so a cache
- * entry is copied whole and only the ids of the piece are counted. */
+/* Encodes the n_piece pieces at p. The caller has reserved CACHE_IDS extra entries in *out, because
+ * a cache entry is copied whole and only the ids of the piece are counted. */
 static int encode_batch(encoder *e, id_list *out, const uint8_t *p, const uint8_t *end,
                         const size_t *lens, size_t n_piece, err_ctx *err)
 {
@@ -154,7 +154,7 @@ static int encode_batch(encoder *e, id_list *out, const uint8_t *p, const uint8_
     return 0;
 }
 
-/* In vocabularies of characters U+2581 is the space, in text as well. */
+/* Vocabularies of characters treat U+2581 in text as a space. */
 static int append_plain(byte_buf *out, const uint8_t *p, size_t n, bool space_before, err_ctx *err)
 {
     int rc;
@@ -164,7 +164,7 @@ static int append_plain(byte_buf *out, const uint8_t *p, size_t n, bool space_be
     return 0;
 }
 
-/* Text without special tokens. */
+/* Encodes text without special tokens. */
 static int encode_stretch(encoder *e, id_list *out, const uint8_t *p, size_t n, err_ctx *err)
 {
     size_t lens[BATCH];
@@ -179,7 +179,7 @@ static int encode_stretch(encoder *e, id_list *out, const uint8_t *p, size_t n, 
     const bool to_nfc = pretokenizer_wants_nfc(e->t->pre) && nfc_prefix(p, n) != n;
     const bool to_plain =
         e->t->space_prefix || (e->t->model->by_char && memmem(p, n, SPACE_SIGN, 3));
-    if (to_nfc || to_plain) {            /* no vocabulary asks for both */
+    if (to_nfc || to_plain) {            /* no vocabulary needs both */
         e->normal.n = 0;
         rc = to_plain ? append_plain(&e->normal, p, n, e->t->space_prefix, err)
                       : nfc_append(&e->normal, &e->nfc, p, n, err);
@@ -199,7 +199,7 @@ static int encode_stretch(encoder *e, id_list *out, const uint8_t *p, size_t n, 
     return 0;
 }
 
-/* The next place at or after p where a special token may start. */
+/* Returns the next address at or after p where a special token may start, or end. */
 static const uint8_t *next_candidate(const tokenizer *t, const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *hit;
@@ -214,7 +214,7 @@ static const uint8_t *next_candidate(const tokenizer *t, const uint8_t *p, const
 
 int encoder_encode(encoder *e, id_list *out, str_view text, bool parse_special, err_ctx *err)
 {
-    const uint8_t *p = (const uint8_t *)text.ptr;        /* start of the stretch in hand */
+    const uint8_t *p = (const uint8_t *)text.ptr;        /* start of the current stretch */
     int rc;
     if (text.len == 0) return 0;
     const uint8_t *const end = p + text.len;
@@ -242,7 +242,7 @@ int encoder_encode_whole(encoder *e, id_list *out, str_view text, bool parse_spe
     if (t->add_bos && (rc = ids_push(out, t->bos, err)) < 0) return rc;
     const size_t from = out->n;
     if ((rc = encoder_encode(e, out, text, parse_special, err)) < 0) return rc;
-    if (from > before && out->n > from && out->ids[from] == t->bos) {    /* it brought its own */
+    if (from > before && out->n > from && out->ids[from] == t->bos) {    /* the text had BOS */
         memmove(out->ids + before, out->ids + from, (out->n - from) * sizeof *out->ids);
         out->n--;
     }

@@ -1,9 +1,8 @@
-/* pretokenize.c - the cutters, and the table of names they go by.
+/* pretokenize.c - the cutters, and the table of their names.
  *
- * Written from the models' expressions, quoted above each cutter. The invariant behind the forward
- * scans: a cutter looks at most one run of one set of classes past the piece it returns, and the
- * next piece takes that run, so no byte is scanned more than a few times. Normalization and special
- * tokens are the caller's business. */
+ * Each cutter implements the regular expression quoted above it. Invariant: a cutter looks at most
+ * one run of one set of classes past the piece that it returns, and the next piece takes that run.
+ * So each byte is scanned a few times at most. The caller handles normalization and specials. */
 #include "engine/text/tokenizer/pretokenize.h"
 
 #include <stdio.h>
@@ -23,7 +22,7 @@ enum {
     TAIL = CLASS_LOWER | CLASS_LETTER | CLASS_MARK       /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
 };
 
-/* Class and length of the character at p; 0 and 0 at the end of the text. */
+/* Returns the class of the character at p and sets *len; both are 0 at the end of the text. */
 static inline unsigned class_at(size_t *len, const uint8_t *p, const uint8_t *end)
 {
     uint32_t cp;
@@ -35,8 +34,8 @@ static inline unsigned class_at(size_t *len, const uint8_t *p, const uint8_t *en
     return unicode_class(cp);
 }
 
-/* How many of the eight bytes in x, lowest first, are ASCII letters; bits 0x20 in fold make
- * capitals count as well. */
+/* Returns how many bytes of x, from the lowest up to the first other one, are lower-case ASCII
+ * letters. If fold has bit 0x20 in each byte, capitals count as well. */
 static inline size_t letters_in_word(uint64_t x, uint64_t fold)
 {
     const uint64_t low = (x | fold) & ~HIGH;
@@ -46,7 +45,7 @@ static inline size_t letters_in_word(uint64_t x, uint64_t fold)
     return stop ? (size_t)__builtin_ctzll(stop) / 8 : 8;
 }
 
-/* The end of the run of characters of the classes in set that starts at p. */
+/* Returns the end of the run at p of characters whose class is in set. */
 static inline const uint8_t *run_of(const uint8_t *p, const uint8_t *end, unsigned set)
 {
     if (set & CLASS_LOWER) {             /* words: eight letters at a time */
@@ -64,7 +63,7 @@ static inline const uint8_t *run_of(const uint8_t *p, const uint8_t *end, unsign
     }
 }
 
-/* Length of (?i:'s|'t|'re|'ve|'m|'ll|'d) at p, or 0. Folding case by Unicode's rules makes U+017F,
+/* Returns the length of (?i:'s|'t|'re|'ve|'m|'ll|'d) at p, or 0. Unicode case folding makes U+017F,
  * the long s, an s. */
 static inline size_t contraction(const uint8_t *p, const uint8_t *end)
 {
@@ -81,8 +80,9 @@ static inline size_t contraction(const uint8_t *p, const uint8_t *end)
     }
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ : the white space at p up to its last newline; without one, all of it at
- * the end of the text, else all but the last character, which goes with what follows. */
+/* \s*[\r\n]+|\s+(?!\S)|\s+ : cuts the white space at p after its last newline. Without a newline it
+ * takes all white space at the end of the text; elsewhere all but the last character, which belongs
+ * to the next piece. */
 static const uint8_t *cut_space(const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *q = p, *last = p, *behind_newline = NULL;
@@ -98,7 +98,7 @@ static const uint8_t *cut_space(const uint8_t *p, const uint8_t *end)
     return q == end || last == p ? q : last;
 }
 
-/* \p{N}{1,3} after a first number, which ends at p. */
+/* The rest of \p{N}{1,3}: up to two more numbers at p. */
 static inline const uint8_t *two_more_numbers(const uint8_t *p, const uint8_t *end)
 {
     for (int i = 0; i < 2; i++) {
@@ -129,8 +129,9 @@ static inline const uint8_t *cut_qwen(const uint8_t *p, const uint8_t *end, unsi
     return cut_space(p, end);
 }
 
-/* [HEAD]*[TAIL]+ at p: NULL if it does not match. If no lower-case letter follows the run of HEAD,
- * the run gives back what TAIL does not have: the capitals after its last other character. */
+/* Returns the end of [HEAD]*[TAIL]+ at p, or NULL. If no lower-case letter follows the run of HEAD,
+ * the match ends after the run's last character that is also in TAIL, that is before its trailing
+ * capitals. */
 static inline const uint8_t *word_end(const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *shared_end = NULL;
@@ -157,7 +158,7 @@ static inline const uint8_t *cut_gpt4o(const uint8_t *p, const uint8_t *end)
 
     if ((c & PREFIX) && (d & (HEAD | TAIL)) && (q = word_end(next, end))) goto word;
     if ((c & (HEAD | TAIL)) && (q = word_end(p, end))) goto word;
-    /* where no word matched, a run of HEAD holds capitals only: TAIL* adds nothing to it */
+    /* if no word matched, a run of HEAD has only capitals, so TAIL* matches nothing more */
     if ((c & PREFIX) && (d & HEAD)) { q = run_of(next, end, HEAD); goto word; }
     if (c & HEAD) { q = run_of(next, end, HEAD); goto word; }
 
@@ -173,7 +174,7 @@ word:
 }
 
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
- * This is GPT-2's: contractions in lower case only, and a newline is white space like any other. */
+ * GPT-2's rule: contractions in lower case only; a newline is ordinary white space. */
 static inline const uint8_t *cut_gpt2(const uint8_t *p, const uint8_t *end)
 {
     size_t len, next_len;
@@ -189,7 +190,7 @@ static inline const uint8_t *cut_gpt2(const uint8_t *p, const uint8_t *end)
     if (c & ANY_LETTER) return run_of(next, end, ANY_LETTER);
     if (c & CLASS_NUMBER) return run_of(next, end, CLASS_NUMBER);
     if (!(c & ANY_SPACE)) return run_of(next, end, CLASS_MARK | CLASS_OTHER);
-    const uint8_t *last = p;             /* of the white space; it goes with what follows */
+    const uint8_t *last = p;             /* last white space, which belongs to the next piece */
     while (class_at(&len, next, end) & ANY_SPACE) last = next, next += len;
     return next == end || last == p ? next : last;
 }
@@ -235,7 +236,7 @@ static inline const uint8_t *cut_word(const uint8_t *p, const uint8_t *end)
     return p;
 }
 
-/* One loop a rule, so that its cutter can be part of the loop. */
+/* One loop for each rule, so that the compiler inlines its cutter. */
 #define CUT_ALL(cut)                                                                             \
     static size_t all_##cut(size_t *lens, size_t cap, const uint8_t *p, const uint8_t *end)      \
     {                                                                                            \

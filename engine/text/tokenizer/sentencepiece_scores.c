@@ -1,8 +1,7 @@
-/* sentencepiece_scores.c - ranks tokens by their scores and makes a merge of every way to cut a
- * token.
+/* sentencepiece_scores.c - ranks tokens by score and adds a merge for every split of a token.
  *
- * Tokens with one score have one rank, so that the place in the text decides between them. A token
- * is looked up once for each place where it can be cut; MAX_TOKEN_BYTES bounds that work. */
+ * Tokens with equal scores have the same rank, so the leftmost pair merges first. Each split costs
+ * one look-up; MAX_TOKEN_BYTES bounds that work. */
 #include "engine/text/tokenizer/sentencepiece_scores.h"
 
 #include <math.h>

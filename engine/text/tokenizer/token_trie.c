@@ -1,7 +1,7 @@
 /* token_trie.c - sorts the tokens by their bytes and writes the tree in that order.
  *
- * Invariant: nodes stand in the order of a walk, parents before children, siblings by their bytes.
- * Of tokens with the same bytes the first is in the tree, the others hang on it. */
+ * Invariant: nodes are in preorder, siblings in ascending order of their bytes. Of tokens with
+ * equal bytes the first is in the tree; the others are linked to it by `same`. */
 #include "engine/text/tokenizer/token_trie.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static size_t common(str_view a, str_view b)
     return n;
 }
 
-/* open[d] is the last node at depth d: closed when a token leaves it. */
+/* open[d] is the last node at depth d. Its skip is set when a token without it follows. */
 static void write_nodes(token_trie *v, const entry *list, int n, int32_t *open)
 {
     size_t depth = 0;

@@ -1,9 +1,8 @@
-/* tokenizer.c - reads the vocabulary out of a GGUF file; ids to bytes; special tokens by text.
+/* tokenizer.c - reads the vocabulary of a GGUF file; ids to bytes; special tokens by text.
  *
- * Ordinary tokens and merges are converted to raw bytes here, once (token_bytes.h), so
- * everything after this file works on those. Nothing in the arrays is trusted: counts are compared,
- * characters, merges and ids checked, and sizes come from strings that are really in the file. Text
- * to ids is encoder.c's part. */
+ * Ordinary tokens and merges are converted to raw bytes here, once (token_bytes.h). Nothing in the
+ * arrays is trusted: counts are compared; characters, merges and ids are checked; allocations are
+ * sized by strings that exist in the file. encoder.c converts text to ids. */
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -19,7 +18,7 @@
 
 enum {
     MAX_MERGE = 1 << 26,
-    MAX_SPECIAL_BYTES = 128              /* bounds the work per '<' in a text; known: up to 31 */
+    MAX_SPECIAL_BYTES = 128              /* bounds the work per '<' in a text; largest known: 31 */
 };
 
 /* ---- reading the file -------------------------------------------------------------------- */
@@ -35,7 +34,7 @@ static int find_array(const gguf_kv **out, const gguf *g, const char *key, err_c
     return 0;
 }
 
-/* add_bos and space_prefix hold where the file does not say otherwise. */
+/* add_bos and space_prefix are defaults; the file may override them. */
 static const vocabulary_model models[] = {
     { .name = "gpt2" },
     { .name = "llama", .by_char = true, .by_score = true, .add_bos = true, .space_prefix = true },
@@ -56,7 +55,7 @@ static int choose_model(tokenizer *t, const gguf *g, err_ctx *err)
                    ESC(text, name), models[0].name, models[1].name, models[2].name);
 }
 
-/* Some published gpt-oss files do not name their pre-tokenizer; their vocabulary gives it away. */
+/* Some published gpt-oss files do not name their pre-tokenizer; the vocabulary identifies it. */
 static bool is_gptoss_vocabulary(const gguf_kv *tokens)
 {
     gguf_strings it = gguf_strings_begin(tokens);
@@ -73,7 +72,7 @@ static int choose_pre(tokenizer *t, const gguf *g, const gguf_kv *tokens, err_ct
     char text[64], names_text[256];
     const int rc = gguf_get_str(&name, g, KEY_PRE, err);
     if (rc < 0) return rc;
-    if (t->model->by_char) {             /* what it is instead, the tokens say: choose_cuts */
+    if (t->model->by_char) {             /* choose_cuts sets t->pre later, by the tokens */
         if (rc == 0 || str_is(name, "default") || str_is(name, t->model->name)) return 0;
         return err_set(err, ERR_UNSUPPORTED, "unsupported pre-tokenizer '%s' for tokenizer model "
                        "%s (supported: default)", ESC(text, name), t->model->name);
@@ -161,8 +160,7 @@ static int read_token(tokenizer *t, const token_bytes *spelling, uint8_t *scratc
     }
 }
 
-/* n_merge: how many merges the file lists; where it lists none, each byte of a token may be a place
- * to cut it. */
+/* n_merge: merges in the file. Without a list every byte boundary of a token may become a merge. */
 static int read_tokens(tokenizer *t, const gguf_kv *tokens, uint32_t n_merge,
                        const token_bytes *spelling, err_ctx *err)
 {
@@ -191,19 +189,18 @@ static int read_tokens(tokenizer *t, const gguf_kv *tokens, uint32_t n_merge,
     return rc < 0 ? rc : bpe_seal(&t->vocab, err);
 }
 
-/* Merges are converted a few at a time and then entered, so that the look-ups of a batch wait for
- * memory together. */
+/* Merges are converted and entered in batches, so that the cache misses of a batch overlap. */
 typedef struct merge_batch {
-    uint8_t *bytes;                      /* sides of the entries, back to back */
+    uint8_t *bytes;                      /* both sides of all entries, contiguous */
     size_t used, cap;
     struct { size_t pos, left, right; } entry[16];
     int n;
     uint32_t n_before;                   /* entries of earlier batches */
 } merge_batch;
 
-/* One entry, "left right": a space inside a token is written otherwise, so the separator is the
- * only one. Vocabularies of characters may have a left side that starts with a plain space. A byte
- * takes at most how->widest in the file, and no token has more than vocab.longest. */
+/* Reads one entry, "left right". Spaces inside tokens are encoded, so the separator is the only
+ * space; but in vocabularies of characters the left side may start with a plain space. A byte takes
+ * at most spelling->widest bytes in the file, and no token has more than vocab.longest. */
 static int read_merge(merge_batch *m, const tokenizer *t, const token_bytes *spelling,
                       str_view text,
                       err_ctx *err)
@@ -274,9 +271,9 @@ static int read_merges(tokenizer *t, const gguf_kv *merges, const token_bytes *s
     return bpe_seal_merges(&t->vocab, whole, NULL, err);
 }
 
-/* Text of a vocabulary of characters is one piece, or one a line. Where no token has a space after
- * anything else, or a newline next to anything else, nothing merges across these places either, and
- * words can be merged one by one. */
+/* Chooses the cuts of a vocabulary of characters, whose text is one piece, or one for each line. If
+ * no token has a space after another character, or a newline next to one, no merge crosses these
+ * boundaries, and words can be merged one by one. */
 static void choose_cuts(tokenizer *t)
 {
     t->pre = PRE_WORDS;
@@ -301,7 +298,7 @@ static int compare_specials(const void *a, const void *b)
     return x->user != y->user ? x->user - y->user : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Of specials with one text, the lowest id of each kind stays. */
+/* Of special tokens with equal texts it keeps the lowest id of each kind. */
 static int collect_specials(tokenizer *t, err_ctx *err)
 {
     int n = 0, kept = 0;
@@ -329,7 +326,7 @@ static int collect_specials(tokenizer *t, err_ctx *err)
     return 0;
 }
 
-/* Narrows the sorted list byte by byte. At each depth the entries that end there come first. */
+/* Narrows the sorted list byte by byte. At each depth the entries that end there sort first. */
 const special_token *tokenizer_match(const tokenizer *t, const uint8_t *p, size_t n,
                                      bool with_control)
 {
@@ -341,7 +338,7 @@ const special_token *tokenizer_match(const tokenizer *t, const uint8_t *p, size_
         if (depth == n) break;
         if (lo < hi && (uint8_t)t->specials[lo].text.ptr[depth] == p[depth] &&
             (uint8_t)t->specials[hi - 1].text.ptr[depth] == p[depth])
-            continue;                    /* they all go on alike: nothing to search */
+            continue;                    /* all have the same next byte: nothing to search */
         int a = lo, b = hi;              /* first entry whose next byte is not below p[depth] */
         while (a < b) {
             const int mid = (a + b) / 2;
@@ -371,7 +368,7 @@ int tokenizer_special(const tokenizer *t, const char *text)
     return lo < t->n_special && str_eq(t->specials[lo].text, want) ? t->specials[lo].id : -1;
 }
 
-/* An id outside the vocabulary counts as absent: it is never used as an index. */
+/* Reads a token id. An id outside the vocabulary counts as absent (-1). */
 static int read_id(int *out, const tokenizer *t, const gguf *g, const char *key, err_ctx *err)
 {
     const gguf_kv *kv = gguf_find(g, key);
@@ -392,10 +389,10 @@ static void add_stop(tokenizer *t, int id)
     if (id >= 0 && !tokenizer_is_stop(t, id) && t->n_stop < N_STOP_MAX) t->stops[t->n_stop++] = id;
 }
 
-/* The file's eos_token_id gives one stop at most, and in some files the wrong one. GLM ends a turn
- * with the role of the next, Gemma hands over to a tool with <|tool_response>, which some files
- * call a USER token. In other vocabularies these texts end nothing: they count only where there is
- * the token `requires`. */
+/* Stop tokens by text, because the file's eos_token_id is only one of them, and wrong in some
+ * files. GLM ends a turn with the role token of the next. Gemma ends with <|tool_response> before a
+ * tool's result; some files declare it a USER token. In other vocabularies these texts are no
+ * stops, so an entry counts only if the vocabulary has the token `requires`. */
 static const struct { const char *text, *requires; } stop_texts[] = {
     { "<|im_end|>", NULL },
     { "<|return|>", NULL },
@@ -434,7 +431,7 @@ static int find_stops(tokenizer *t, const gguf *g, err_ctx *err)
     return 0;
 }
 
-/* What is put around a text that is all the model sees. */
+/* Reads whether BOS, EOS and a leading space are added; see encoder_encode_whole. */
 static int read_additions(tokenizer *t, const gguf *g, err_ctx *err)
 {
     int rc;

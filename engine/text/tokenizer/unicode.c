@@ -1,9 +1,8 @@
 /* unicode.c - UTF-8 scanning and repair, and canonical composition (NFC).
  *
- * Normalization works on segments: a segment begins at a character that never combines with what
- * stands before it, so segments can be handled one by one, and text that is in order already is
- * copied without being taken apart. All work is linear, long runs of marks included. The tables are
- * in unicode_tables.c; which text to normalize is the caller's decision. */
+ * Normalization works on segments. A segment begins at a character that never combines with an
+ * earlier one, so segments are independent; text that is already NFC is copied unchanged. Time is
+ * linear, also for long runs of marks. The tables are in unicode_tables.c. */
 #include "engine/text/tokenizer/unicode.h"
 
 #include <string.h>
@@ -100,8 +99,8 @@ int utf8_repair(byte_buf *out, const uint8_t *p, size_t n, err_ctx *err)
 
 /* ---- NFC --------------------------------------------------------------------------------- */
 
-/* No code point below U+0300 changes or combines with what stands before it. Its first byte is
- * below this one, and so is every continuation byte. */
+/* No code point below U+0300 changes or combines with an earlier one. All its bytes are below the
+ * first byte of U+0300. */
 #define FIRST_BYTE_0300 0xCC
 
 /* Hangul syllables are (leading, vowel, trailing) in arithmetic order. */
@@ -121,12 +120,12 @@ static nfc_kind kind_of(uint32_t cp)
     return unicode_nfc_kinds[unicode_nfc_pages[page << 4 | (cp & 15)]];
 }
 
-/* The end of the run of bytes below FIRST_BYTE_0300 that starts at p. */
+/* Returns the end of the run at p of bytes below FIRST_BYTE_0300. */
 static const uint8_t *skip_low(const uint8_t *p, const uint8_t *end)
 {
     while (end - p >= 8) {
         const uint64_t x = load_u64(p);
-        /* adding 0x34 to the low seven bits reaches the high bit from 0x4C = 0xCC - 0x80 on */
+        /* adding 0x34 sets the high bit if the low seven bits are >= 0x4C = 0xCC - 0x80 */
         if (((x & ~HIGH) + (0x100 - FIRST_BYTE_0300) * ONES) & x & HIGH) break;
         p += 8;
     }
@@ -160,7 +159,7 @@ size_t nfc_prefix(const uint8_t *p, size_t n)
     return n;
 }
 
-/* Twice the room is allocated: the upper half is where sort_marks works. */
+/* Allocates twice the capacity: the upper half is scratch of sort_marks. */
 static int push_item(nfc_scratch *s, uint32_t cp, err_ctx *err)
 {
     if (s->n == s->cap) {
@@ -196,7 +195,7 @@ static int decompose(nfc_scratch *s, uint32_t cp, err_ctx *err)
     return rc;
 }
 
-/* Stable sort of n marks by class; tmp has room for as many. */
+/* Stable sort of n marks by class; tmp has n entries. */
 static void sort_marks(uint32_t *item, uint32_t *tmp, size_t n)
 {
     if (n <= 32) {
@@ -225,7 +224,7 @@ static void order_marks(nfc_scratch *s)
     }
 }
 
-/* The character a + b make, or 0. */
+/* Returns the composition of a and b, or 0. */
 static uint32_t compose_pair(uint32_t a, uint32_t b)
 {
     int lo = 0, hi = unicode_n_nfc_composition - 1;
@@ -243,7 +242,8 @@ static uint32_t compose_pair(uint32_t a, uint32_t b)
     return 0;
 }
 
-/* Every character joins the last starter if they make a pair and nothing between blocks it. */
+/* Composes each character with the last starter if the two have a composition and no character
+ * between them blocks it. */
 static void compose(nfc_scratch *s)
 {
     size_t starter = SIZE_MAX, n = 0;
@@ -263,7 +263,7 @@ static void compose(nfc_scratch *s)
     s->n = n;
 }
 
-/* Normalizes the segment at p; returns its length in the source, or < 0. */
+/* Normalizes the segment at p. Returns its length in the source, or < 0. */
 static int64_t append_segment(byte_buf *out, nfc_scratch *s, const uint8_t *p, size_t n,
                               err_ctx *err)
 {

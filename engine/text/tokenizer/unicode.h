@@ -1,13 +1,13 @@
 /* unicode.h - character classes, UTF-8 scanning and repair, canonical composition (NFC).
  *
- * The tables are compiled in: nothing here depends on a locale. Classes are those of Unicode 16.0.
- * Functions that say "valid UTF-8" trust their input; utf8_valid_prefix is how to make sure. */
+ * The tables are compiled in and independent of the locale. Classes are those of Unicode 16.0.
+ * Functions that require valid UTF-8 do not check it; utf8_valid_prefix does. */
 #ifndef ENGINE_TEXT_TOKENIZER_UNICODE_H
 #define ENGINE_TEXT_TOKENIZER_UNICODE_H
 
 #include "loader/base.h"
 
-/* Every code point has exactly one of these bits, so a set of classes is a mask. */
+/* Every code point has exactly one class, so a mask is a set of classes. */
 enum {
     CLASS_OTHER = 1,
     CLASS_LETTER = 2,                    /* Lm, Lo: letters without case */
@@ -69,30 +69,30 @@ static inline size_t utf8_read(uint32_t *cp, const uint8_t *p)
 /* Writes cp (a scalar value) as 1 to 4 bytes; returns how many. */
 size_t utf8_write(uint8_t *dst, uint32_t cp);
 
-/* How many bytes at the start of p are valid UTF-8, whole characters only. */
+/* Returns how many bytes at p are whole, valid UTF-8 characters. */
 size_t utf8_valid_prefix(const uint8_t *p, size_t n);
 
 /* ---- growing text ---- */
 
-/* Bytes that are kept and reused from call to call. Zero-initialise; byte_buf_free releases. */
+/* A growing buffer, reused between calls. Zero-initialise; byte_buf_free releases it. */
 typedef struct byte_buf { uint8_t *ptr; size_t n, cap; } byte_buf;
 void byte_buf_free(byte_buf *b);
 int byte_buf_append(byte_buf *b, const uint8_t *p, size_t n, err_ctx *err);
 
-/* Appends p to *out with each byte outside a valid sequence replaced by U+FFFD. */
+/* Appends the n bytes at p to *out; each byte outside a valid sequence becomes U+FFFD. */
 int utf8_repair(byte_buf *out, const uint8_t *p, size_t n, err_ctx *err);
 
 /* ---- NFC ---- */
 
-/* Scratch of nfc_append, kept between calls. Zero-initialise; nfc_scratch_free releases. */
+/* Scratch of nfc_append, reused between calls. Zero-initialise; nfc_scratch_free releases it. */
 typedef struct nfc_scratch { uint32_t *item; size_t n, cap; } nfc_scratch;
 void nfc_scratch_free(nfc_scratch *s);
 
-/* n if the valid UTF-8 at p is certainly NFC. Otherwise a place before which it is, and at which
- * the text can be cut: nothing before it combines with anything after it. */
+/* Returns the length of a prefix of the valid UTF-8 at p that is NFC and does not combine with the
+ * rest; n if all of it is certainly NFC. */
 size_t nfc_prefix(const uint8_t *p, size_t n);
 
-/* Appends the NFC form of the valid UTF-8 at p. Linear in n, whatever the text. */
+/* Appends the NFC form of the valid UTF-8 at p. Always linear in n. */
 int nfc_append(byte_buf *out, nfc_scratch *s, const uint8_t *p, size_t n, err_ctx *err);
 
 #endif

@@ -1,14 +1,14 @@
-/* utf8_stream.c - token bytes to text that may be shown: always whole, valid characters.
+/* utf8_stream.c - token bytes to whole, valid UTF-8 characters.
  *
- * What waits in the tail is the beginning of a character and nothing else, so at most three bytes
- * wait and a stream that is not UTF-8 never stalls. */
+ * The tail holds only a possible beginning of a character, so it has at most three bytes and a
+ * stream that is not UTF-8 never stalls. */
 #include "engine/text/tokenizer/tokenizer.h"
 
 #include <string.h>
 
-/* Could the n < 4 bytes at p, with more after them, become a valid character? Asked by completing
- * them with the lowest and the highest continuation bytes: what is allowed depends on the first two
- * bytes only, and is a range. */
+/* Returns true if the n < 4 bytes at p can be the beginning of a valid character. Tests them with
+ * the lowest and the highest continuation bytes: validity depends only on the first two bytes, and
+ * the valid second bytes are a range. */
 static bool is_beginning(const uint8_t *p, size_t n)
 {
     const size_t need = p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
@@ -26,7 +26,7 @@ size_t utf8_stream_push(utf8_stream *s, char *dst, str_view bytes)
     const uint8_t *src = (const uint8_t *)bytes.ptr;
     size_t left = bytes.len, used = 0;
     while (left > 0) {
-        /* the tail and as much of the new bytes as one character can need */
+        /* the tail and enough new bytes for one character */
         uint8_t window[4];
         size_t n = (size_t)s->n_tail, taken = 0;
         uint32_t cp;
@@ -38,7 +38,7 @@ size_t utf8_stream_push(utf8_stream *s, char *dst, str_view bytes)
             s->n_tail = (int)n;
             return used;
         }
-        size_t eaten = 1;                /* a byte that starts no character stands alone */
+        size_t eaten = 1;                /* an invalid byte is replaced alone */
         if (len) {
             eaten = (size_t)len;
             memcpy(dst + used, window, eaten);
