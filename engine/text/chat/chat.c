@@ -1,7 +1,7 @@
 /* chat.c - recognises the chat format, checks requests, and hands them to the format.
  *
- * Invariant: a failed render leaves the caller's id list as it was. Each format has a file
- * chat_*.c; what they are built from is in chat_parts.c; sampling and stopping are the caller's. */
+ * Invariant: a failed render leaves the caller's id list unchanged. Each format has a file
+ * chat_*.c; chat_parts.c has their shared functions. The caller samples and stops. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static bool too_deep(const json_t *v, int left)
     return false;
 }
 
-/* Names stand unquoted in headers and tags, so what would end one is refused in all formats. */
+/* Names are unquoted in headers and tags, so characters that would end one are refused. */
 static bool is_name(str_view s)
 {
     for (size_t i = 0; i < s.len; i++)
@@ -93,7 +93,7 @@ static int check_message(const chat *c, const chat_message *m, int i, err_ctx *e
 static int check_request(const chat *c, const chat_request *req, err_ctx *err)
 {
     int rc;
-    if (req->n_message < 1 && !req->no_cue)      /* else: what comes before all messages */
+    if (req->n_message < 1 && !req->no_cue)      /* no_cue: only the text before all messages */
         return err_set(err, ERR_RANGE, "messages: there are none");
     if (req->tools && (rc = check_tools(req->tools, err)) < 0) return rc;
     if (!c->ops->tools && json_array_size(req->tools) > 0)
@@ -179,7 +179,7 @@ static const chat_ops raw_ops = {
     .format = CHAT_RAW, .name = "raw", .render = raw_render, .push = plain_push, .end = plain_end,
 };
 
-/* Each says itself whether it is the one; the order is that of how much is asked for. */
+/* setup of each format decides whether a file has it; the most specific formats come first. */
 static const chat_ops *const formats[] = {
     &chatml_ops, &harmony_ops, &glm_ops, &gemma_ops, &mistral_ops, &tulu_ops,
 };
@@ -247,7 +247,7 @@ int chat_render(id_list *out, const chat *c, encoder *e, const chat_request *req
     return rc;
 }
 
-/* ---- parsing the answer ---------------------------------------------------------------------- */
+/* ---- parsing ------------------------------------------------------------------------------- */
 
 json_t *request_callable(const chat_request *req)
 {
@@ -288,7 +288,7 @@ int chat_parser_create(chat_parser **out, const chat *c, const chat_request *req
             rc = err_set(err, ERR_NOMEM, "chat: names of %zu tools", json_array_size(tools));
     }
     if (rc == 0) {
-        /* Room for what plain text needs, so that only tool calls allocate while tokens come. */
+        /* Enough for plain text, so that only tool calls allocate in the token loop. */
         textbuf_room(&p->held, 1024);
         textbuf_room(&p->args, 1024);
         rc = textbuf_check(&p->held, err);

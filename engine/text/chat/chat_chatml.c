@@ -1,11 +1,11 @@
 /* chat_chatml.c - ChatML as the Qwen family writes it: messages to tokens.
  *
  * A turn is <|im_start|> ROLE LF CONTENT <|im_end|> LF. Three things vary between files and are
- * read out of the template's string literals: the sentences around the list of tools, how tools
- * are listed and called (JSON, or the coder models' XML), and whether the cue opens a <think>
- * block. From Qwen3.5 on contents are trimmed and the system message stands after the tools. The
- * template is scanned, not executed. Tags such as <tool_call> and <think> are ordinary
- * text here: the vocabularies that have tokens for them recognise them in any text.
+ * read from the template's string literals: the sentences around the list of tools, the notation of
+ * tools and calls (JSON, or the coder models' XML), and whether the cue opens a <think> block. From
+ * Qwen3.5 on contents are trimmed and the system message follows the tools. The template is
+ * scanned, not executed. Tags such as <tool_call> and <think> are ordinary text here; if the
+ * vocabulary has tokens for them the tokenizer recognises them in any text.
  *
  * A developer message is a system message. Call arguments go out as they came in (JSON family);
  * the XML family takes them apart and so needs a JSON object. Empty reasoning counts as none.
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* For templates without tools of their own. */
+/* For templates that do not mention tools. */
 static const char json_intro[] =
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>";
@@ -29,11 +29,11 @@ static const char xml_outro[] =
     "suffix:\n\n<tool_call>\n<function=example_function_name>\n"
     "<parameter=example_parameter_1>\nvalue_1\n</parameter>\n</function>\n</tool_call>";
 
-/* ---- what the template says ---------------------------------------------------------------- */
+/* ---- the template -------------------------------------------------------------------------- */
 
-/* Collects intro and outro over neighbouring literals. step: 0 before "# Tools", 1 inside the
- * intro, 2 among the tools, 3 inside the outro, 4 complete. between: the template's source since
- * the literal before this one; where it speaks of the system message, the outro was all before. */
+/* Collects intro and outro from consecutive literals. step: 0 before "# Tools", 1 inside the intro,
+ * 2 in the list of tools, 3 inside the outro, 4 complete. between: the template's source since the
+ * previous literal; if it mentions the system message, the outro ended before it. */
 static int tools_step(chat *c, int step, textbuf *intro, textbuf *outro, str_view lit,
                       str_view between)
 {
@@ -55,8 +55,8 @@ static int tools_step(chat *c, int step, textbuf *intro, textbuf *outro, str_vie
     return step;
 }
 
-/* "<|im_start|>system\nYou are ..." with the sentence in the same literal: used if no other
- * wrote a system message; a literal that also ends the turn is said even without tools. */
+/* Reads the default system text of a literal "<|im_start|>system\nYou are ...". It is used if the
+ * request has no system message; without tools only if the literal also ends the turn. */
 static int note_default(chat *c, str_view lit, err_ctx *err)
 {
     static const char head[] = "<|im_start|>system\n";
@@ -69,7 +69,7 @@ static int note_default(chat *c, str_view lit, err_ctx *err)
     return chat_keep(&c->default_system, text, err);
 }
 
-/* What does not need the literals. */
+/* Sets the fields that a search in the template decides, without its literals. */
 static void read_marks(chat *c, str_view template)
 {
     c->xml_calls = view_has(template, "<tool_call>") && view_has(template, "<function=") &&
@@ -141,7 +141,7 @@ static int chatml_setup(chat *c, str_view template, err_ctx *err)
 
 /* ---- tools as nested tags ------------------------------------------------------------------ */
 
-/* Strings plain, arrays and objects as JSON; other values are plain, too, unless json says. */
+/* Writes arrays and objects as JSON, strings bare, other values as JSON if json, else as Python. */
 static void put_value(textbuf *b, const json_t *v, bool json)
 {
     if (json_is_object(v) || json_is_array(v) || (json && !json_is_string(v)))
@@ -168,7 +168,7 @@ static void put_tag(textbuf *b, const char *tag, const json_t *v, bool trim)
     textbuf_str(b, ">");
 }
 
-/* Every key of the object that is not in the list `handled`, which ends with NULL. */
+/* Writes every key of the object that is not in the NULL-terminated list `handled`. */
 static void put_other_keys(textbuf *b, const json_t *object, const char *const *handled)
 {
     const char *key;
@@ -245,8 +245,8 @@ static void put_tools(prompt *p, const json_t *tools)
     prompt_text(p, c->tools_outro);
 }
 
-/* The system turn: the first message if it is one, and the tools. Templates differ in the blank
- * line before "# Tools": those whose intro begins with it always write it. */
+/* Writes the system turn: the text of `first`, or the template's default, and the tools. Templates
+ * whose intro begins with a blank line write it even without text. */
 static void put_system(prompt *p, const chat_request *req, const chat_message *first)
 {
     const chat *c = p->c;
@@ -302,7 +302,7 @@ static void put_xml_call(prompt *p, const chat_call *call, int i_message)
     json_decref(args);
 }
 
-/* The coder models' history: calls on lines of their own, text before them trimmed. */
+/* Writes calls as in the coder models' history: each on its own line, after the trimmed text. */
 static void put_xml_calls(prompt *p, const chat_message *m, int i, str_view content)
 {
     content = view_trim(content);
@@ -325,7 +325,7 @@ static void put_assistant(prompt *p, const chat_message *m, int i, bool in_progr
 
     open_turn(p, "assistant");
     if (c->knows_reasoning) split_reasoning(&reasoning, &content);
-    has_text = content.len > 0;          /* newlines count, though they are stripped below */
+    has_text = content.len > 0;          /* counts newlines, although they are stripped below */
     if (c->knows_reasoning && in_progress && (c->trims || last || reasoning.len)) {
         prompt_text(p, "\n<think>\n");
         prompt_view(p, view_strip(reasoning, c->trims ? VIEW_SPACE : "\n", true, true));
@@ -346,7 +346,7 @@ static void put_assistant(prompt *p, const chat_message *m, int i, bool in_progr
     close_turn(p);
 }
 
-/* Consecutive results share one user turn. */
+/* Writes a tool's result. Consecutive results share one user turn. */
 static void put_result(prompt *p, const chat_message *m, bool first, bool last)
 {
     const bool xml = p->c->xml_results;
@@ -357,8 +357,8 @@ static void put_result(prompt *p, const chat_message *m, bool first, bool last)
     if (last) close_turn(p);
 }
 
-/* The last message a user wrote: reasoning before it is history, after it work in progress. Tool
- * results that a client sends as user text do not count. */
+/* Returns the index of the last user message, except tool results that a client sends as user text.
+ * Reasoning before it is history; later reasoning belongs to the answer in progress. */
 static int last_query(const chat *c, const chat_request *req)
 {
     for (int i = req->n_message - 1; i >= 0; i--) {

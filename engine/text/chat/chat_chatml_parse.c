@@ -1,8 +1,8 @@
-/* chat_chatml_parse.c - calls as the Qwen family writes them, in the model's stream.
+/* chat_chatml_parse.c - parses calls of the Qwen family in the model's output.
  *
- * A call is a JSON object between the tags, whose arguments are reported as the model wrote them,
- * or the coder models' XML, whose parameters become one JSON object. Broken JSON and XML that ends
- * early are answer text. The rest of the stream is in tagged_tool_calls.c. */
+ * A call is a JSON object between the tags, whose arguments are reported verbatim, or the coder
+ * models' XML, whose parameters become one JSON object. Invalid JSON and incomplete XML become
+ * answer text. tagged_tool_calls.c parses the rest of the output. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 #define PARAM TAG_PARAM
 #define PARAM_END TAG_PARAM_END
 
-/* Is the text at `at` (after FUNCTION) the name of an offered tool and '>'? */
+/* Matches the text at pos (after FUNCTION) with the name of an offered tool and '>'. */
 static match known_tool(const chat_parser *p, size_t pos)
 {
     const str_view s = textbuf_view(&p->held);
@@ -33,7 +33,7 @@ static match known_tool(const chat_parser *p, size_t pos)
     return best;
 }
 
-/* The coder models sometimes leave out <tool_call>. */
+/* The coder models sometimes omit <tool_call>. */
 size_t chatml_bare_call(const chat_parser *p, size_t pos, bool *sure)
 {
     const str_view s = textbuf_view(&p->held);
@@ -71,8 +71,7 @@ static int step_open(chat_parser *p)
 
 /* ---- a call in JSON ------------------------------------------------------------------------ */
 
-/* Returns the place after the JSON string that begins at `at`; the text is known to be valid
- * JSON. */
+/* Returns the position after the JSON string at pos; s must be valid JSON. */
 static size_t after_string(str_view s, size_t pos)
 {
     for (pos++; s.ptr[pos] != '"'; pos++)
@@ -80,8 +79,8 @@ static size_t after_string(str_view s, size_t pos)
     return pos + 1;
 }
 
-/* The text of a member of the object in s, exactly as it stands there; the last one of that name,
- * as in the parsed form. s is known to be a valid JSON object. Empty if it is not there. */
+/* Returns the verbatim text of a member of the object in s, or an empty view. Of duplicate keys the
+ * last counts, as in a parsed object. s must be a valid JSON object. */
 static str_view member_text(str_view s, const char *key)
 {
     str_view found = { NULL, 0 };
@@ -113,7 +112,7 @@ static json_t *load(str_view s)
     return json_loadb(s.ptr, s.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 }
 
-/* held[at..end) is a balanced object: a call if it has a name and an object of arguments. */
+/* held[pos, end) is a balanced object. Reports a call if it has a name and an arguments object. */
 static int json_call(chat_parser *p, size_t pos, size_t end)
 {
     const str_view text = { p->held.ptr + pos, end - pos };
@@ -125,7 +124,7 @@ static int json_call(chat_parser *p, size_t pos, size_t end)
     if (json_is_object(args)) {
         args_text = member_text(text, "arguments");
     } else if (json_is_string(args)) {
-        /* Some write the object once more as a string. */
+        /* Some models encode the object as a string. */
         args_text = (str_view){ json_string_value(args), json_string_length(args) };
         inner = load(args_text);
         if (!json_is_object(inner)) args_text.len = 0;
@@ -139,8 +138,8 @@ static int json_call(chat_parser *p, size_t pos, size_t end)
     return rc;
 }
 
-/* Walks to the brace that closes the object. A control character inside a string or a tag outside
- * of one cannot be JSON: better to notice there than to wait for the end of the answer. */
+/* Scans to the brace that closes the object. A control character inside a string, or a tag outside
+ * of one, is not JSON; detecting it here avoids buffering up to the end of the answer. */
 static int step_json(chat_parser *p)
 {
     tags_state *m = &p->tags;
@@ -167,7 +166,8 @@ static int step_json(chat_parser *p)
 
 /* ---- a call in XML ------------------------------------------------------------------------- */
 
-/* "<tag=NAME>" at `at`: AGAIN with the name's place, MORE, or -1 for text that is none. */
+/* Parses "<tag=NAME>" at pos. Returns AGAIN with the name's position, MORE if it is incomplete, or
+ * -1 if it does not match. */
 static int tag_name(str_view s, size_t pos, const char *tag, size_t *name_at, size_t *name_len)
 {
     const size_t from = pos + strlen(tag);

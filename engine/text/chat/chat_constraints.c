@@ -1,11 +1,11 @@
-/* chat_constraints.c - where in the model's stream that which has a form begins, and which
- * tokens lead there.
+/* chat_constraints.c - decides where in the model's output the grammar applies, and which tokens
+ * may come before that.
  *
- * For answers of a given form: only their text has it, or their calls, or both. Reasoning before it
- * stays free, except that the turn cannot end in it; markup is what the format needs to get there.
- * No token may carry both a tag's end and some of the answer: the grammar would not see those
- * first bytes. Between tags calls are part of the answer's text, and the grammar knows the tags; in
- * harmony a call is a message of its own, and only its body has a grammar. */
+ * A grammar constrains the answer's text, its calls, or both. Reasoning before it is unconstrained,
+ * except that the turn cannot end there; markup must lead to the constrained part. No token may
+ * contain both the end of a tag and bytes of the answer, because the grammar would miss those
+ * bytes. In formats with tags the grammar includes calls and their tags; in harmony a call is a
+ * separate message, and the grammar covers only its body. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <stdio.h>
@@ -16,13 +16,13 @@ static bool is_harmony(const chat_parser *p)
     return p->c->ops->format == CHAT_HARMONY;
 }
 
-/* Bytes at the end of held that begin the tag which ends reasoning. */
+/* Returns the bytes at the end of held that are a prefix of the tag that ends reasoning. */
 static size_t begun_end(const chat_parser *p)
 {
     return p->c->tags ? partial_tag(textbuf_view(&p->held), p->c->tags->think_end) : 0;
 }
 
-/* Nothing but newlines, which are structure, may follow the tag within a token. */
+/* Returns false if bytes complete the tag and have more than newlines after it. */
 static bool ends_cleanly(const chat_tags *tags, str_view bytes, size_t begun)
 {
     if (!tags) return true;
@@ -42,10 +42,10 @@ static bool ends_cleanly(const chat_tags *tags, str_view bytes, size_t begun)
 
 /* ---- headers of harmony ---- */
 
-/* Names are checked by chat_grammar: 128 bytes at most. */
+/* chat_grammar limits names to 128 bytes. */
 enum { HEADER_ROOM = 256 };
 
-typedef bool header_fn(void *ctx, str_view header);      /* true: enough */
+typedef bool header_fn(void *ctx, str_view header);      /* returns true to stop */
 
 static bool try_header(const chat_parser *p, const char *text, header_fn *fn, void *ctx)
 {
@@ -55,7 +55,7 @@ static bool try_header(const chat_parser *p, const char *text, header_fn *fn, vo
     return n < HEADER_ROOM && fn(ctx, (str_view){ want, (size_t)n });
 }
 
-/* The recipient on either side of the channel, with the content's type or without. */
+/* Tries all headers of a call: recipient before or after the channel, with or without a type. */
 static bool try_calls(const chat_parser *p, const char *name, header_fn *fn, void *ctx)
 {
     const char *const types[] = { "", p->c->h_constrain >= 0 ? " \2json" : " json" };
@@ -68,7 +68,8 @@ static bool try_calls(const chat_parser *p, const char *name, header_fn *fn, voi
     return false;
 }
 
-/* All headers that lead on. Reasoning comes once, and first, unless anything may come. */
+/* Calls fn for all allowed headers. Reasoning is allowed once, as the first message, unless calls
+ * are free. */
 static bool each_header(const chat_parser *p, header_fn *fn, void *ctx)
 {
     const char *name;
@@ -85,8 +86,8 @@ static bool each_header(const chat_parser *p, header_fn *fn, void *ctx)
 
 typedef struct header_match {
     str_view so_far, more;
-    bool whole;                          /* are they all of it? */
-    bool *first;                         /* the bytes that may come next, or NULL */
+    bool whole;                          /* they must be the complete header */
+    bool *first;                         /* set for each byte that may come next, or NULL */
 } header_match;
 
 static bool match_header(void *ctx, str_view header)
@@ -101,7 +102,7 @@ static bool match_header(void *ctx, str_view header)
     return false;
 }
 
-/* Does the header so far, with some more bytes, begin one that leads on? whole: is it one? */
+/* Returns true if held plus more is a prefix of an allowed header; if whole, a complete one. */
 static bool leads_on(const chat_parser *p, str_view more, bool whole)
 {
     const str_view held = { p->held.ptr ? p->held.ptr : "", p->held.len };
@@ -114,7 +115,7 @@ static bool mark_leads_on(const chat_parser *p, char mark)
     return leads_on(p, (str_view){ &mark, 1 }, false);
 }
 
-/* A token of text may hold the bytes that stand for the two others. */
+/* Returns true if text contains a byte that represents <|channel|> or <|constrain|> in held. */
 static bool has_mark(str_view bytes)
 {
     return memchr(bytes.ptr, MARK_CHANNEL, bytes.len) ||
@@ -141,9 +142,9 @@ static void fill_header(const chat_parser *p, uint64_t *bits, int n)
     }
 }
 
-/* ---- where it is ---- */
+/* ---- where the grammar applies ---- */
 
-/* What comes first and is no header, as it turns out later, is text. */
+/* Output before the first header is text if it turns out not to be a header. */
 bool chat_parser_in_text(const chat_parser *p)
 {
     const harmony_state *m = &p->harmony;
@@ -176,8 +177,8 @@ int chat_parser_think(const chat_parser *p)
     return tokenizer_special(p->c->t, p->c->tags->think);
 }
 
-/* In harmony a call ends with <|call|>, a text with any other. Elsewhere what ends a turn without
- * being a stop is no text, whatever its bytes. */
+/* In harmony a call ends with <|call|>, a text with any other stop. In other formats tokens that
+ * end a turn but are no stops are never text. */
 void chat_parser_trim(const chat_parser *p, uint64_t *bits, int n_vocab)
 {
     int stops[16];
@@ -193,7 +194,7 @@ void chat_parser_trim(const chat_parser *p, uint64_t *bits, int n_vocab)
             bits[stops[i] / 64] &= ~((uint64_t)1 << stops[i] % 64);
 }
 
-/* ---- the way there ---- */
+/* ---- before the grammar ---- */
 
 bool chat_parser_is_free(const chat_parser *p)
 {

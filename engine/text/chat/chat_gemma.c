@@ -1,10 +1,10 @@
-/* chat_gemma.c - Gemma 4: messages to tokens, and calls in the model's stream.
+/* chat_gemma.c - Gemma 4: messages to tokens, and parsing of its calls.
  *
- * A turn is <|turn>ROLE LF TEXT<turn|> LF. <|think|> at the head of the system turn switches
- * reasoning on, which is then a channel: <|channel>thought LF ... <channel|>; without it the cue
- * has an empty one. Tools, calls and results have a notation of their own: objects with bare keys
- * in alphabetical order and strings between two <|"|>. Calls and results are part of one turn of
- * the model, which goes on after them; the text of a message with calls stands after the results.
+ * A turn is <|turn>ROLE LF TEXT<turn|> LF. <|think|> at the start of the system turn enables
+ * reasoning, which is a channel: <|channel>thought LF ... <channel|>. Without it the cue contains
+ * an empty channel. Tools, calls and results are objects with bare keys in alphabetical order and
+ * strings between two <|"|>. Calls and results are part of one turn of the model, which continues
+ * after them; the text of a message with calls follows the results.
  *
  * Rendering follows the template, odd as some of it is: parameters that are called "type" or
  * "description" do not appear, an object without a type is not closed. The rest of the parser of
@@ -24,7 +24,7 @@
 #define RESPONSE_END "<tool_response|>"
 #define CALL_WORD GEMMA_CALL_WORD
 
-/* Calls nested deeper than this are text. */
+/* Deeper nested arguments make the call answer text. */
 enum { DEPTH_MAX = 64 };
 
 static const chat_tags gemma_tags = { CHANNEL, CHANNEL_END, "thought", CALL, CALL_END };
@@ -52,7 +52,7 @@ static int gemma_setup(chat *c, str_view template, err_ctx *err)
 typedef struct member { const char *key; const json_t *value; size_t index; } member;
 typedef struct sorted { member *m; size_t n; } sorted;
 
-/* Without regard to case; equals stay in order. */
+/* Compares keys without case; equal keys keep their order. */
 static int compare(const void *a, const void *b)
 {
     const member *x = a, *y = b;
@@ -65,7 +65,7 @@ static int compare(const void *a, const void *b)
     }
 }
 
-/* The members by key; none and p->rc < 0 if there is no memory. Free m with mem_free. */
+/* Returns the members sorted by key, or none with p->rc < 0. The caller frees m with mem_free. */
 static sorted sort_members(prompt *p, const json_t *object)
 {
     sorted out = { NULL, 0 };
@@ -131,7 +131,7 @@ static void put_value(prompt *p, const json_t *v, bool quote_keys)
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
-static bool is_true(const json_t *v)     /* as Python sees it */
+static bool is_true(const json_t *v)     /* Python's truth value */
 {
     if (json_is_string(v)) return json_string_length(v) > 0;
     if (json_is_array(v)) return json_array_size(v) > 0;
@@ -178,7 +178,7 @@ static bool is_type(const json_t *schema, const char *name)
 
 static void put_properties(prompt *p, const json_t *properties);
 
-/* The schema of an array's items: all its keys, sorted. */
+/* Writes all keys of the schema of an array's items, sorted. */
 static void put_items(prompt *p, const json_t *items)
 {
     const sorted all = sort_members(p, items);
@@ -351,7 +351,7 @@ static void close_turn(prompt *p)
     prompt_text(p, "\n");
 }
 
-/* Returns how many messages it took: one or none. */
+/* Returns the number of messages that it rendered: 0 or 1. */
 static int put_system(prompt *p, const chat_request *req)
 {
     const chat_message *ms = req->messages;
@@ -403,7 +403,7 @@ static void put_result(prompt *p, str_view name, str_view content)
     prompt_tag(p, RESPONSE_END);
 }
 
-/* Text without the channels in it, and trimmed at both ends of the whole. */
+/* Writes text without its channels, trimmed at both ends. Returns p->rc. */
 static int put_spoken(prompt *p, str_view s)
 {
     textbuf out = { 0 };
@@ -420,7 +420,7 @@ static int put_spoken(prompt *p, str_view s)
     return p->rc;
 }
 
-/* A message of the model with the results that follow it. Returns how many those are. */
+/* Writes a message of the model and the results after it. Returns the number of results. */
 static int put_model(prompt *p, const chat_request *req, int i, bool goes_on, bool in_progress)
 {
     const chat_message *m = &req->messages[i];
@@ -446,7 +446,7 @@ static int put_model(prompt *p, const chat_request *req, int i, bool goes_on, bo
     return n;
 }
 
-/* A turn of the model goes on after calls, results or not, and needs no cue. */
+/* Returns true if the last turn is the model's and has calls: it continues and needs no cue. */
 static bool turn_is_open(const chat_request *req)
 {
     int i = req->n_message - 1;
@@ -487,7 +487,7 @@ static void gemma_render(prompt *p, const chat_request *req)
     prompt_tag(p, CHANNEL_END);
 }
 
-/* ---- calls in the model's stream ----------------------------------------------------------- */
+/* ---- parsing of calls ---------------------------------------------------------------------- */
 
 static void gemma_begin(chat_parser *p, const chat_request *req)
 {
@@ -495,7 +495,7 @@ static void gemma_begin(chat_parser *p, const chat_request *req)
                     !turn_is_open(req);
 }
 
-/* The notation on its way to JSON. */
+/* Converts Gemma's notation to JSON. */
 typedef struct reader {
     str_view s;
     size_t pos;
@@ -511,7 +511,7 @@ static bool is_at(reader *r, const char *expected)
 
 static void pass_space(reader *r) { r->pos = skip_space(r->s, r->pos); }
 
-/* Text between two quotes; false if there is no second. */
+/* Reads text between two quotes. Returns false if the second is missing. */
 static bool read_string(reader *r)
 {
     const size_t end = view_find(r->s, r->pos, QUOTE);
@@ -521,7 +521,7 @@ static bool read_string(reader *r)
     return true;
 }
 
-/* What stands without quotes up to one of the marks. */
+/* Returns the unquoted text up to one of the marks. */
 static str_view read_bare(reader *r, const char *marks)
 {
     const size_t from = r->pos;
@@ -529,7 +529,7 @@ static str_view read_bare(reader *r, const char *marks)
     return view_trim((str_view){ r->s.ptr + from, r->pos - from });
 }
 
-/* Numbers and words; anything else without quotes is text. */
+/* Reads unquoted text: a JSON number or literal, else a string. */
 static bool read_word(reader *r)
 {
     const size_t any = JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_DECODE_ANY;
@@ -601,7 +601,7 @@ static bool read_value(reader *r, int depth)
     return ok;
 }
 
-/* held[at..end) is the balanced object of arguments. */
+/* Reports the call whose balanced arguments object is held[pos, end). */
 static int report(chat_parser *p, size_t pos, size_t end)
 {
     const tags_state *m = &p->tags;
@@ -614,7 +614,7 @@ static int report(chat_parser *p, size_t pos, size_t end)
                        textbuf_view(&p->args), end);
 }
 
-/* call:NAME{ */
+/* Reads "call:NAME{". */
 static int read_name(chat_parser *p)
 {
     tags_state *m = &p->tags;
@@ -638,7 +638,7 @@ static int read_name(chat_parser *p)
     return AGAIN;
 }
 
-/* Walks to the brace that closes the arguments. Between quotes anything may stand. */
+/* Scans to the brace that closes the arguments. Any text may appear between quotes. */
 static int gemma_call(chat_parser *p)
 {
     tags_state *m = &p->tags;

@@ -1,7 +1,7 @@
-/* chat_glm.c - GLM-4.5 to 4.7: messages to tokens, and calls in the model's stream.
+/* chat_glm.c - GLM-4.5 to 4.7: messages to tokens, and parsing of its calls.
  *
- * A prompt begins with [gMASK]<sop>. A turn is the token of its role and its text; it has no end,
- * the next role's token is one. An assistant's turn has a block of reasoning, empty in history. A
+ * A prompt begins with [gMASK]<sop>. A turn is the token of its role and its text; the next role's
+ * token ends it. An assistant's turn has a block of reasoning, which is empty in history. A
  * call is <tool_call>NAME and then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each
  * argument: text as it stands, other values as JSON. Up to GLM-4.6 all parts stand on lines of
  * their own, and /nothink after what the user says switches reasoning off; from 4.7 on there are no
@@ -13,9 +13,9 @@
 
 #define NOTHINK "/nothink"
 
-/* ---- what the template says ---------------------------------------------------------------- */
+/* ---- the template -------------------------------------------------------------------------- */
 
-/* The sentences around the tools are text outside of all tags. */
+/* Reads the sentences around the tools, which are template text outside of all Jinja tags. */
 static int read_sentences(chat *c, str_view template, err_ctx *err)
 {
     static const char head[] = "<|system|>", list[] = "<tools>\n";
@@ -140,7 +140,7 @@ static void put_assistant(prompt *p, const chat_message *m, int i, bool in_progr
     for (int k = 0; k < m->n_call; k++) put_call(p, &m->calls[k], i);
 }
 
-/* Consecutive results share a turn. */
+/* Writes a tool's result. Consecutive results share a turn. */
 static void put_result(prompt *p, str_view content, bool first)
 {
     const char *line = p->c->g_line;
@@ -204,7 +204,7 @@ static void glm_render(prompt *p, const chat_request *req)
     }
 }
 
-/* ---- calls in the model's stream ----------------------------------------------------------- */
+/* ---- parsing of calls ---------------------------------------------------------------------- */
 
 static void glm_begin(chat_parser *p, const chat_request *req)
 {
@@ -215,7 +215,7 @@ static void glm_begin(chat_parser *p, const chat_request *req)
 
 static const char *const after_value[] = { TAG_KEY, TAG_CALL_END };
 
-/* The function's name: up to the end of the line, or to what follows. */
+/* Reads the function's name, which ends at a line break or a tag. */
 static int read_name(chat_parser *p)
 {
     tags_state *m = &p->tags;
@@ -233,8 +233,8 @@ static int read_name(chat_parser *p)
     return AGAIN;
 }
 
-/* <arg_key>KEY</arg_key><arg_value>, or the end of the call, which stays for
- * tagged_tool_calls.c. */
+/* Reads <arg_key>KEY</arg_key><arg_value>, or the end of the call; tagged_tool_calls.c drops
+ * that. */
 static int read_between(chat_parser *p)
 {
     tags_state *m = &p->tags;

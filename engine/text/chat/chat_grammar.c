@@ -1,13 +1,12 @@
-/* chat_grammar.c - tools to the grammar of the calls that a model may write.
+/* chat_grammar.c - compiles tools to the grammar of the calls that a model may write.
  *
- * The words are those of the formats' templates: what models were taught, and what the parsers of
- * chat_*.c take for calls. Free text around ChatML's calls is text without the tag that begins one,
- * so that no call escapes its form.
+ * The grammar has the markup of the formats' templates, which models were trained on and the
+ * parsers of chat_*.c accept. Free text around ChatML's calls excludes the tag that begins a call,
+ * so every call is constrained.
  *
- * Calls whose parameters stand between tags (XML, GLM) have no types: the parser takes a value for
- * a string where the schema allows one, else for JSON. So a value's rule depends on what the parser
- * will make of it: strings stand bare, as they are, up to the closing tag; those of limited length
- * have no '<'. */
+ * Parameters between tags (XML, GLM) have no types: the parser reads a value as a string if the
+ * schema allows one, else as JSON. The rule of a value follows that decision: strings are unquoted
+ * up to the closing tag; those of limited length contain no '<'. */
 #include "engine/text/chat/chat_grammar.h"
 
 #include <string.h>
@@ -18,13 +17,13 @@
 enum {
     MAX_TOOLS = 1024,
     MAX_NAME_BYTES = 128,                /* of a tool, of an XML parameter */
-    MAX_CALLS = 16                       /* in one answer, where only calls may come */
+    MAX_CALLS = 16                       /* in one answer of CHAT_CALLS_MUST */
 };
 
-/* What stands around a parameter: open NAME middle VALUE lead close line. */
+/* The text around a parameter: open NAME middle VALUE lead close line. */
 typedef struct param_tags {
     const char *open, *middle;
-    const char *lead, *close;            /* close is the tag, lead what stands before it */
+    const char *lead, *close;            /* close is the tag, lead the text before it */
     const char *line;
 } param_tags;
 
@@ -33,12 +32,12 @@ typedef struct maker {
     param_tags tags;
     const chat_request *req;
     rules *r;
-    schema_reader *d;                    /* of arguments */
-    schema_reader *text;                 /* of the answer's text */
+    schema_reader *d;                    /* for arguments */
+    schema_reader *text;                 /* for the answer's text */
     json_t *any;                         /* the schema of any object */
-    int letter;                          /* rules: any character but NUL and '<' */
-    int value;                           /* text up to the tag that closes it, and that */
-    int any_param;                       /* a parameter that no schema knows */
+    int letter;                          /* rule: any character but NUL and '<' */
+    int value;                           /* rule: text up to and including its closing tag */
+    int any_param;                       /* rule: a parameter that is in no schema */
     err_ctx *err;
 } maker;
 
@@ -73,7 +72,7 @@ static bool obeys(const maker *m, const json_t *function)
     return m->req->calls == CHAT_CALLS_MUST || is_strict(function);
 }
 
-/* A rule or an error, with the tool's name before it. */
+/* Returns rc; prefixes the message of an error with the tool's name. */
 static int named(maker *m, const char *name, int rc)
 {
     return rc < 0 ? err_prefix(m->err, rc, "tool \"%s\"", name) : rc;
@@ -95,7 +94,7 @@ static int json_arguments(rules_expr *out, maker *m, const json_t *function)
 
 /* ---- parameters between tags ----------------------------------------------------------------- */
 
-/* Strings as they stand between the tags, and null. */
+/* Adds the strings of an enum, unquoted, and null. */
 static int bare_values(rules_expr *out, maker *m, const json_t *values)
 {
     size_t i;
@@ -116,7 +115,7 @@ static rules_expr close_value(maker *m)
     return rules_seq(m->r, rules_text(m->r, m->tags.lead), rules_text(m->r, m->tags.close));
 }
 
-/* A string without quotes, up to and including the closing tag. */
+/* Adds an unquoted string, up to and including the closing tag. */
 static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_strictness strictness)
 {
     static const char *const unions[] = { "anyOf", "oneOf" };
@@ -148,7 +147,7 @@ static int bare_string(rules_expr *out, maker *m, const json_t *s, schema_strict
     return 0;
 }
 
-/* A parameter with its tags. */
+/* Adds a parameter with its tags. */
 static int param(rules_expr *out, maker *m, const char *name, const json_t *schema,
                  const json_t *root, schema_strictness strictness)
 {
@@ -185,7 +184,7 @@ static bool lists(const json_t *required, const char *name)
     return false;
 }
 
-/* Parameters in the schema's order; those that are not required may be left out. */
+/* Adds the parameters in the schema's order; optional ones may be omitted. */
 static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
 {
     static const char *const unknown[] = { "$ref", "anyOf", "oneOf", "allOf", "enum", "const" };
@@ -220,8 +219,8 @@ static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
 
 /* ---- calls between tags ---------------------------------------------------------------------- */
 
-/* All calls: JSON from '{' to '}', XML from the function's name on to its closing tag, GLM's and
- * Gemma's from the name to the last argument. */
+/* Adds the bodies of all callable tools: JSON from '{' to '}', XML from the function's name to its
+ * closing tag, GLM's and Gemma's from the name to the last argument. */
 static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
 {
     rules *r = m->r;
@@ -314,10 +313,10 @@ static int harmony_root(maker *m, const json_t *callable, rules_expr text)
     return root;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the whole grammar ----------------------------------------------------------------------- */
 
-/* A message that was begun must have an end: between tags such a tool's name does not come at
- * all. */
+/* Harmony: refuses a tool whose call cannot be finished once its header is written. In formats with
+ * tags the grammar never begins such a call. */
 static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
 {
     grammar_run *run;
@@ -338,7 +337,7 @@ static int check_parts(const grammar *g, const json_t *callable, err_ctx *err)
     return rc;
 }
 
-/* What calls with parameters between tags share. */
+/* Adds the rules shared by all calls with parameters between tags. */
 static void add_tagged(maker *m)
 {
     const char *line = m->c->ops->format == CHAT_GLM ? m->c->g_line : "\n";

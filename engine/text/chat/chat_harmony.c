@@ -1,24 +1,23 @@
-/* chat_harmony.c - the gpt-oss models' format: messages to tokens, and the stream back.
+/* chat_harmony.c - the gpt-oss models' format: messages to tokens, and output to events.
  *
- * A message is <|start|> HEADER <|message|> CONTENT <|end|>, without newlines between messages.
- * The system message is ours; what an application calls "system" is the developer message here,
- * each system or developer message one of its own, the tools in the first. Rendering follows the
- * format's own library (openai-harmony), which is closer to the training data than the Jinja
- * template that files carry. They differ in small things: the template leaves blank lines after
- * instructions, writes "json" without <|constrain|>, quotes tool results, shows text before a call
- * as reasoning and only the first call of a message.
+ * A message is <|start|> HEADER <|message|> CONTENT <|end|>, without newlines between messages. The
+ * engine writes the system message; each system or developer message of a request becomes a
+ * developer message, the first with the tools. Rendering follows the format's reference library
+ * (openai-harmony), which is closer to the training data than the Jinja template in the files. The
+ * template differs in details: blank lines after instructions, "json" without <|constrain|>, quoted
+ * tool results, text before a call as reasoning, and only the first call of a message.
  *
- * Reasoning is dropped once a later final answer exists, and kept while tool calls are going on.
- * The library keeps what stands between two final answers, and drops the rest alike.
- * Contents and arguments go out as they came in: they are not checked for JSON here. */
+ * Reasoning is dropped if a later final answer exists, so it stays while tool calls are in
+ * progress. The library differs only between two final answers, where it keeps reasoning. Contents
+ * and arguments are copied verbatim, without a check for JSON. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
 
 /* ---- JSON schema to TypeScript ------------------------------------------------------------- */
 
-/* Layout, line breaks and comments are the library's to the byte, odd as some are: a nested
- * object's description stands twice, a description's second line has no comment sign. */
+/* The output equals the library's byte for byte, oddities included: a nested object's description
+ * appears twice, and a description's second line has no comment sign. */
 typedef struct indent { const struct indent *outer; const char *by; } indent;
 
 static void put_indent(textbuf *b, const indent *in)
@@ -35,8 +34,8 @@ static void put_line(textbuf *b, const indent *in, const char *lead, const char 
     textbuf_str(b, tail);
 }
 
-/* "default: x". Strings stand in quotes but unescaped; with an enum they are bare where they belong
- * to a property (its alternatives included), JSON elsewhere. All other values are JSON. */
+/* Writes "default: x". Strings are quoted but not escaped. With an enum they are bare in a property
+ * and its alternatives, JSON elsewhere. All other values are JSON. */
 static void put_default(textbuf *b, const json_t *schema, bool of_property, const char *lead)
 {
     const json_t *v = json_object_get(schema, "default");
@@ -55,7 +54,7 @@ static void put_default(textbuf *b, const json_t *schema, bool of_property, cons
 
 static void put_type(textbuf *b, const json_t *schema, const indent *in);
 
-/* The type of a property or an alternative: null is added unless the word is there already. */
+/* Writes the type of a property or alternative; adds null if nullable and not yet in the type. */
 static void put_nullable(textbuf *b, const json_t *schema, const indent *in)
 {
     const size_t from = b->len;
@@ -64,7 +63,7 @@ static void put_nullable(textbuf *b, const json_t *schema, const indent *in)
         view_find(textbuf_view(b), from, "null") == SIZE_MAX) textbuf_str(b, " | null");
 }
 
-/* One alternative of a oneOf, with its description and default as a comment after it. */
+/* Writes one alternative of a oneOf, then its description and default as a comment. */
 static void put_variant(textbuf *b, const json_t *v, const indent *in, bool of_property,
                         bool describe)
 {
@@ -81,8 +80,8 @@ static void put_variant(textbuf *b, const json_t *v, const indent *in, bool of_p
     if (json_object_get(v, "default")) put_default(b, v, of_property, text ? " " : " // ");
 }
 
-/* A property whose type is a oneOf: one alternative per line. Its description is left out where the
- * first alternative says the same, and the first alternative's where the property has one. */
+/* Writes a property whose type is a oneOf, one alternative per line. Omits its description if the
+ * first alternative has the same, and the first alternative's if the property has one. */
 static void put_union(textbuf *b, const char *key, const json_t *schema, bool required,
                       const indent *in)
 {
@@ -155,7 +154,7 @@ static void put_object(textbuf *b, const json_t *schema, const indent *in)
     put_line(b, in, "}", "", "");
 }
 
-/* "a" | "b"; false if there is no string among the values. */
+/* Writes "a" | "b". Returns false if no value is a string. */
 static bool put_enum(textbuf *b, const json_t *values)
 {
     size_t i;
@@ -209,7 +208,7 @@ static void put_type(textbuf *b, const json_t *schema, const indent *in)
     }
 }
 
-/* Each line of the description as a comment; a newline at the end opens no further line. */
+/* Writes each line of the description as a comment; a final newline adds no empty line. */
 static void put_comment(textbuf *b, const char *text)
 {
     while (text && *text) {
@@ -329,8 +328,8 @@ static void put_result(prompt *p, str_view name, str_view content)
     prompt_token(p, p->c->h_end);
 }
 
-/* An assistant message that speaks to the user and calls nothing ends a turn. One that holds only
- * reasoning was cut off before it got there. */
+/* Returns true for an assistant message that ends a turn: it has no calls, and text or no
+ * reasoning. A message with only reasoning was cut off. */
 static bool is_final(const chat_message *m)
 {
     return m->role == CHAT_ASSISTANT && !m->n_call && (m->content.len || !m->reasoning.len);
@@ -382,12 +381,12 @@ static void harmony_render(prompt *p, const chat_request *req)
 
 /* ---- parsing ------------------------------------------------------------------------------- */
 
-/* Headers are a few words. What is longer is a model that does not speak harmony: answer text. */
+/* Headers have a few words. A longer one means that the model does not use harmony: answer text. */
 #define HEADER_MAX_BYTES 256
 
 static bool ends_word(char ch) { return (unsigned char)ch <= ' '; }
 
-/* The word at `at`, up to white space, a mark or a recipient glued to it. */
+/* Returns the word at pos, which ends at white space, a mark or an attached recipient. */
 static str_view word_at(str_view s, size_t pos)
 {
     size_t end = pos;
@@ -398,8 +397,8 @@ static str_view word_at(str_view s, size_t pos)
 
 typedef struct header { str_view role, channel, recipient; } header;
 
-/* The channel is the word after the last <|channel|>: a stray one may stand before it. The
- * recipient may stand on either side; to speak to the assistant or the user is not a call. */
+/* The channel is the word after the last <|channel|>; earlier ones are stray. The recipient may
+ * come before or after it; the recipients "assistant" and "user" are not calls. */
 static header read_header(str_view s, bool has_role)
 {
     header h = { .role = { NULL, 0 } };
@@ -431,10 +430,9 @@ static void set_key(chat_parser *p, str_view name)
     }
 }
 
-/* <|message|> came. With tools on offer any recipient is a call, also of tools that were not
- * offered (browser, container.exec): the client answers such calls with an error. Without tools
- * no client would, so such text goes to the reasoning. The same holds
- * for messages the model wrote in another role's name. */
+/* Handles <|message|>. If the request has tools any recipient is a call, also of tools that it does
+ * not have (browser, container.exec): the client answers with an error. Without tools such text is
+ * reasoning, as are messages that the model wrote in another role. */
 static int begin_content(chat_parser *p)
 {
     harmony_state *m = &p->harmony;
@@ -469,7 +467,7 @@ static int put_content(chat_parser *p, str_view text)
     if (!text.len) return 0;
     if (m->route != ROUTE_CALL) {
         bool *said = &m->said[m->route == ROUTE_ANSWER];
-        /* Several messages may go the same way: a blank line keeps them apart. */
+        /* A blank line separates several messages of the same kind. */
         if (m->fresh && *said) rc = parser_emit(p, kind, str_from("\n\n"));
         *said = true;
     }
@@ -477,7 +475,7 @@ static int put_content(chat_parser *p, str_view text)
     return rc < 0 ? rc : parser_emit(p, kind, text);
 }
 
-/* The current message is over, the next header begins. */
+/* Ends the current message; the next header begins. */
 static int end_message(chat_parser *p)
 {
     harmony_state *m = &p->harmony;
@@ -544,7 +542,7 @@ static int harmony_push(chat_parser *p, int id)
         m->in_header_role = id == c->h_start;
         return 0;
     }
-    if (id == c->h_channel) {            /* also within content, where <|end|> was forgotten */
+    if (id == c->h_channel) {            /* in content it means that <|end|> is missing */
         if (m->route != ROUTE_HEADER && (rc = end_message(p)) < 0) return rc;
         return push_mark(p, MARK_CHANNEL);
     }
@@ -560,8 +558,7 @@ static int harmony_push(chat_parser *p, int id)
     return rc < 0 ? rc : put_content(p, textbuf_view(&p->args));
 }
 
-/* A generation that ends within its only header was plain text, unless it got as far as a
- * channel. */
+/* A generation that ends in its first header, before a channel, was plain text. */
 static int harmony_end(chat_parser *p)
 {
     harmony_state *m = &p->harmony;

@@ -1,7 +1,6 @@
-/* chat_internal.h - what chat.c and the chat_*.c files share; no other file includes it.
+/* chat_internal.h - private to the files of engine/text/chat.
  *
- * Text is built in a textbuf, which remembers an allocation that failed; prompt_flush and
- * textbuf_check report it. */
+ * Text is built in a textbuf; prompt_flush and textbuf_check report a failed allocation. */
 #ifndef ENGINE_TEXT_CHAT_CHAT_INTERNAL_H
 #define ENGINE_TEXT_CHAT_CHAT_INTERNAL_H
 
@@ -11,31 +10,32 @@
 /* ---- views ---- */
 
 bool view_has(str_view s, const char *needle);
-size_t view_find(str_view s, size_t from, const char *needle);   /* SIZE_MAX if it is not there */
+size_t view_find(str_view s, size_t from, const char *needle);   /* SIZE_MAX if not found */
 str_view view_strip(str_view s, const char *chars, bool left, bool right);
 #define VIEW_SPACE " \t\n\r\v\f"
-str_view view_trim(str_view s);          /* less the white space at both ends */
+str_view view_trim(str_view s);          /* removes white space at both ends */
 
-/* Reasoning may come in its own field or, from clients that keep the raw text, before </think>: if
- * there is none yet, takes it out of the content. */
+/* If *reasoning is empty, moves the text before </think> from *content to it: some clients send the
+ * raw text of an answer as its content. */
 void split_reasoning(str_view *reasoning, str_view *content);
 
 /* ---- the file's template ---- */
 
-/* Walks the template's output: string literals inside {{ }}, and text outside of all tags. */
+/* Iterates over the template's output: string literals inside {{ }}, and text outside of all
+ * tags. */
 typedef struct literal_scan {
     str_view s;
-    size_t pos;                           /* next byte to look at */
-    size_t found_at;                     /* where the current literal began */
+    size_t pos;                          /* next byte */
+    size_t found_at;                     /* start of the current literal */
     bool in_output;                      /* inside {{ }} */
 } literal_scan;
 bool template_next(literal_scan *k, textbuf *lit);       /* false: there are no more */
 
 /* ---- a prompt under construction ---- */
 
-/* Text gathers until a structural token comes and is then encoded in one piece, so merges see the
- * same stretch as in the reference. Text never becomes a control token. The first failure stays in
- * rc and *err and makes the rest a no-op. */
+/* Text is collected up to the next structural token and then encoded as a whole, so that merges
+ * equal the reference's. Text never becomes a control token. After the first failure, stored in rc
+ * and *err, all functions are no-ops. */
 typedef struct prompt {
     const chat *c;
     encoder *e;
@@ -49,44 +49,46 @@ void prompt_text(prompt *p, const char *s);
 void prompt_view(prompt *p, str_view s);
 void prompt_token(prompt *p, int id);    /* id -1: the vocabulary lacks it, an error */
 void prompt_tag(prompt *p, const char *s);       /* as its token, or as text if there is none */
-int prompt_flush(prompt *p);             /* encodes what is gathered; returns rc */
+int prompt_flush(prompt *p);             /* encodes the collected text; returns rc */
 
 /* ---- tools ---- */
 
-/* The object with name, description and parameters: a tool's "function", or the tool itself. */
+/* Returns the object with name, description and parameters: "function" of the tool, or the tool. */
 const json_t *tool_function(const json_t *tool);
 const char *json_text(const json_t *object, const char *key);    /* NULL unless a string */
 
-/* The tools that may be called: name -> place in the list. NULL: no memory. */
+/* Returns the callable tools as an object of name -> index in req->tools, or NULL if out of
+ * memory. */
 json_t *request_callable(const chat_request *req);
 
-/* The arguments of a call as an object, to be decref'd; NULL, and p->rc < 0, if they are none. */
+/* Returns the arguments of a call as an object, which the caller decrefs, or NULL with p->rc <
+ * 0. */
 json_t *call_arguments(prompt *p, const chat_call *call, int i_message);
 
-/* Types of a parameter, as the reader of untyped calls sees them; 0: its schema does not say. */
+/* Types of a parameter, for calls without types; 0 if the schema does not say. */
 enum { TYPE_STRING = 1, TYPE_NULL = 2, TYPE_OTHER = 4 };
 int schema_types(const json_t *schema);
 
 /* ---- the chat ---- */
 
-/* A format, as chat.c sees it; each has a file of its own. */
+/* A chat format. */
 typedef struct chat_ops {
     chat_format format;
     const char *name;
-    bool tools;                          /* knows tools, calls and results */
-    /* 1: the template (empty: none) and the vocabulary are of this format, and c is filled; 0: they
-     * are not; < 0: an error. */
+    bool tools;                          /* supports tools, calls and results */
+    /* Returns 1 with c filled if template (may be empty) and vocabulary have this format, 0 if they
+     * have not, or < 0. */
     int (*setup)(chat *c, str_view template, err_ctx *err);
     void (*render)(prompt *p, const chat_request *req);
-    void (*begin)(chat_parser *p, const chat_request *req);      /* how the answer begins; may be
-                                                                  * NULL. req: not NULL */
+    void (*begin)(chat_parser *p, const chat_request *req);      /* sets the parser's initial state
+                                                                  * from the cue; may be NULL */
     int (*push)(chat_parser *p, int id);
     int (*end)(chat_parser *p);
-    int (*call)(chat_parser *p);         /* with tags: a step within a call */
+    int (*call)(chat_parser *p);         /* formats with tags: one step inside a call */
 } chat_ops;
 extern const chat_ops chatml_ops, harmony_ops, glm_ops, gemma_ops, mistral_ops, tulu_ops;
 
-/* The tags of formats whose answers are text with tags in it. */
+/* The tags of ChatML, GLM and Gemma. */
 typedef struct chat_tags {
     const char *think, *think_end;
     const char *think_name;              /* a word after think that is part of the tag, or NULL */
@@ -100,56 +102,55 @@ struct chat {
 
     /* formats with tags */
     const chat_tags *tags;               /* NULL: the format has none */
-    int shown[12], n_shown;              /* tokens that count as text, even where the file calls
-                                          * them control tokens */
-    int ends[4], n_end;                 /* tokens that end a turn besides the tokenizer's
-                                         * stop_strings */
-    bool knows_reasoning;                /* answers may have reasoning, and history shows it */
+    int shown[12], n_shown;              /* tokens that count as text, even if the file declares
+                                          * them CONTROL */
+    int ends[4], n_end;                  /* tokens that end a turn besides the tokenizer's stops */
+    bool knows_reasoning;                /* answers and history may contain reasoning */
     bool cue_thinks;                     /* the cue opens the reasoning */
-    bool cue_open;                       /* the newline after the cue is left to the model */
-    bool may_rest;                       /* reasoning can be switched off, by the prompt */
-    char *tools_intro;                   /* up to the list of tools */
-    char *tools_outro;                   /* after it */
+    bool cue_open;                       /* the cue omits its newline; the model writes it */
+    bool may_rest;                       /* the prompt can disable reasoning */
+    char *tools_intro;                   /* text before the list of tools */
+    char *tools_outro;                   /* text after it */
 
     /* ChatML */
     int im_start, im_end;
     bool xml_calls;                      /* <function=NAME>, else JSON in <tool_call> */
     bool xml_list;                       /* tools are listed as nested tags, else as JSON */
     bool xml_results;                    /* results end with a newline, as in the coder models */
-    bool system_last;                    /* the system message stands after the tools */
+    bool system_last;                    /* the system message follows the tools */
     bool trims;                          /* Qwen3.5: contents are trimmed, and every answer in
                                           * progress has a block of reasoning */
-    bool one_system;                     /* a system message comes first or not at all */
-    bool json_values;                    /* XML calls: all but strings as JSON; else as Python */
-    char *default_system;               /* system text of the template, used if the request has
-                                         * none; or NULL */
-    bool default_always;                 /* even without tools */
+    bool one_system;                     /* only the first message may be a system message */
+    bool json_values;                    /* XML calls: non-strings as JSON; else as Python */
+    char *default_system;                /* the template's text for requests without a system
+                                          * message, or NULL */
+    bool default_always;                 /* default_system applies without tools too */
 
-    /* harmony; the last two may be -1 */
+    /* harmony's tokens; the last two may be -1 */
     int h_start, h_message, h_channel, h_end, h_call, h_constrain;
 
-    /* GLM: role tokens; what stands between the parts of a turn */
+    /* GLM: role tokens */
     int g_system, g_user, g_assistant, g_observation;
-    const char *g_line;                  /* LF, or nothing from GLM-4.7 on */
+    const char *g_line;                  /* between parts of a turn: LF, empty from GLM-4.7 on */
 
     /* Gemma */
     int turn, turn_end;
 
     /* Mistral */
-    const char *inst_lead, *answer_lead, *answer_tail;   /* a space or nothing */
+    const char *inst_lead, *answer_lead, *answer_tail;   /* a space or empty */
 
     /* Tulu */
-    bool tulu_lines;                     /* a newline after the last answer, too */
+    bool tulu_lines;                     /* the last answer ends with a newline too */
     const char *tulu_cue;                /* newlines after the cue */
 
-    /* Gemma, Mistral, Tulu: the token before everything, or -1 */
+    /* Gemma, Mistral, Tulu: the first token of a prompt, or -1 */
     int first;
 };
 
-/* Notes that the token of this text counts as text in answers. */
+/* Marks the token with this text as text in answers. */
 void chat_show(chat *c, const char *text);
 bool chat_ends_turn(const chat *c, int id);
-int chat_keep(char **out, str_view s, err_ctx *err);     /* a copy, unless *out has one already */
+int chat_keep(char **out, str_view s, err_ctx *err);     /* copies s, unless *out is set already */
 
 /* ---- the parser ---- */
 
@@ -166,29 +167,30 @@ int chat_keep(char **out, str_view s, err_ctx *err);     /* a copy, unless *out 
 #define GEMMA_CALL_WORD "call:"
 extern const chat_tags think_tags;       /* <think> and <tool_call>: ChatML, GLM */
 
-/* While a harmony header comes in, held has its text, and these bytes for the two tokens inside
- * it. Real control characters in a header become spaces. */
+/* During a harmony header, held has its text, with these bytes for the tokens <|channel|> and
+ * <|constrain|>. Control characters in the header's text become spaces. */
 #define MARK_CHANNEL '\1'
 #define MARK_CONSTRAIN '\2'
 
 typedef enum tags_where {
     TAGS_ANSWER, TAGS_REASONING,
-    TAGS_CALL,                           /* the tag of a call came: the format reads on */
-    TAGS_AFTER                           /* a call is complete; its closing tag may follow */
+    TAGS_CALL,                           /* after the opening tag of a call: ops->call parses */
+    TAGS_AFTER                           /* after a complete call: its closing tag may follow */
 } tags_where;
 
-/* The parser is in one of these places; held always begins at the first byte not yet emitted. */
+/* State of the parser for formats with tags. held always begins at the first byte not yet
+ * emitted. */
 typedef struct tags_state {
     tags_where where;
     bool started;                        /* the current text has produced an event */
-    bool after_call;                     /* nothing but white space since a call */
+    bool after_call;                     /* only white space since a call */
     bool strip;                          /* newlines at the start of the text are structure */
-    size_t tag_at;                       /* in a call: where in held it begins */
-    size_t scan;                         /* in a call: everything before was looked at */
-    enum { BODY_OPEN, BODY_JSON, BODY_XML } body;        /* ChatML: what the call is written in */
-    int depth;                           /* of brackets */
+    size_t tag_at;                       /* in a call: its start in held */
+    size_t scan;                         /* in a call: first byte of held not yet scanned */
+    enum { BODY_OPEN, BODY_JSON, BODY_XML } body;        /* ChatML: notation of the call */
+    int depth;                           /* open brackets */
     bool in_string, escaped;
-    /* parameters between tags: slices are offsets into held */
+    /* parameters between tags, as offsets into held */
     enum { PARAMS_NAME, PARAMS_BETWEEN, PARAMS_VALUE } phase;
     size_t name_at, name_len, value_at;
     struct call_param { size_t key_at, key_len, value_at, value_len; } *params;
@@ -199,21 +201,21 @@ typedef struct harmony_state {
     enum { ROUTE_HEADER, ROUTE_REASONING, ROUTE_ANSWER, ROUTE_CALL } route;
     bool in_header_role;                 /* after <|start|>: the header begins with a role */
     bool said[2];                        /* reasoning, answer: an earlier message had text */
-    bool fresh;                          /* the current message has had no text yet */
+    bool fresh;                          /* the current message has no text yet */
     bool ended;                          /* a message is complete */
-    uint8_t key[3];                      /* of the part of the grammar that holds the message */
+    uint8_t key[3];                      /* chat_parser_key of the current message */
 } harmony_state;
 
-/* Keys of harmony's messages: the text, or a call of tool i, its place in two bytes. */
+/* First byte of harmony's keys: text, or a call, followed by the tool's index in two bytes. */
 enum { KEY_TEXT = 't', KEY_CALL = 'c' };
 
 struct chat_parser {
     const chat *c;
-    json_t *tools;                       /* our copy, or NULL */
-    bool calls;                          /* tool calls are looked for */
-    chat_calls hold;                     /* as the request says */
+    json_t *tools;                       /* owned copy, or NULL */
+    bool calls;                          /* tool calls are parsed */
+    chat_calls hold;                     /* req->calls */
     bool formed;
-    json_t *callable;                    /* name -> place; NULL unless calls are held */
+    json_t *callable;                    /* name -> index; NULL if calls are free */
     bool done;
     utf8_stream utf8;
     textbuf held;                        /* valid UTF-8 not yet emitted (harmony: the header) */
@@ -226,12 +228,12 @@ struct chat_parser {
     err_ctx *err;
 };
 
-/* All return 0, < 0 on error or what the callback returned. */
+/* All return 0, or < 0 on an error or if the callback returned < 0. */
 int parser_emit(chat_parser *p, chat_event_kind kind, str_view text);    /* empty text: no event */
 int parser_call(chat_parser *p, str_view name);
-/* Appends the bytes of a token, made valid UTF-8, to *to. */
+/* Appends the bytes of a token, converted to valid UTF-8, to *dst. */
 int parser_decode(chat_parser *p, textbuf *dst, str_view bytes);
-int parser_decode_end(chat_parser *p, textbuf *dst);      /* a tail that never completed */
+int parser_decode_end(chat_parser *p, textbuf *dst);     /* appends an incomplete tail as U+FFFD */
 
 /* ---- text without any tags ---- */
 
@@ -240,48 +242,49 @@ int plain_end(chat_parser *p);
 
 /* ---- text with tags ---- */
 
-/* A name in a tag, white space that waits for a tag: not longer. Bounds the rescanning. */
+/* Most bytes of a name in a tag, and of white space buffered before a tag. They bound
+ * rescanning. */
 enum { NAME_MAX_BYTES = 256, SPACE_MAX_BYTES = 64 };
 
-enum { MORE = 0, AGAIN = 1 };            /* steps return: wait for text, go on, or < 0 */
+enum { MORE = 0, AGAIN = 1 };            /* results of a step: needs text, continue; or < 0 */
 
 typedef enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES } match;
 
-/* Does tag stand at `at`? MAYBE: the text ends within it. */
+/* Matches tag at pos. MAYBE: s ends inside the tag. */
 match match_at(str_view s, size_t pos, const char *tag);
-/* The same for the best of several, after white space; MAYBE if there is only that. */
+/* Returns the best match of several tags after white space; MAYBE if s ends in the white space. */
 match match_any(str_view s, size_t pos, const char *const *tags, size_t n);
 size_t skip_space(str_view s, size_t pos);
-/* Length of the longest end of s that begins tag without completing it. */
+/* Returns the length of the longest suffix of s that is a proper prefix of tag. */
 size_t partial_tag(str_view s, const char *tag);
 
 int tags_push(chat_parser *p, int id);
 int tags_end(chat_parser *p);
-str_view tags_bytes(const chat *c, int id);      /* of a token, with what counts as text */
+str_view tags_bytes(const chat *c, int id);      /* bytes of a token, including `shown` ones */
 
-/* What looked like a call is none: the first n bytes of held are answer text. */
+/* Emits the first n bytes of held, an invalid call, as answer text. */
 int tags_give_up(chat_parser *p, size_t n);
-/* A call that ends after so many bytes of held. */
+/* Reports a call that takes the first call_bytes of held. */
 int tags_report(chat_parser *p, str_view name, str_view args, size_t call_bytes);
 
-/* ---- calls whose parameters stand between tags ---- */
+/* ---- calls with parameters between tags ---- */
 
 int params_add(chat_parser *p, size_t key_at, size_t key_len);
-/* Within a value: looks for the closing tag that one of the others follows, and then notes the
- * value; the phase is BETWEEN then. */
+/* Inside a value: searches for `close` followed by one of next, then stores the value and sets the
+ * phase to PARAMS_BETWEEN. */
 int params_value(chat_parser *p, const char *close, const char *const *next, size_t n_next);
-/* Makes one object of the parameters, typed by the tool's schema, and reports the call. lines: a
+/* Builds one object of the parameters, typed by the tool's schema, and reports the call. lines: a
  * newline at either end of a value is structure. */
 int params_report(chat_parser *p, bool lines, size_t call_bytes);
-/* Many readers of JSON, ours among them, take no zero character in a key: such calls are text. */
+/* Returns false for keys with U+0000, which most JSON readers refuse; such calls are text. */
 bool is_json_key(str_view s);
 
 /* ---- calls of ChatML ---- */
 
 int chatml_call(chat_parser *p);
 
-/* For calls without <tool_call>: where before `at` a function of an offered tool begins or may
- * begin, else at. */
+/* For calls without <tool_call>: returns the position before pos at which a function of an offered
+ * tool begins or may begin, else pos. *sure: it certainly begins there. */
 size_t chatml_bare_call(const chat_parser *p, size_t pos, bool *sure);
 
 #endif

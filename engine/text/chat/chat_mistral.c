@@ -1,9 +1,8 @@
-/* chat_mistral.c - [INST], as Mixtral writes it: messages to tokens.
+/* chat_mistral.c - Mixtral's [INST] format: messages to tokens.
  *
- * [INST] USER [/INST] ANSWER and the token that ends a text. There is no system role: such text
- * stands before what the user says first. Turns alternate, and there are no tools. Templates differ
- * in the spaces around the parts; those are read out of the template. Templates of later models,
- * with tools or with a system role of their own, are none of this. */
+ * [INST] USER [/INST] ANSWER EOS. There is no system role: system text precedes the first user
+ * text. Turns alternate, and there are no tools. The spaces around the parts are read from the
+ * template. Templates of later models, which have tools or a system role, are not supported. */
 #include "engine/text/chat/chat_internal.h"
 
 static int mistral_setup(chat *c, str_view template, err_ctx *err)

@@ -1,8 +1,7 @@
-/* chat_parts.c - what the chat formats are built from: views of text, the prompt, and the events
- * of the parser.
+/* chat_parts.c - functions shared by the chat formats: text views, the prompt, the parser's events.
  *
- * Invariant: structure reaches the prompt as token ids only, text only through the encoder with
- * control tokens off. Knows no format. */
+ * Invariant: structure reaches the prompt only as token ids, text only through the encoder with
+ * control tokens off. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
@@ -99,7 +98,7 @@ json_t *call_arguments(prompt *p, const chat_call *call, int i_message)
     json_t *v = json_loadb(args.ptr, args.len, JSON_ALLOW_NUL, NULL);
     char esc[96];
 
-    /* Integers beyond 64 bits are better shown rounded than refused. */
+    /* Integers beyond 64 bits are rounded rather than refused. */
     if (!v) v = json_loadb(args.ptr, args.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
     if (json_is_object(v)) return v;
     json_decref(v);
@@ -125,7 +124,7 @@ int parser_call(chat_parser *p, str_view name)
     return rc < 0 ? rc : 0;
 }
 
-/* Token texts are short, but it is the file that decides: they go in slices. */
+/* Converts in slices, because the length of a token's text comes from the file. */
 int parser_decode(chat_parser *p, textbuf *dst, str_view bytes)
 {
     char tmp[3 * (64 + 3) + 3];

@@ -1,7 +1,7 @@
-/* chat_template.c - what a file's chat template would write: its literals, one after the other.
+/* chat_template.c - iterates over the literals in a file's chat template.
  *
- * The template is scanned, not executed: conditions and loops are passed over, so the literals of
- * all branches come, in the order in which they stand there. */
+ * The template is scanned, not executed: conditions and loops are ignored, so the literals of all
+ * branches appear, in source order. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
@@ -12,8 +12,8 @@ static bool starts_at(str_view s, size_t pos, const char *prefix)
     return pos <= s.len && s.len - pos >= n && memcmp(s.ptr + pos, prefix, n) == 0;
 }
 
-/* Returns the place after the quoted string that begins at `at`; its unescaped text goes to *lit
- * unless NULL. */
+/* Returns the position after the quoted string at pos; appends its unescaped text to lit unless
+ * NULL. */
 static size_t quoted(str_view s, size_t pos, textbuf *lit)
 {
     const char quote = s.ptr[pos++];
@@ -31,7 +31,7 @@ static size_t quoted(str_view s, size_t pos, textbuf *lit)
     return pos + 1;
 }
 
-/* Returns the place after a {% %} or {# #}; only the former has strings that could hide its end. */
+/* Returns the position after a {% %} or {# #}; only in {% %} can a string contain the close tag. */
 static size_t skip_block(str_view s, size_t pos, const char *close)
 {
     while (pos < s.len && !starts_at(s, pos, close)) {

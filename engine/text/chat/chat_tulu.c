@@ -1,11 +1,11 @@
 /* chat_tulu.c - the format of Tulu and its relatives, among them OLMoE: messages to tokens.
  *
- * <|user|> LF TEXT LF <|assistant|> LF TEXT and the token that ends a text; system likewise. The
- * names in brackets are ordinary text unless the vocabulary has tokens for them. No tools. Models
- * whose users' turns end with that token, too, are none of this. */
+ * <|user|> LF TEXT LF <|assistant|> LF TEXT EOS; system turns like user turns. The names in
+ * brackets are ordinary text unless the vocabulary has tokens for them. No tools. Formats in which
+ * user turns also end with EOS are not supported. */
 #include "engine/text/chat/chat_internal.h"
 
-/* The rest of the expression after a literal, which may be cut off with the template. */
+/* Returns the rest of the {{ }} expression after a literal, or of the template if it is cut off. */
 static str_view rest_of(const literal_scan *k)
 {
     const size_t end = view_find(k->s, k->pos, "}}");
@@ -13,15 +13,15 @@ static str_view rest_of(const literal_scan *k)
     return (str_view){ k->s.ptr + k->pos, (end == SIZE_MAX ? k->s.len : end) - k->pos };
 }
 
-/* Is the literal the last thing in an expression after which the line ends? That newline is text,
- * and it is written. */
+/* Returns true if the literal ends its expression and a newline follows, which the template then
+ * writes as text. */
 static bool ends_line(const literal_scan *k, str_view rest)
 {
     const size_t after = k->pos + rest.len + 2;
     return after < k->s.len && k->s.ptr[after] == '\n';
 }
 
-/* One of the two newlines after a user's text: in the expression, or after it. */
+/* The newline after a user's text is in the expression or directly after it. */
 static bool read_user(chat *c, const literal_scan *k, str_view lit)
 {
     const str_view rest = rest_of(k);

@@ -1,4 +1,4 @@
-/* fim.c - three tokens around two texts. */
+/* fim.c - builds a fill-in-the-middle prompt: three tokens around two texts. */
 #include "engine/text/chat/fim.h"
 
 #include <string.h>

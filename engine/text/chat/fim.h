@@ -1,10 +1,9 @@
-/* fim.h - fill in the middle: makes a prompt from the texts before and after a gap. Any thread.
+/* fim.h - fill in the middle: a prompt of the text before a gap and the text after it.
  *
- * For vocabularies with the tokens of Qwen's coder models:
+ * For vocabularies with the tokens of Qwen's coder models; the model continues with the middle:
  *
  *   <|fim_prefix|> before <|fim_suffix|> after <|fim_middle|>
- *
- * The model continues with the text of the gap. */
+ */
 #ifndef ENGINE_TEXT_CHAT_FIM_H
 #define ENGINE_TEXT_CHAT_FIM_H
 
@@ -12,8 +11,8 @@
 
 bool fim_is_known(const tokenizer *t);
 
-/* Turns *prompt, the text before the gap, into a prompt for the middle. ERR_UNSUPPORTED, with
- * *prompt unchanged: the vocabulary has no such tokens. */
+/* *prompt has the text before the gap; adds the tokens and the text after it. Returns 0, or < 0;
+ * ERR_UNSUPPORTED, with *prompt unchanged, if the vocabulary has no such tokens. */
 int fim_wrap(id_list *prompt, const tokenizer *t, encoder *e, str_view after, err_ctx *err);
 
 #endif

@@ -1,17 +1,17 @@
-/* stop_strings.c - looks for stop strings in a stream.
+/* stop_strings.c - searches for stop strings in a stream.
  *
- * One window holds what is undecided, followed by the next piece of text, and is walked start by
- * start. At each start some string is there (stop), none can be (the byte passes) or more text is
- * needed (wait). Because the walk never goes beyond a start that waits, the earliest start wins
- * without any bookkeeping of matches.
+ * One window holds the undecided bytes and the next piece of text. At each position one of three
+ * things is true: a string matches (stop), none can match (the byte passes), or more text is needed
+ * (wait). The scan never passes a waiting position, so the earliest match wins without a list of
+ * partial matches.
  *
- * A start that waits is looked at again with each push: at most STOP_STRING_MAX_BYTES compared per
- * string, and a byte that begins no stop string costs one table look-up. */
+ * Each push compares a waiting position again: at most STOP_STRING_MAX_BYTES per string. A byte
+ * that begins no stop string costs one table look-up. */
 #include "engine/text/chat/stop_strings.h"
 
 #include <string.h>
 
-enum { PIECE_BYTES = 4096 };             /* of pushed text looked at together */
+enum { PIECE_BYTES = 4096 };             /* pushed text is scanned in pieces of this size */
 
 struct stop_strings {
     str_view *strings;                   /* [n], into text */
@@ -19,8 +19,8 @@ struct stop_strings {
     char *text;
     bool begins[256];                    /* a string begins with this byte */
     char *window;                        /* [longest + PIECE_BYTES] */
-    size_t n_held;                       /* bytes at the start of the window that wait */
-    int over;                            /* not 0: the stream ended, and with what */
+    size_t n_held;                       /* undecided bytes at the start of the window */
+    int over;                            /* result of push once it is not 0, else 0 */
 };
 
 static bool is_utf8(const char *text, size_t len)
@@ -89,8 +89,8 @@ void stop_strings_reset(stop_strings *s)
 
 typedef enum verdict { PASSES, WAITS, STOPS } verdict;
 
-/* What is at the start of the n bytes at p? A string that is there whole beats one that may come:
- * both start here, so the text before them is the same. */
+/* Judges the position p with n bytes. A complete string beats a partial one: both start here, so
+ * the text before them is the same. */
 static verdict judge(const stop_strings *s, const char *p, size_t n)
 {
     verdict v = PASSES;
@@ -105,8 +105,8 @@ static verdict judge(const stop_strings *s, const char *p, size_t n)
     return v;
 }
 
-/* Walks the n bytes in the window, passes on what is decided and keeps the rest. If no text
- * follows, nothing can wait. */
+/* Scans the n bytes in the window, passes the decided ones to fn and moves the rest to the front.
+ * If is_end, no byte stays undecided. */
 static int walk(stop_strings *s, size_t n, bool is_end, stop_strings_fn *fn, void *ctx)
 {
     size_t pos = 0;

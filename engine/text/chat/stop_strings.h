@@ -1,4 +1,4 @@
-/* stop_strings.h - ends a text stream at the first of some stop strings.
+/* stop_strings.h - ends a text stream at the first stop string.
  *
  * The first is the one that starts earliest in the whole stream, whatever the division into pieces.
  * Bytes are compared, so a piece may end inside a character. Text that may still become a stop
@@ -14,25 +14,25 @@ typedef struct stop_strings stop_strings;
 
 enum { STOP_STRING_MAX_BYTES = 1024 };         /* of one stop string */
 
-/* Copies the strings and allocates all memory. Refuses empty and longer strings, and strings that
- * are not UTF-8, which could cut a character of the text in two. n 0 is fine: all text passes.
- * Returns 0, or < 0 with *err filled and *out NULL. */
+/* Copies the strings. Refuses strings that are empty, too long or not UTF-8, which could split a
+ * character of the text. With n = 0 all text passes. Returns 0, or < 0 with *err filled and *out
+ * NULL. The other functions do not allocate. */
 int stop_strings_create(stop_strings **out, const char *const *strings, int n, err_ctx *err);
 void stop_strings_free(stop_strings *s);               /* NULL is fine */
 void stop_strings_reset(stop_strings *s);              /* for the next stream */
 
-/* Gets text in pieces of any size, none empty; valid only during the call. */
+/* Receives text in non-empty pieces of any size, valid only during the call. */
 typedef int stop_strings_fn(void *ctx, str_view text);          /* < 0 ends the stream */
 
-/* Passes on the text that cannot become a stop string. Returns 1 once a stop string was found (it
- * and all text after it are dropped), 0 if none was, or the result of fn. A result other than 0
- * stays until stop_strings_reset. */
+/* Passes the decided text to fn. Returns 1 after a stop string, which is not passed, nor is the
+ * text after it; 0 to continue; or fn's result if < 0. A result other than 0 is repeated until
+ * stop_strings_reset. */
 int stop_strings_push(stop_strings *s, str_view text, stop_strings_fn *fn, void *ctx);
-/* The stream ended: passes on the text held back. Same results; 1 also for a stop string that
- * waited for another. */
+/* Ends the stream: passes the buffered text to fn. Returns as above; 1 if the buffered text has a
+ * stop string. */
 int stop_strings_end(stop_strings *s, stop_strings_fn *fn, void *ctx);
 
-/* The index of the string that ended the stream, the lowest of equals; -1: none. */
+/* Returns the index of the first string that ended the stream, or -1. */
 int stop_strings_which(const stop_strings *s);
 
 #endif

@@ -1,21 +1,20 @@
-/* tagged_tool_calls.c - the model's stream back to events, where it is text with tags in it:
- * ChatML, GLM, Gemma.
+/* tagged_tool_calls.c - output to events for formats with tags: ChatML, GLM, Gemma.
  *
- * Works on text, not on tokens, so a tag counts however it was cut into tokens. Invariant: what
- * may still turn out to be a tag, or white space that belongs to one, waits in held; it comes out
- * as text if it was none. Nothing the model says is lost: a call that cannot be understood becomes
- * answer text, tags included. Calls are checked before they are reported, so a call's arguments
- * come in one event. What stands between a call's tags is read by the format.
+ * Works on text, so the division of a tag into tokens does not matter. Invariant: held has the
+ * bytes that may still become a tag, and white space that may belong to one; they are emitted as
+ * text if no tag follows. No output is lost: an invalid call becomes answer text, tags included.
+ * Calls are checked before they are reported, so the arguments of a call come in one event. The
+ * format's file parses the text between a call's tags.
  *
- * Structure that is dropped: newlines around reasoning, white space between text and calls. Tags
- * are only looked for if the request offered tools, and never inside reasoning. */
+ * Dropped as structure: newlines around reasoning, white space between text and calls. Calls are
+ * parsed only if the request has tools, and never inside reasoning. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>
 
 const chat_tags think_tags = { "<think>", "</think>", NULL, TAG_CALL, TAG_CALL_END };
 
-/* ---- looking at held text ------------------------------------------------------------------ */
+/* ---- matching ------------------------------------------------------------------------------ */
 
 match match_at(str_view s, size_t pos, const char *tag)
 {
@@ -52,7 +51,7 @@ size_t partial_tag(str_view s, const char *tag)
     return n;
 }
 
-/* s less the white space (any, or newlines only) at its end that may belong to a coming tag. */
+/* Returns len without the white space (or newlines only) at its end that may belong to a tag. */
 static size_t before_space(str_view s, size_t len, bool newlines_only)
 {
     size_t n = len;
@@ -72,7 +71,7 @@ static int say(chat_parser *p, chat_event_kind kind, size_t n, size_t drop)
 
 /* ---- reasoning ----------------------------------------------------------------------------- */
 
-/* A tag at the very beginning that is part of the structure: takes it off. */
+/* Removes tag from the start of held if it is there. */
 static match take_off(chat_parser *p, const char *tag)
 {
     const match m = tag ? match_at(textbuf_view(&p->held), 0, tag) : MATCH_NO;
@@ -88,7 +87,7 @@ static int step_reasoning(chat_parser *p)
     int rc;
 
     if (!m->started) {
-        /* The cue wrote <think>, and some models write it again. */
+        /* The cue has <think>, but some models repeat it. */
         while (p->held.len && p->held.ptr[0] == '\n') textbuf_drop(&p->held, 1);
         if (p->held.len == 0) return MORE;
         const match again = take_off(p, tags->think);
@@ -114,7 +113,8 @@ static int step_reasoning(chat_parser *p)
 
 /* ---- answer -------------------------------------------------------------------------------- */
 
-/* Where the next call begins or may begin; len if nowhere. *sure: it is there in full. */
+/* Returns the position in held at which the next call begins or may begin, or its length. *sure:
+ * the opening tag is complete. */
 static size_t find_call(const chat_parser *p, bool *sure)
 {
     const str_view s = textbuf_view(&p->held);
@@ -136,7 +136,7 @@ static int step_answer(chat_parser *p)
     if (!m->started && m->strip)
         while (p->held.len && p->held.ptr[0] == '\n') textbuf_drop(&p->held, 1);
     if (!m->started && !m->strip && p->c->knows_reasoning) {
-        /* Models that may think or not say so themselves. */
+        /* The model itself decides whether to reason. */
         pos = skip_space(textbuf_view(&p->held), 0);
         if (pos == p->held.len) return MORE;
         switch (match_at(textbuf_view(&p->held), pos, tags->think)) {
@@ -160,7 +160,7 @@ static int step_answer(chat_parser *p)
     const size_t text = before_space(textbuf_view(&p->held), pos, false);
     if ((rc = say(p, CHAT_ANSWER, text, text)) < 0) return rc;
     if (!sure) return MORE;
-    m->tag_at = m->scan = pos - text;     /* the white space is still needed if this is no call */
+    m->tag_at = m->scan = pos - text;    /* the white space stays in held in case this is no call */
     m->where = TAGS_CALL;
     m->body = match_at(textbuf_view(&p->held), m->tag_at, tags->call) == MATCH_YES ? BODY_OPEN
                                                                                    : BODY_XML;
@@ -249,8 +249,8 @@ static int param_types(const chat_parser *p, str_view function, str_view key)
     return 0;
 }
 
-/* Text stays text where the schema allows it; otherwise it is JSON, or Python's True, False and
- * None, which history shows to the model. What is neither is text after all. */
+/* Writes value as a string if the schema allows one; else as JSON if it is valid JSON or Python's
+ * True, False or None, which history shows to the model; else as a string. */
 static void put_typed(textbuf *b, str_view value, int types)
 {
     static const struct { const char *python, *json; } words[] = {
@@ -291,7 +291,7 @@ int params_add(chat_parser *p, size_t key_at, size_t key_len)
     return 0;
 }
 
-/* A closing tag with anything else after it is part of the value: models write about XML, too. */
+/* A closing tag that none of next follows is part of the value, which may contain XML. */
 int params_value(chat_parser *p, const char *close, const char *const *next, size_t n_next)
 {
     tags_state *m = &p->tags;
@@ -339,7 +339,7 @@ int params_report(chat_parser *p, bool lines, size_t call_bytes)
         if (!is_json_key(key)) return tags_give_up(p, call_bytes);
         for (size_t j = i + 1; j < m->n_param && !again; j++)
             again = str_eq(key, (str_view){ base + m->params[j].key_at, m->params[j].key_len });
-        if (again) continue;             /* said twice: the last one counts */
+        if (again) continue;             /* of duplicate keys the last counts */
         if (lines && value.len && value.ptr[0] == '\n') value.ptr++, value.len--;
         if (lines && value.len && value.ptr[value.len - 1] == '\n') value.len--;
         if (n_put++) textbuf_str(&p->args, ", ");
@@ -392,7 +392,7 @@ int tags_end(chat_parser *p)
     if (m->after_call || m->where == TAGS_AFTER) {
         const str_view s = textbuf_view(&p->held);
         const size_t pos = skip_space(s, 0);
-        /* White space, or a closing tag that the limit of the answer cut: neither is text. */
+        /* White space, or a closing tag cut off by the token limit, is not text. */
         if (pos == s.len ||
             (m->where == TAGS_AFTER && match_at(s, pos, p->c->tags->call_end) == MATCH_MAYBE))
             p->held.len = 0;
