@@ -106,7 +106,7 @@ static int bare_values(rules_expr *out, maker *m, const json_t *values)
         if (!json_is_string(v) || view_has(text, m->tags.close)) continue;
         *out = rules_alt(m->r, *out, rules_bytes(m->r, text));
     }
-    return *out == RULES_NOTHING ? err_set(m->err, ERR_UNSUPPORTED, "there is no text to choose")
+    return *out == RULES_NOTHING ? err_set(m->err, ERR_UNSUPPORTED, "no value has a text form")
                                  : 0;
 }
 
@@ -156,7 +156,7 @@ static int param(rules_expr *out, maker *m, const char *name, const json_t *sche
     rules_expr x = RULES_NOTHING;
     int rc;
     if (!name_fits(name))
-        return err_set(m->err, ERR_UNSUPPORTED, "a parameter's name that no tag can hold");
+        return err_set(m->err, ERR_UNSUPPORTED, "a parameter's name is not valid in a tag");
     if (types & TYPE_STRING) {
         if ((rc = bare_string(&x, m, schema, strictness)) < 0)
             return err_prefix(m->err, rc, "%s", name);
@@ -400,7 +400,7 @@ static int check(const chat *c, const chat_request *req, const json_t *callable,
     if (json_array_size(req->tools) > MAX_TOOLS)
         return err_set(err, ERR_RANGE, "more than %d tools", MAX_TOOLS);
     if (json_object_size(callable) == 0)
-        return err_set(err, ERR_RANGE, "there is no tool that may be called");
+        return err_set(err, ERR_RANGE, "no tool may be called");
     json_object_foreach((json_t *)callable, name, pos)
         if (!name_fits(name))
             return err_set(err, ERR_UNSUPPORTED, "a tool's name is 1 to %d letters, digits and "

@@ -1,13 +1,14 @@
-/* grammar.c - runs a grammar: places are learned when they are first reached, then looked up.
+/* grammar.c - runs a grammar as a pushdown automaton with lazily built states.
  *
- * A place is a node that reads a byte, and the calls that led there: a frame, linked to the frame
- * of the call before. A state is the set of all places that the bytes so far can have led to.
- * Frames and states are kept once, by their contents, so a number stands for each; a row of the
- * table of steps is filled byte by byte on demand.
+ * A position is a node that reads a byte, plus its call stack: a frame, linked to the caller's
+ * frame. A state is the set of all positions that the bytes so far can lead to. Frames and states
+ * are interned by content and identified by number. A row of the transition table is filled byte by
+ * byte on demand.
  *
- * Invariants: a frame's parent has a smaller number. The places of a state are sorted, none twice,
- * and each can get to the end within GRAMMAR_DEPTH. A frame with a count belongs to a REPEAT, one
- * without to a CALL. What repeats always reads a byte: a turn that would not is dropped. */
+ * Invariants: a frame's parent has a smaller number. The positions of a state are sorted and
+ * unique, and each can reach the end within GRAMMAR_DEPTH. A frame with a count belongs to a
+ * REPEAT, one without to a CALL. Each iteration of a REPEAT reads a byte; an iteration that would
+ * not is dropped. */
 #include "engine/text/grammar/grammar_rules.h"
 
 #include <string.h>
@@ -21,42 +22,43 @@ enum {
 };
 
 typedef struct frame {
-    int32_t node;                        /* where to go on */
-    int32_t count;                       /* 0: of a CALL; else turns that were begun */
+    int32_t node;                        /* CALL: node after the return; REPEAT: its own node */
+    int32_t count;                       /* CALL: 0; REPEAT: iterations begun */
     int32_t parent, depth;
 } frame;
 
 typedef struct position { int32_t node, frame; } position;
 
 typedef struct state {
-    int32_t first, n;                    /* of its places */
-    int32_t near_bytes, near;            /* what grammar_run_near said; bytes 0: not asked yet */
+    int32_t first, n;                    /* its positions, in places */
+    int32_t near_bytes, near;            /* cached result of grammar_run_near; bytes 0: none */
     bool may_end;
 } state;
 
-typedef struct work { int32_t node, frame, fresh; } work;        /* fresh: frames of this step */
+typedef struct work { int32_t node, frame, fresh; } work;        /* fresh: frames pushed in this
+                                                                  * step */
 
 struct grammar_run {
     const grammar *g;
     frame *frames;
     int n_frame;
-    int32_t *frame_slots;                /* numbers + 1 */
+    int32_t *frame_slots;                /* hash table of frame numbers + 1; 0: empty */
     state *states;
     int n_state;
     int32_t *state_slots;
     uint16_t (*steps)[256];
     position *places;
     int n_place;
-    grammar_state start;                 /* or GRAMMAR_DEAD: not asked yet */
+    grammar_state start;                 /* GRAMMAR_DEAD: not computed yet */
 
-    /* the step under way; its places are gathered after those of the states */
+    /* the current step; its positions are appended after those of the states */
     work *todo;
     int n_todo;
     struct visited { work item; uint32_t stamp; } *visited;
     uint32_t stamp;
     int n_seen, n_found;
     bool may_end, full, many;
-    bool crowded;                        /* some step had too many places */
+    bool crowded;                        /* some step had too many positions */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -119,7 +121,7 @@ static uint64_t mix(uint64_t h, int32_t x)
     return random_word(h, (uint32_t)x);
 }
 
-/* The number of the frame, which may be new; -1: full. */
+/* Returns the number of the frame, which may be new, or -1 if the table is full. */
 static int32_t frame_of(grammar_run *r, int32_t node, int32_t count, int32_t parent)
 {
     uint64_t pos = mix(mix((uint64_t)node, count), parent) % FRAME_SLOTS;
@@ -137,9 +139,9 @@ static int32_t frame_of(grammar_run *r, int32_t node, int32_t count, int32_t par
     return r->n_frame++;
 }
 
-/* ---- all places that can be reached without a byte ------------------------------------------- */
+/* ---- all positions that can be reached without a byte ---------------------------------------- */
 
-/* Notes that the step comes to this node, if the end can still be reached from there. */
+/* Queues a node of this step, if the end can be reached from it within GRAMMAR_DEPTH. */
 static void visit(grammar_run *r, int32_t node, int32_t at_frame, int32_t fresh)
 {
     const work w = { node, at_frame, fresh };
@@ -157,7 +159,7 @@ static void visit(grammar_run *r, int32_t node, int32_t at_frame, int32_t fresh)
     r->todo[r->n_todo++] = w;
 }
 
-/* Calls a node and comes back to `node`. */
+/* Calls the node `called`, which returns to `node`. */
 static void call(grammar_run *r, int32_t called, int32_t node, int32_t count, int32_t parent,
                  int32_t fresh)
 {
@@ -165,7 +167,8 @@ static void call(grammar_run *r, int32_t called, int32_t node, int32_t count, in
     visit(r, called, frame_of(r, node, count, parent), fresh + 1);
 }
 
-/* The repetition after `count` turns. Without a largest count, those after min are all alike. */
+/* Continues a repetition after `count` iterations. Without an upper limit, counts above min are
+ * equivalent and become one. */
 static void repeat(grammar_run *r, int32_t node, int32_t count, int32_t parent, int32_t fresh)
 {
     const grammar_node *x = &r->g->nodes[node];
@@ -217,7 +220,7 @@ static void close_step(grammar_run *r)
             visit(r, x->next, w.frame, w.fresh);
             visit(r, x->alternative, w.frame, w.fresh);
             break;
-        case NODE_CALL:                  /* a tail call needs no return frame */
+        case NODE_CALL:                  /* a tail call, whose next is RETURN, needs no frame */
             if (x->next == 0) visit(r, x->alternative, w.frame, w.fresh);
             else call(r, x->alternative, x->next, 0, w.frame, w.fresh);
             break;
@@ -239,7 +242,7 @@ static int by_place(const position *x, const position *y)
     return (x->frame > y->frame) - (x->frame < y->frame);
 }
 
-/* Shell's sort: needs no memory, and most states are small. */
+/* Shellsort: allocates nothing, and most states are small. */
 static void sort_places(position *p, int n)
 {
     int gap = 1;
@@ -260,7 +263,7 @@ static bool same_state(const grammar_run *r, const state *s, const position *p, 
            memcmp(r->places + s->first, p, (size_t)n * sizeof *p) == 0;
 }
 
-/* The slot of a state with these places, or the empty one where it belongs. */
+/* Returns the slot of the state with these positions, or the empty slot for it. */
 static uint64_t slot_of(const grammar_run *r, const position *p, int n, bool may_end)
 {
     uint64_t h = may_end;
@@ -272,7 +275,7 @@ static uint64_t slot_of(const grammar_run *r, const position *p, int n, bool may
     return pos;
 }
 
-/* The state with the places that were found. */
+/* Returns the state with the positions of this step. */
 static grammar_state end_step(grammar_run *r)
 {
     position *p = r->places + r->n_place;
@@ -327,9 +330,10 @@ bool grammar_run_crowded(const grammar_run *r) { return r->crowded; }
 
 bool grammar_run_may_end(const grammar_run *r, grammar_state s) { return r->states[s].may_end; }
 
-/* ---- states that look alike ------------------------------------------------------------------ */
+/* ---- equivalent states ----------------------------------------------------------------------- */
 
-/* A count as far as n_bytes can tell: each turn reads a byte at least. */
+/* Returns a representative of all counts that n_bytes cannot distinguish. An iteration reads at
+ * least one byte. */
 static int32_t near_count(const grammar_node *x, int32_t count, int n_bytes)
 {
     if (count < x->min - n_bytes) return x->min - n_bytes - 1 > 0 ? x->min - n_bytes - 1 : count;
@@ -367,14 +371,14 @@ grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes)
     return next_state;
 }
 
-/* ---- forgetting ------------------------------------------------------------------------------ */
+/* ---- clearing -------------------------------------------------------------------------------- */
 
-/* Frames that s needs move to the front. Their order stays, so parents stay before children. */
+/* Moves the frames that s needs to the front, in the same order, so parents precede children. */
 grammar_state grammar_run_keep(grammar_run *r, grammar_state s)
 {
     const state kept = r->states[s];
     const int n_frame = r->n_frame;
-    int32_t *new_number = r->frame_slots;        /* large enough, and made anew below */
+    int32_t *new_number = r->frame_slots;        /* large enough; rebuilt below */
 
     memset(new_number, 0, (size_t)n_frame * sizeof *new_number);
     memmove(r->places, r->places + kept.first, (size_t)kept.n * sizeof *r->places);

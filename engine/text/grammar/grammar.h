@@ -1,19 +1,16 @@
-/* grammar.h - which bytes may come next in a text of a given form.
+/* grammar.h - which bytes may come next in a text that obeys a grammar.
  *
- * A grammar is compiled once and never changes; it may be shared by threads. It is a set of rules
- * over bytes that may call each other (JSON nests), so it is a pushdown automaton, and it may be in
- * several places at once (the names of ten properties begin with the same quote). Where it is after
- * some bytes is a grammar_state, a small number that belongs to a grammar_run: equal numbers are
- * equal places, so the number can serve as a cache key.
+ * A grammar is immutable after it is compiled and may be shared by threads. Its rules over bytes
+ * may call each other (JSON nests), so it is a nondeterministic pushdown automaton. A grammar_state
+ * is the set of the automaton's positions after some bytes. It is a small number that belongs to a
+ * grammar_run; equal numbers are equal states, so it can be a cache key.
  *
- * A run has tables of fixed size and takes all its memory when it is created. It learns a place
- * when it comes there first; after that a step is one look into a table. When a table is full, the
- * caller says which place counts and the rest is forgotten: grammar_run_keep. One thread at a
- * time.
+ * A run has tables of fixed size, allocated by grammar_run_create. It computes a transition when it
+ * is first used; later it costs one table look-up. When a table is full the caller keeps one state
+ * and clears the rest with grammar_run_keep. Not thread-safe.
  *
- * Nesting is bounded: a call deeper than GRAMMAR_DEPTH is not entered. A place from which the text
- * could not be ended within that depth is never entered either, so from every live state some bytes
- * lead to the end. */
+ * Nesting is bounded by GRAMMAR_DEPTH calls. Positions from which the text cannot end within that
+ * depth are dropped, so from every live state some bytes lead to the end. */
 #ifndef ENGINE_TEXT_GRAMMAR_GRAMMAR_H
 #define ENGINE_TEXT_GRAMMAR_GRAMMAR_H
 
@@ -22,8 +19,8 @@
 #include "loader/base.h"
 
 enum {
-    GRAMMAR_DEPTH = 128,                 /* calls within calls */
-    GRAMMAR_MAX_STATES = 16384,          /* of a run, before it must forget */
+    GRAMMAR_DEPTH = 128,                 /* nested calls */
+    GRAMMAR_MAX_STATES = 16384,          /* of a run, until grammar_run_keep */
     GRAMMAR_MAX_TEXT = 1 << 20           /* bytes of a grammar's or a schema's text */
 };
 
@@ -31,54 +28,54 @@ typedef struct grammar grammar;
 typedef struct grammar_run grammar_run;
 typedef int32_t grammar_state;
 enum {
-    GRAMMAR_DEAD = -1,                   /* no text begins like this */
-    GRAMMAR_FULL = -2                    /* a table is full: grammar_run_keep, then try again */
+    GRAMMAR_DEAD = -1,                   /* no text of the grammar begins with these bytes */
+    GRAMMAR_FULL = -2                    /* a table is full: call grammar_run_keep and retry */
 };
 
-/* From a text in llama.cpp's notation (GBNF): rules NAME ::= ..., begun with root; literals,
- * classes of characters, groups, |, repetitions * + ? {m} {m,} {m,n}, # comments. A character is
- * its UTF-8 bytes. Errors name line and column. Refuses left recursion and grammars that no finite
- * text fits. */
+/* Compiles llama.cpp's notation (GBNF): rules NAME ::= ..., starting from root; literals, character
+ * classes, groups, |, repetitions * + ? {m} {m,} {m,n}, # comments. A character is its UTF-8 bytes.
+ * Errors name line and column. Refuses left recursion and grammars without a finite text. */
 int grammar_from_gbnf(grammar **out, str_view text, err_ctx *err);
 
-/* From a JSON schema: texts that are one value of that form, without white space but for one space
- * that may follow ':' and ','. strict: objects whose schema names properties have no others, unless
- * it says additionalProperties. A keyword that narrows and is not known is an error that names it;
- * see grammar_schema.c for those that are known. */
+/* Compiles a JSON schema. A text is one value without white space, except one optional space after
+ * ':' and ','. strict: objects with named properties have no others, unless the schema has
+ * additionalProperties. An unsupported keyword that narrows is an error that names it;
+ * grammar_schema.c lists the supported ones. */
 int grammar_from_schema(grammar **out, const json_t *schema, bool strict, err_ctx *err);
 
-/* Any JSON object. */
+/* Compiles the grammar of any JSON object. */
 int grammar_any_object(grammar **out, err_ctx *err);
 
 void grammar_free(grammar *g);           /* NULL is fine */
-/* Do its texts hold tags of a chat format, for which a vocabulary may have tokens (USER)? */
+/* Returns true if its texts contain tags of a chat format, which may be USER tokens. */
 bool grammar_has_markup(const grammar *g);
 
 /* Borrows g. */
 int grammar_run_create(grammar_run **out, const grammar *g, err_ctx *err);
 void grammar_run_free(grammar_run *r);
 
-/* The state before the first byte. Never dead; full like a step. */
+/* Returns the state before the first byte, GRAMMAR_FULL, or GRAMMAR_DEAD if it has too many
+ * positions. */
 grammar_state grammar_run_start(grammar_run *r);
 
-/* The state after one more byte; of GRAMMAR_DEAD it is GRAMMAR_DEAD. Too many places at once (a
- * grammar that is very ambiguous) count as dead. */
+/* Returns the state after one more byte; s < 0 is returned unchanged. A state with too many
+ * positions (of a very ambiguous grammar) counts as dead. */
 grammar_state grammar_run_step(grammar_run *r, grammar_state s, uint8_t byte);
 
-/* May the text end here? s is alive. */
+/* Returns true if the text may end in s, which must be >= 0. */
 bool grammar_run_may_end(const grammar_run *r, grammar_state s);
 
-/* The state that stands for s as far as the next n_bytes bytes can tell: the same bytes lead from
- * both to life, death and possible ends. Counted repetitions far from their bounds become one, so
- * that what is remembered about one serves all. May be full. */
+/* Returns a representative state that the next n_bytes bytes cannot distinguish from s: the same
+ * bytes lead to live, dead and final states. Counts of repetitions far from their bounds become
+ * one, so that caches are shared. May return GRAMMAR_FULL. */
 grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes);
 
-/* Forgets all states but s, which gets a new number. */
+/* Clears all states but s. Returns its new number. */
 grammar_state grammar_run_keep(grammar_run *r, grammar_state s);
 
-/* Was a state ever called dead because it has too many places? */
+/* Returns true if some state was declared dead because it has too many positions. */
 bool grammar_run_crowded(const grammar_run *r);
 
-int grammar_run_n_state(const grammar_run *r);   /* states are 0 .. this - 1 */
+int grammar_run_n_state(const grammar_run *r);   /* states are 0 .. n - 1 */
 
 #endif

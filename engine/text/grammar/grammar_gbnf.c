@@ -1,12 +1,12 @@
-/* grammar_gbnf.c - reads llama.cpp's notation of grammars.
+/* grammar_gbnf.c - parses llama.cpp's grammar notation.
  *
  *   root  ::= "yes" | "no" | list     # a comment
  *   list  ::= "[" item ("," item)* "]"
  *   item  ::= [a-z0-9_]{1,20} | [^\x00-\x1F"]+
  *
- * Recursive descent over the text; nothing is kept but the rules' names. A rule ends with its line,
- * except within parentheses, after "::=" and around "|". Names may be used before they are
- * defined; what is never defined is an error at its first use. */
+ * Recursive descent over the text. A rule ends with its line, except within parentheses, after
+ * "::=" and around "|". Names may be used before they are defined; an undefined name is an error
+ * at its first use. */
 #include "engine/text/grammar/grammar_rules.h"
 
 #include <stdio.h>
@@ -21,8 +21,8 @@ typedef struct reader {
     const char *begin, *pos, *end;
     name *names;
     int n_name;
-    int depth;                           /* groups that are open */
-    int rc;                              /* the first failure; then everything is a no-op */
+    int depth;                           /* open groups */
+    int rc;                              /* the first failure; later calls are no-ops */
     err_ctx *err;
 } reader;
 
@@ -167,12 +167,12 @@ static void sort_spans(span *s, int n)
     }
 }
 
-/* One of the characters in the spans, or one that is in none. Overlapping spans become one, so that
- * no character is there twice. */
+/* Returns the expression of one character in the spans, or in none of them if negated. Overlapping
+ * spans are merged, so that no character has two alternatives. */
 static rules_expr class_of(rules *r, span *s, int n, bool negated)
 {
     rules_expr x = RULES_NOTHING;
-    uint32_t from = 0;                   /* all below have been looked at */
+    uint32_t from = 0;                   /* characters below are done */
     sort_spans(s, n);
     for (int i = 0; i < n; i++) {
         if (negated && s[i].lo > from) x = rules_alt(r, x, rules_chars(r, from, s[i].lo - 1));
@@ -294,7 +294,7 @@ static rules_expr read_sequence(reader *d)
     return x;
 }
 
-/* Is the next thing that is not space a "|"? Then it belongs to this rule, on a later line, too. */
+/* Returns true if "|" follows after white space, also on a later line: the rule continues. */
 static bool more_alternatives(reader *d)
 {
     reader ahead = *d;

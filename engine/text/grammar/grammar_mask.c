@@ -1,9 +1,8 @@
-/* grammar_mask.c - walks the tree of tokens along the grammar and keeps the results.
+/* grammar_mask.c - walks the tree of tokens along the grammar and caches the masks.
  *
- * The walk steps once for each node whose parent is alive, and skips what is below a dead one.
- * Results belong to a state of the grammar's run, as far as the longest token can tell
- * (grammar_run_near): in the middle of a long string all places share one. When the run forgets,
- * so does this. */
+ * The walk makes one step for each node whose parent is alive and skips the subtrees of dead nodes.
+ * Masks are cached by grammar_run_near for the bytes of the longest token, so all positions in the
+ * middle of a long string share one. The cache is cleared together with the run. */
 #include "engine/text/grammar/grammar_mask.h"
 
 #include <string.h>
@@ -19,9 +18,9 @@ struct grammar_mask {
     int stops[MAX_STOPS], n_stop;
 
     uint64_t *bits;                      /* [N_KEPT, n_word] */
-    grammar_state of[N_KEPT];            /* the state that owns each; -1: none */
-    uint64_t used[N_KEPT];               /* when */
-    int16_t *kept;                       /* [GRAMMAR_MAX_STATES] which, or -1 */
+    grammar_state of[N_KEPT];            /* the state of each mask; -1: none */
+    uint64_t used[N_KEPT];               /* clock of the last use */
+    int16_t *kept;                       /* [GRAMMAR_MAX_STATES] mask of the state, or -1 */
     uint64_t clock;
     grammar_state *path;                 /* [longest + 1] states at each depth of the walk */
     grammar_mask_stats stats;
@@ -54,7 +53,7 @@ int grammar_mask_create(grammar_mask **out, const grammar *g, const token_trie *
         forget(m);
         m->pos = grammar_run_start(m->run);
         if (m->pos < 0)
-            rc = err_set(err, ERR_RANGE, "the grammar has too many ways to begin");
+            rc = err_set(err, ERR_RANGE, "the grammar is too ambiguous at its beginning");
     }
     if (rc < 0) grammar_mask_free(m);
     else *out = m;
@@ -98,7 +97,8 @@ static void set_bit(grammar_mask *m, uint64_t *bits, int32_t id)
     if (id < m->n_vocab) bits[id / 64] |= (uint64_t)1 << id % 64;
 }
 
-/* False: the run's tables are full. */
+/* Sets the bits of all tokens that the grammar accepts from `from`. Returns false if the run's
+ * tables are full. */
 static bool walk(grammar_mask *m, uint64_t *bits, grammar_state from)
 {
     const trie_node *nodes = m->v->nodes;
@@ -131,7 +131,7 @@ static int oldest(const grammar_mask *m)
     return pos;
 }
 
-/* The slot with the mask of the place; -1: the tables are full. */
+/* Returns the slot with the mask of the current state, or -1 if the tables are full. */
 static int find(grammar_mask *m)
 {
     const grammar_state s = grammar_run_near(m->run, m->pos, m->v->longest);
@@ -158,7 +158,7 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
         slot = find(m);
     }
     if (slot < 0) {
-        err_set(err, ERR_RANGE, "the grammar is in too many places at once here");
+        err_set(err, ERR_RANGE, "the grammar has too many possible positions here");
         return NULL;
     }
     m->used[slot] = ++m->clock;
@@ -173,7 +173,7 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
 
 /* ---- following the text ---------------------------------------------------------------------- */
 
-/* When the tables run full on the way, once more from where it began. */
+/* Advances by bytes. If the tables become full it clears them and retries once. */
 static bool take(grammar_mask *m, str_view bytes)
 {
     for (int attempt = 0; attempt < 2 && bytes.len > 0; attempt++) {
@@ -194,7 +194,7 @@ int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err)
 {
     grammar_mask_reset(m);
     if (key.len == 0 || take(m, key)) return 0;
-    return err_set(err, ERR_RANGE, "the grammar has no such part");
+    return err_set(err, ERR_RANGE, "the grammar has no part for this message");
 }
 
 int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err)

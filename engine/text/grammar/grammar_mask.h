@@ -1,12 +1,11 @@
-/* grammar_mask.h - which tokens may come next in a text of a given form.
+/* grammar_mask.h - which tokens may come next in a text that obeys a grammar.
  *
- * A mask follows one text, token by token, and says for the place where it is which tokens can come
- * there: those all of whose bytes the grammar can go along with. A token that would go on after the
- * end of the form is not among them; one that ends within a character is, where the character may
- * stand. Special tokens never come, except those that end a turn where the text may end.
+ * A mask follows one text, token by token. A token is allowed if the grammar accepts all its bytes:
+ * it must not continue after the end of the text, but it may end inside an allowed character. Of
+ * the special tokens only stops are allowed, where the text may end.
  *
- * Finding that out goes through the whole vocabulary, so it is remembered for the last places. All
- * memory is taken by grammar_mask_create. One thread at a time. */
+ * Computing a mask visits the whole vocabulary, so masks of recent states are cached. All memory is
+ * allocated by grammar_mask_create. Not thread-safe. */
 #ifndef ENGINE_TEXT_GRAMMAR_GRAMMAR_MASK_H
 #define ENGINE_TEXT_GRAMMAR_GRAMMAR_MASK_H
 
@@ -15,31 +14,31 @@
 
 typedef struct grammar_mask grammar_mask;
 
-/* Borrows g and v. n_vocab: of the logits; tokens that only one side knows never come. Fails if
- * memory runs out or the grammar is in too many places at once before the first byte. */
+/* Borrows g and v. n_vocab is the number of logits; tokens beyond it or beyond v are never allowed.
+ * Fails if out of memory, or if the grammar has too many positions before the first byte. */
 int grammar_mask_create(grammar_mask **out, const grammar *g, const token_trie *v, int n_vocab,
                         err_ctx *err);
 void grammar_mask_free(grammar_mask *m); /* NULL is fine */
-void grammar_mask_reset(grammar_mask *m);        /* back to the beginning; keeps what it knows */
+void grammar_mask_reset(grammar_mask *m);        /* restarts the text; the cache stays */
 
-/* Back to the beginning, after these bytes, which no token stands for: they choose one of several
- * texts of which the grammar is made. */
+/* Restarts the text after the bytes of key, which are not part of it: they select one of the
+ * grammar's parts. */
 int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err);
 
-/* One bit for each token: bit id % 64 of word id / 64. Good until the next call. NULL, with *err
- * filled: the grammar's tables are too small for this place, or no token fits (neither happens with
- * a grammar that is not very ambiguous). */
+/* Returns one bit for each token, bit id % 64 of word id / 64, valid until the next call. Returns
+ * NULL with *err filled if the grammar's tables are too small for this state, or if no token is
+ * allowed; both happen only with very ambiguous grammars. */
 const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err);
 
-/* The token came. Fails with ERR_RANGE, and stays where it is, if it may not. A token that ends the
- * turn leaves the place as it is. */
+/* Advances by a token. Returns ERR_RANGE without advancing if the token is not allowed. An allowed
+ * stop does not advance. */
 int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err);
 
 bool grammar_mask_may_end(const grammar_mask *m);
 
 typedef struct grammar_mask_stats {
-    uint64_t hits, made;                /* masks that were there; that were worked out */
-    uint64_t forgot;                     /* times that the grammar's tables ran full */
+    uint64_t hits, made;                 /* masks found in the cache; computed */
+    uint64_t forgot;                     /* times that the grammar's tables became full */
 } grammar_mask_stats;
 grammar_mask_stats grammar_mask_counts(const grammar_mask *m);
 

@@ -1,8 +1,8 @@
-/* grammar_merge.c - allOf, and keywords next to $ref and anyOf: two schemas that both hold.
+/* grammar_merge.c - conjunction of two schemas: allOf, and keywords next to $ref and anyOf.
  *
- * Keywords that only one of them has are taken over. Where both have one: properties and required
- * are joined, bounds take the narrower one, types the common ones; what chooses or refers ($ref,
- * anyOf, oneOf, allOf) goes into a list of its own, for later. The rest must be equal. */
+ * A keyword of only one schema is copied. If both have it: properties and required are united,
+ * bounds become the narrower one, types the common ones; $ref, anyOf, oneOf and allOf are collected
+ * in a new allOf. All other keywords must be equal. */
 #include "engine/text/grammar/grammar_merge.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static bool has_type(const json_t *types, const char *name)
     return false;
 }
 
-/* An integer is a number. */
+/* Returns the common types; an integer is a number. */
 static json_t *common_types(const json_t *a, const json_t *b)
 {
     static const char *const names[] = {
@@ -60,11 +60,11 @@ static json_t *both_properties(const json_t *a, const json_t *b)
 static json_t *both_required(const json_t *a, const json_t *b)
 {
     json_t *all = json_copy((json_t *)a);
-    json_array_extend(all, (json_t *)b);         /* a name twice asks for nothing more */
+    json_array_extend(all, (json_t *)b);         /* duplicate names have no effect */
     return all;
 }
 
-/* One of them must not forbid what the other names. */
+/* Returns true if `closed` forbids a property that `other` names. */
 static bool closes_out(const json_t *closed, const json_t *other)
 {
     const json_t *more = json_object_get(closed, "additionalProperties"), *x;
@@ -96,7 +96,7 @@ static bool is_bound(const char *key, const char *less, const char *more)
     return strncmp(key, less, n) == 0 || strncmp(key, more, strlen(more)) == 0;
 }
 
-/* The value of a keyword that both have; NULL: they do not go together. */
+/* Returns the merged value of a keyword that both have, or NULL if the two conflict. */
 static json_t *both_values(const char *key, json_t *a, json_t *b)
 {
     if (json_equal(a, b)) return json_incref(a);
@@ -134,7 +134,7 @@ static int merge_into(json_t *all, const json_t *b, err_ctx *err)
         } else {
             json_t *both = both_values(key, have, x);
             if (!both)
-                return err_set(err, ERR_UNSUPPORTED, "\"%s\" is asked for twice, differently",
+                return err_set(err, ERR_UNSUPPORTED, "\"%s\" has two values that conflict",
                                ESC(esc, str_from(key)));
             json_object_set_new(all, key, both);
         }
@@ -152,7 +152,7 @@ json_t *schema_merge(const json_t *a, const char *without, const json_t *b, err_
     if (without) json_object_del(all, without);
     const char *conflicting = conflict(all, b);
     if (conflicting)
-        err_set(err, ERR_UNSUPPORTED, "\"%s\" in one of two schemas that both hold", conflicting);
+        err_set(err, ERR_UNSUPPORTED, "\"%s\" in one of two combined schemas", conflicting);
     if (conflicting || merge_into(all, b, err) < 0) {
         json_decref(all);
         return NULL;

@@ -1,8 +1,8 @@
 /* grammar_number.c - numbers between bounds, digit by digit.
  *
- * Digits are compared from the left: as long as they are those of a bound, the next one must not
- * pass the bound's; once they differ, all that follow are free. Negative numbers are the mirror
- * image, with the bounds exchanged. */
+ * Digits are compared from the left. While all digits equal those of a bound, the next one must not
+ * exceed the bound's digit; after a difference any digits may follow. Negative numbers use the same
+ * rules with the bounds exchanged. */
 #include "engine/text/grammar/grammar_number.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static rules_expr digits(rules *r, int min, int max)
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-/* Strings of n digits from lo to hi; NULL: no bound on that side. */
+/* Returns the strings of n digits from lo to hi; a NULL bound is open. */
 static rules_expr same_length(rules *r, const char *lo, const char *hi, int n)
 {
     if (n == 0) return RULES_EMPTY;
@@ -40,7 +40,7 @@ static rules_expr same_length(rules *r, const char *lo, const char *hi, int n)
 static rules_expr wholes(rules *r, uint64_t lo, uint64_t hi)
 {
     rules_expr x = RULES_NOTHING;
-    uint64_t least = 0, most = 9;        /* of n digits */
+    uint64_t least = 0, most = 9;        /* numbers of n digits */
     for (int n = 1; n <= GRAMMAR_DIGITS; n++, least = most + 1, most = most * 10 + 9) {
         const uint64_t from = lo > least ? lo : least, to = hi < most ? hi : most;
         char a[24], b[24];
@@ -65,7 +65,7 @@ rules_expr rules_integers(rules *r, int64_t lo, int64_t hi)
 
 /* ---- any number ------------------------------------------------------------------------------ */
 
-/* One rule for each number of digits that may still come, before and after the point. */
+/* One rule for each remaining number of digits, before and after the point. */
 rules_expr rules_number(rules *r)
 {
     const rules_expr digit = rules_range(r, '0', '9');
@@ -91,7 +91,7 @@ rules_expr rules_number(rules *r)
 
 /* ---- decimals -------------------------------------------------------------------------------- */
 
-/* The digits of "-12.50e-3" are "1250", its point stands after 2 - 3 of them. */
+/* The digits of "-12.50e-3" are "1250"; its point is at position 2 - 3. */
 bool decimal_read(decimal *out, const char *text)
 {
     char all[64] = "";
@@ -134,7 +134,7 @@ int decimal_digits(const decimal *d)
     return n + n_digit(d->whole);
 }
 
-/* What may stand after the point, in at most so many digits. */
+/* The digits after the point, at most `most`. */
 typedef struct fraction { rules *r; int most; } fraction;
 
 static int digit_at(const decimal *d, int i)
@@ -147,13 +147,14 @@ static bool is_over(const decimal *d, int i)     /* only zeros from digit i on *
     return i >= (int)strlen(d->fraction);
 }
 
-/* i digits were those of the bounds that are still there: may the number end here? */
+/* Returns true if the number may end after i digits that equal those of the bounds that are not
+ * NULL. */
 static bool may_stop(const decimal *lo, const decimal *hi, int i)
 {
     return (!lo || (is_over(lo, i) && !lo->strict)) && (!hi || !is_over(hi, i) || !hi->strict);
 }
 
-/* One digit at least, from digit i on; NULL: no bound on that side. */
+/* Returns one or more digits from digit i on; a NULL bound is open. */
 static rules_expr more(const fraction *f, const decimal *lo, const decimal *hi, int i)
 {
     rules *r = f->r;
@@ -180,7 +181,7 @@ static rules_expr with_fraction(const fraction *f, rules_expr whole, const decim
                      rules_alt(r, may_stop(lo, hi, 0) ? RULES_EMPTY : RULES_NOTHING, point));
 }
 
-/* Numbers without sign; lo is given, hi may be NULL. */
+/* Returns the numbers without sign from lo to hi, which may be NULL. */
 static rules_expr magnitudes(rules *r, const decimal *lo, const decimal *hi)
 {
     fraction f = { .r = r };
@@ -211,7 +212,7 @@ rules_expr rules_decimals(rules *r, decimal lo, decimal hi)
     if (!(hi.given && hi.negative))
         x = magnitudes(r, lo.given && !lo.negative ? &lo : &zero, hi.given ? &hi : NULL);
     if (lo.given && !lo.negative && !(is_zero(&lo) && !lo.strict)) return x;
-    /* the mirror image: -hi .. -lo */
+    /* negative numbers: magnitudes -hi .. -lo */
     const rules_expr mirror =
         magnitudes(r, hi.given && (hi.negative || is_zero(&hi)) ? &hi : &zero,
                    lo.given ? &lo : NULL);

@@ -1,8 +1,7 @@
-/* grammar_number.h - JSON numbers between bounds, as rules over their digits; for
- * grammar_schema.c.
+/* grammar_number.h - JSON numbers between bounds, as rules over digits; for grammar_schema.c.
  *
- * A number has at most GRAMMAR_DIGITS digits before and after the point together where nothing
- * bounds it, and as many before the point where something does: integers fit 64 bits. */
+ * An unbounded number has at most GRAMMAR_DIGITS digits before and after the point together. A
+ * bounded one has at most that many before the point, so integers fit in 64 bits. */
 #ifndef ENGINE_TEXT_GRAMMAR_GRAMMAR_NUMBER_H
 #define ENGINE_TEXT_GRAMMAR_GRAMMAR_NUMBER_H
 
@@ -11,27 +10,28 @@
 enum { GRAMMAR_DIGITS = 18 };
 #define GRAMMAR_MAX_INT 999999999999999999       /* of GRAMMAR_DIGITS digits */
 
-/* Integers from lo to hi, both within +-GRAMMAR_MAX_INT, without sign or zeros that say nothing. */
+/* Integers from lo to hi, both within +-GRAMMAR_MAX_INT, without "+", "-0" or leading zeros. */
 rules_expr rules_integers(rules *r, int64_t lo, int64_t hi);
 
-/* Any number, with a point or an exponent of one or two digits if it likes. */
+/* Any number, with an optional point and an optional exponent of one or two digits. */
 rules_expr rules_number(rules *r);
 
 enum { DECIMAL_FRACTION = 24 };
 typedef struct decimal {
     bool given;
-    bool strict;                         /* the bound itself is out */
+    bool strict;                         /* the bound itself is excluded */
     bool negative;
     uint64_t whole;
-    char fraction[DECIMAL_FRACTION + 1]; /* digits after the point, without zeros at the end */
+    char fraction[DECIMAL_FRACTION + 1]; /* digits after the point, without trailing zeros */
 } decimal;
 
-/* A number's JSON text. False: more digits than fit, or larger than GRAMMAR_MAX_INT. */
+/* Parses a number's JSON text. Returns false if it has too many digits or is above
+ * GRAMMAR_MAX_INT. */
 bool decimal_read(decimal *out, const char *text);
-int decimal_digits(const decimal *d);    /* without zeros in front */
+int decimal_digits(const decimal *d);    /* without leading zeros */
 
-/* Numbers between two bounds, either of which may be missing; no exponents. Digits after the point
- * are so few that reading the text as a double cannot move it onto a strict bound. */
+/* Numbers between two bounds, either of which may be missing; no exponents. The number of digits
+ * after the point is so small that rounding to double cannot reach a strict bound. */
 rules_expr rules_decimals(rules *r, decimal lo, decimal hi);
 
 #endif

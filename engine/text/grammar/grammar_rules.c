@@ -1,9 +1,8 @@
-/* grammar_rules.c - expressions to the nodes of an automaton.
+/* grammar_rules.c - compiles expressions to the nodes of an automaton.
  *
- * An expression is compiled together with what follows it, last part first, so that nodes point to
- * smaller numbers except where a repetition goes around. Then four things are worked out about all
- * nodes, each by passes over the table until nothing changes: what is empty, what calls itself
- * without reading a byte (refused), and how deep the calls of the shortest way out are. */
+ * An expression is compiled after its continuation, so nodes point to smaller numbers except in
+ * loops. Then the nodes are analysed: which can match nothing, which call themselves without
+ * reading a byte (refused), and how many nested calls the shortest path to the end needs. */
 #include "engine/text/grammar/grammar_rules.h"
 
 #include <string.h>
@@ -18,7 +17,7 @@ typedef struct expr {
     uint8_t kind, lo, hi;
     int32_t a, b;                        /* parts; CALL: a is the rule */
     int32_t min, max;
-    int32_t nest;                        /* recursion that compiling it takes */
+    int32_t nest;                        /* depth of recursion to compile it */
 } expr;
 
 typedef struct rule { char *name; rules_expr x; } rule;
@@ -80,7 +79,7 @@ rules_expr rules_range(rules *r, int lo, int hi)
     return add(r, (expr){ .kind = EXPR_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi });
 }
 
-/* The left part of a chain is walked, not recursed into: see compile. */
+/* compile() iterates over the left part of a chain instead of recursing. */
 rules_expr rules_seq(rules *r, rules_expr a, rules_expr b)
 {
     if (r->failed || a == RULES_NOTHING || b == RULES_NOTHING) return RULES_NOTHING;
@@ -148,7 +147,7 @@ void rules_define(rules *r, int defined, rules_expr x)
 
 /* ---- text up to a tag ------------------------------------------------------------------------ */
 
-/* Any character but '<' and one more. */
+/* Returns any character except '<' and `but`. */
 static rules_expr others(rules *r, char but)
 {
     const uint32_t lo = but < '<' ? (uint32_t)but : '<', hi = but < '<' ? '<' : (uint32_t)but;
@@ -157,8 +156,7 @@ static rules_expr others(rules *r, char but)
     return x;
 }
 
-/* A state for each beginning of a tag: a '<' begins one anew, any other byte that does not fit
- * leads back. */
+/* One state for each prefix of a tag. '<' begins a new tag; any other mismatch returns to text. */
 int rules_text_until(rules *r, const rules_tag *tags, int n, bool may_end)
 {
     const int outside = rules_new(r, str_from("text")), begun = rules_new(r, str_from("<"));
@@ -178,7 +176,7 @@ int rules_text_until(rules *r, const rules_tag *tags, int n, bool may_end)
         const char byte[2] = { tags[k].text[1], '\0' };
         fork = rules_alt(r, fork, rules_seq(r, rules_text(r, byte), x));
     }
-    /* after '<': what is neither tag's next byte */
+    /* after '<': any byte except '<' and the tags' second bytes */
     uint8_t next[3] = { '<' };
     for (int k = 0; k < n; k++) next[k + 1] = (uint8_t)tags[k].text[1];
     uint32_t from = 1;
@@ -222,7 +220,8 @@ static bool all_are(const uint8_t *bytes, int n, uint8_t value)
     return true;
 }
 
-/* Sequences of n bytes, from lo to hi in the order of bytes; NULL: the first or last there is. */
+/* Returns the UTF-8 sequences of n bytes from lo to hi, in byte order. NULL: all 0x80 or all
+ * 0xBF. */
 static rules_expr between(rules *r, const uint8_t *lo, const uint8_t *hi, int n)
 {
     if (n == 0) return RULES_EMPTY;
@@ -294,7 +293,7 @@ static int32_t put(maker *m, grammar_node x)
 
 static int32_t compile(maker *m, rules_expr pos, int32_t next);
 
-/* * and + go around without a call; counts need one. */
+/* * and + are loops without a call; counted repetitions need one. */
 static int32_t compile_repeat(maker *m, const expr *x, int32_t next)
 {
     if (x->max == 1) {
@@ -313,7 +312,8 @@ static int32_t compile_repeat(maker *m, const expr *x, int32_t next)
                                   .min = x->min, .max = x->max });
 }
 
-/* The first node of the expression with next after it. A CALL's `other` is the rule, for now. */
+/* Returns the first node of the expression, which continues with next. Until the rules have nodes,
+ * `alternative` of a CALL is the rule's number. */
 static int32_t compile(maker *m, rules_expr pos, int32_t next)
 {
     const expr *const xs = m->r->exprs;
@@ -323,7 +323,7 @@ static int32_t compile(maker *m, rules_expr pos, int32_t next)
         int32_t node = next;
         switch ((expr_kind)x->kind) {
         case EXPR_SEQ:
-            if (split >= 0) {            /* the last of several alternatives */
+            if (split >= 0) {            /* the last alternative */
                 node = compile(m, pos, next);
                 break;
             }
@@ -348,7 +348,7 @@ static int32_t compile(maker *m, rules_expr pos, int32_t next)
             break;
         case EXPR_EMPTY:
             break;
-        case EXPR_NOTHING:               /* a way that does not end: see find_need */
+        case EXPR_NOTHING:               /* an endless loop: find_need makes it unreachable */
             node = put(m, (grammar_node){ .kind = NODE_SPLIT });
             m->g->nodes[m->failed ? 0 : node].next = node;
             m->g->nodes[m->failed ? 0 : node].alternative = node;
@@ -360,7 +360,7 @@ static int32_t compile(maker *m, rules_expr pos, int32_t next)
     return 0;
 }
 
-/* ---- what is known about nodes --------------------------------------------------------------- */
+/* ---- analysis of nodes ----------------------------------------------------------------------- */
 
 static bool is_empty(const maker *m, const grammar_node *x)
 {
@@ -386,7 +386,7 @@ static void find_empty(maker *m)
             changed = true;
         }
     }
-    /* what may be empty may be left out, too: then no loop passes without a byte */
+    /* if the repeated part can be empty, min may be 0; then each iteration reads a byte */
     for (int i = 0; i < g->n_node; i++)
         if (g->nodes[i].kind == NODE_REPEAT && m->empty[g->nodes[i].alternative])
             g->nodes[i].min = 0;
@@ -419,8 +419,8 @@ static void find_need(grammar *g)
     }
 }
 
-/* The nodes that can be reached from node i without a byte: at most two. A call inside a circle of
- * these is left recursion. */
+/* Writes the at most two nodes that follow node i without a byte. Returns their number. A call in a
+ * cycle of these edges is left recursion. */
 static int silent_steps(const maker *m, int32_t targets[2], int i)
 {
     const grammar_node *x = &m->g->nodes[i];
@@ -433,8 +433,8 @@ static int silent_steps(const maker *m, int32_t targets[2], int i)
     return n;
 }
 
-/* Circles by Tarjan's search, without recursion: group[i] is a number that the nodes of a circle
- * share. A CALL or REPEAT whose target is in its own group calls itself. */
+/* Finds strongly connected components with Tarjan's algorithm, without recursion; group[i] is the
+ * component of node i. A CALL or REPEAT whose target is in its own component calls itself. */
 static int find_circles(int32_t *group, const maker *m)
 {
     const int n = m->g->n_node;
@@ -494,7 +494,7 @@ static int refuse_left_recursion(const maker *m, err_ctx *err)
     return rc;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the whole grammar ----------------------------------------------------------------------- */
 
 static int make(maker *m, int root, err_ctx *err)
 {

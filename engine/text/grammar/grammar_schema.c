@@ -1,14 +1,13 @@
-/* grammar_schema.c - a JSON schema to a grammar of the texts that it allows.
+/* grammar_schema.c - compiles a JSON schema to a grammar.
  *
- * Known: type (one or a list), enum, const, properties, required, additionalProperties, items,
+ * Supported: type (one or a list), enum, const, properties, required, additionalProperties, items,
  * prefixItems, minItems, maxItems, anyOf, oneOf (as anyOf), allOf, $ref within the schema, with
  * recursion, minLength, maxLength, format date, time, date-time and uuid, minimum, maximum and
- * their exclusive forms. Remarks are ignored. Anything else is refused by its name and place.
+ * their exclusive forms. Annotations are ignored. Other keywords are refused by name and path.
  *
- * The texts are a part of those that the schema allows, never more: properties come in the
- * schema's order, optional ones may be left out; further properties have names without escapes that
- * are none of the known ones; numbers have at most 18 digits; \u0000 and halves of surrogate pairs
- * do not occur. A schema without a type that has keywords of one means that one. */
+ * The texts are a subset of those that the schema allows: properties come in the schema's order;
+ * additional properties have names without escapes; numbers have at most 18 digits; \u0000 and lone
+ * surrogates do not occur. A schema without a type but with keywords of one type has that type. */
 #include "engine/text/grammar/grammar_rules.h"
 
 #include <math.h>
@@ -32,7 +31,7 @@ static const struct { const char *name; int bit; } type_names[] = {
     { "integer", T_INTEGER }, { "boolean", T_BOOLEAN }, { "null", T_NULL },
 };
 
-/* Keywords and the types that they belong to; 0: to all. */
+/* Keywords and the types that they apply to; 0: all types. */
 static const struct { const char *name; int types; } keywords[] = {
     { "type", 0 }, { "enum", 0 }, { "const", 0 }, { "anyOf", 0 }, { "oneOf", 0 }, { "allOf", 0 },
     { "$ref", 0 },
@@ -49,12 +48,12 @@ struct schema_reader {
     rules *r;
     const json_t *root;
     bool strict, lenient;
-    value_rules v;                       /* rules that all share */
+    value_rules v;                       /* shared rules */
     struct { const json_t *target; int rule; } refs[MAX_REFS];
     int n_ref;
-    json_t *merged;                      /* schemas of ours, kept until the end */
+    json_t *merged;                      /* owned array of merged schemas */
     int n_visit;
-    char path[256];                      /* of the schema that is read, for errors */
+    char path[256];                      /* path of the current schema, for messages */
     int rc;
     err_ctx *err;
 };
@@ -63,7 +62,7 @@ static rules_expr read_schema(reader *d, const json_t *s, int depth);
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* What is not supported is passed over if lenient: other keywords still narrow. */
+/* Sets the error, except ERR_UNSUPPORTED if lenient: then the keyword is ignored. */
 static void fail(reader *d, int code, const char *problem, const char *thing)
 {
     char esc[96];
@@ -72,7 +71,7 @@ static void fail(reader *d, int code, const char *problem, const char *thing)
                     thing ? ESC(esc, str_from(thing)) : "", thing ? "\"" : "");
 }
 
-/* Goes down one step and returns the length to come back to. */
+/* Appends a step to the path. Returns the old length, which the caller restores. */
 static size_t enter(reader *d, const char *step, size_t index)
 {
     const size_t n = strlen(d->path);
@@ -86,7 +85,7 @@ static void leave(reader *d, size_t n) { d->path[n] = '\0'; }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* The 29th of February is there every year. */
+/* Every year has a 29th of February. */
 #define DATE "[0-9]{4} \"-\" ((\"0\" [13578] | \"1\" [02]) \"-\" (\"0\" [1-9] | [12] [0-9] | " \
              "\"3\" [01]) | (\"0\" [469] | \"11\") \"-\" (\"0\" [1-9] | [12] [0-9] | \"30\") | " \
              "\"02-\" (\"0\" [1-9] | [12] [0-9]))"
@@ -113,7 +112,7 @@ static rules_expr literal(reader *d, const json_t *v)
 
 /* ---- strings, numbers, arrays ---------------------------------------------------------------- */
 
-/* A count: a whole number, or other if it is not there. */
+/* Returns the whole number of a keyword, or `other` if the keyword is absent. */
 static int read_count(reader *d, const json_t *s, const char *key, int other)
 {
     const json_t *v = json_object_get(s, key);
@@ -128,7 +127,7 @@ static int read_count(reader *d, const json_t *s, const char *key, int other)
     return n > RULES_MAX_REPEAT ? RULES_NO_LIMIT : (int)n;
 }
 
-/* Text of one of the formats, without quotes. NOTHING: there is no such format. */
+/* Returns the text of a format, without quotes, or NOTHING for an unknown format. */
 static rules_expr read_format(reader *d, const json_t *format)
 {
     const char *name = json_is_string(format) ? json_string_value(format) : "?";
@@ -142,7 +141,7 @@ static rules_expr read_format(reader *d, const json_t *format)
     return RULES_NOTHING;
 }
 
-/* The characters between the quotes: letter is one of them. NOTHING: any string. */
+/* Returns the text between the quotes, built from `letter`, or NOTHING if any string is allowed. */
 static rules_expr read_letters(reader *d, const json_t *s, rules_expr letter)
 {
     const json_t *format = json_object_get(s, "format");
@@ -162,7 +161,7 @@ static rules_expr read_string(reader *d, const json_t *s)
     return x == RULES_NOTHING ? rules_call(r, d->v.string) : seq3(r, quote, x, quote);
 }
 
-/* The narrower of an inclusive and an exclusive bound; NULL if there is none. */
+/* Returns the narrower of the inclusive and the exclusive bound, or NULL if there is none. */
 static const json_t *find_bound(reader *d, const json_t *s, bool low, bool *strict)
 {
     const char *with = low ? "minimum" : "maximum";
@@ -225,7 +224,7 @@ static rules_expr read_number(reader *d, const json_t *s)
     return lo.given || hi.given ? rules_decimals(d->r, lo, hi) : rules_call(d->r, d->v.number);
 }
 
-/* A schema as a rule of its own, because it stands in several places. */
+/* Returns a call of a new rule for a schema that is used in several places. */
 static rules_expr as_rule(reader *d, const json_t *s, const char *step, size_t index, int depth)
 {
     const size_t back = enter(d, step, index);
@@ -235,7 +234,7 @@ static rules_expr as_rule(reader *d, const json_t *s, const char *step, size_t i
     return rules_call(d->r, rule);
 }
 
-/* From the last fixed item to the first: what may follow i items. */
+/* Builds from the last fixed item to the first: the rest of the array after i items. */
 static rules_expr read_array(reader *d, const json_t *s, int depth)
 {
     rules *r = d->r;
@@ -246,7 +245,7 @@ static rules_expr read_array(reader *d, const json_t *s, int depth)
     if (fixed && !json_is_array(fixed)) fail(d, ERR_FORMAT, "this is not an array:", "prefixItems");
     if (n > MAX_FIXED) fail(d, ERR_RANGE, "more than 256 schemas in", "prefixItems");
     if (json_is_array(items))
-        fail(d, ERR_UNSUPPORTED, "a list of schemas is \"prefixItems\" today, not", "items");
+        fail(d, ERR_UNSUPPORTED, "use \"prefixItems\" for a list of schemas, not", "items");
     if (d->rc < 0 || (max != RULES_NO_LIMIT && min > max)) return RULES_NOTHING;
     const rules_expr item = items ? as_rule(d, items, "items", 0, depth)
                                   : rules_call(r, d->v.value);
@@ -276,8 +275,8 @@ static rules_expr read_array(reader *d, const json_t *s, int depth)
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* Names that are none of the given ones; all of those begin alike up to byte `at`. Only characters
- * that need no escape. */
+/* Returns the names that differ from all given ones, which are equal up to byte pos. Names have
+ * only characters that need no escape. */
 static rules_expr other_names(reader *d, const char *const *names, int n, size_t pos)
 {
     rules *r = d->r;
@@ -286,7 +285,7 @@ static rules_expr other_names(reader *d, const char *const *names, int n, size_t
     rules_expr x = RULES_NOTHING;
     for (int i = 0; i < n; i++) ends |= names[i][pos] == '\0';
     if (!ends) x = rules_text(r, "\"");
-    for (;; from = least + 1) {          /* the next character of some name, in order */
+    for (;; from = least + 1) {          /* for each next character of a name, ascending */
         const char *among[MAX_FIXED];
         int n_among = 0, len = 0;
         least = 0x110000;
@@ -295,7 +294,7 @@ static rules_expr other_names(reader *d, const char *const *names, int n, size_t
             if (*p && utf8_decode(&cp, p, strlen((const char *)p)) && cp >= from && cp < least)
                 least = cp;
         }
-        /* characters between two of them lead away from all names */
+        /* characters between two of them differ from all names */
         const uint32_t cuts[] = { from, '"', '\\', least };
         uint32_t begin = from;
         for (size_t k = 1; k < ARRAY_LEN(cuts); k++) {
@@ -343,7 +342,7 @@ static rules_expr member_expr(reader *d, const char *name, const json_t *s, int 
     return rules_call(d->r, rule);
 }
 
-/* Members in order, after none or some others: what may follow, from the last to the first. */
+/* Builds the members in order, from the last to the first; `more` are additional ones. */
 static rules_expr members_expr(reader *d, const member *m, int n, rules_expr more)
 {
     rules *r = d->r;
@@ -363,7 +362,7 @@ static rules_expr members_expr(reader *d, const member *m, int n, rules_expr mor
     return none;
 }
 
-/* Gemma has learned keys in alphabetical order, without regard to case. */
+/* Gemma was trained on keys in alphabetical order, ignoring case. */
 static void sort_members(member *m, int n)
 {
     for (int i = 1; i < n; i++) {
@@ -374,7 +373,7 @@ static void sort_members(member *m, int n)
     }
 }
 
-/* Properties in the schema's order, then names that are only required. */
+/* Reads the properties in the schema's order, then names that are only in required. */
 static int read_members(reader *d, member *m, const json_t *s, const json_t *more, int depth)
 {
     json_t *properties = json_object_get(s, "properties"), *p;
@@ -420,7 +419,7 @@ static rules_expr read_object(reader *d, const json_t *s, int depth)
         const rules_expr value = as_rule(d, more, "additionalProperties", 0, depth);
         for (int i = 0; i < n; i++) names[i] = m[i].name;
         const int rule = rules_new(r, str_from("additionalProperties"));
-        /* bare names have no end that tells them from those that begin alike */
+        /* a bare name has no closing quote, so a known name cannot be excluded */
         const rules_expr name = d->v.as == VALUE_JSON
             ? rules_seq(r, rules_text(r, "\""), other_names(d, names, n, 0))
             : n == 0 ? value_word(&d->v) : RULES_NOTHING;
@@ -432,7 +431,7 @@ static rules_expr read_object(reader *d, const json_t *s, int depth)
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-/* The types that the schema allows, as bits. */
+/* Returns the types that the schema allows, as bits. */
 static int read_types(reader *d, const json_t *s)
 {
     const json_t *type = json_object_get(s, "type"), *v = type;
@@ -498,7 +497,7 @@ static rules_expr read_type(reader *d, const json_t *s, int types, int depth)
     return x;
 }
 
-/* Both schemas at once; a without one of its keywords. */
+/* Reads the conjunction of b and a, except a's keyword `without`. */
 static rules_expr read_both(reader *d, const json_t *a, const char *without, const json_t *b,
                             int depth)
 {
@@ -532,7 +531,7 @@ static rules_expr read_any_of(reader *d, const json_t *s, const char *key, int d
     return x;
 }
 
-/* The first is merged; the others wait in a list. */
+/* Merges the first schema; the others stay in a shorter allOf. */
 static rules_expr read_all_of(reader *d, const json_t *s, int depth)
 {
     const json_t *list = json_object_get(s, "allOf");
@@ -552,7 +551,7 @@ static rules_expr read_all_of(reader *d, const json_t *s, int depth)
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-/* "#", "#/$defs/name", "#/properties/a/items": NULL if there is nothing. */
+/* Resolves "#", "#/$defs/name" or "#/properties/a/items". Returns NULL if it does not exist. */
 static const json_t *find_ref(const reader *d, const char *ref)
 {
     const json_t *pos = d->root;
@@ -587,7 +586,7 @@ static rules_expr read_ref(reader *d, const json_t *s, int depth)
     json_object_foreach((json_t *)s, key, v)
         alone &= strcmp(key, "$ref") == 0 || schema_is_remark(key);
     if (!target) {
-        fail(d, ERR_FORMAT, "this refers to nothing within the schema:", text);
+        fail(d, ERR_FORMAT, "the schema has no target for the reference", text);
         return RULES_NOTHING;
     }
     if (!alone) return read_both(d, s, "$ref", target, depth);
@@ -604,7 +603,7 @@ static rules_expr read_ref(reader *d, const json_t *s, int depth)
 
 /* ---- the schema ------------------------------------------------------------------------------ */
 
-/* Says no more than others do. */
+/* Returns true for a keyword that does not narrow the schema. */
 static bool is_harmless(const char *key, const json_t *v)
 {
     return schema_is_remark(key) || (strcmp(key, "uniqueItems") == 0 && json_is_false(v)) ||
@@ -649,7 +648,7 @@ static rules_expr read_schema(reader *d, const json_t *s, int depth)
                                                             : rules_call(d->r, d->v.value);
 }
 
-/* The schema, then what it refers to, then what that refers to. */
+/* Reads the schema, then all schemas that it refers to, directly or indirectly. */
 static int read_all(reader *d, const json_t *schema)
 {
     const int first = d->n_ref, root = rules_new(d->r, str_from("#"));

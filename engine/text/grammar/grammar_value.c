@@ -1,4 +1,4 @@
-/* grammar_value.c - how values are written, as rules of a grammar: JSON, or Gemma's notation. */
+/* grammar_value.c - rules for values in a notation: JSON or Gemma's. */
 #include "engine/text/grammar/grammar_value.h"
 
 #include <string.h>
@@ -53,7 +53,7 @@ rules_expr value_word(const value_rules *v)
     return rules_repeat(r, rules_alt(r, letter, other), 1, WORD_MAX_BYTES);
 }
 
-/* What strings are made of. */
+/* Adds the rules for strings and keys. */
 static int add_strings(value_rules *v, err_ctx *err)
 {
     rules *r = v->r;
@@ -99,7 +99,7 @@ int value_rules_init(value_rules *v, rules *r, value_notation as, err_ctx *err)
     return 0;
 }
 
-/* A string between its quotes; in JSON with escapes. */
+/* Adds a quoted string, in JSON with escapes. */
 static int string_literal(rules_expr *out, const value_rules *v, const json_t *s, err_ctx *err)
 {
     const str_view text = { json_string_value(s), json_string_length(s) };

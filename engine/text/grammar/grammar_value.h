@@ -1,7 +1,7 @@
-/* grammar_value.h - how values are written, as rules of a grammar; for grammar_schema.c.
+/* grammar_value.h - rules for values in a notation; for grammar_schema.c and chat_grammar.c.
  *
- * JSON, or the notation of Gemma's calls: strings stand as they are between two <|"|>, keys bare if
- * they are words, no spaces between the parts. */
+ * The notation is JSON or that of Gemma's calls: verbatim strings between two <|"|>, unquoted keys
+ * if they are words, no spaces. */
 #ifndef ENGINE_TEXT_GRAMMAR_GRAMMAR_VALUE_H
 #define ENGINE_TEXT_GRAMMAR_GRAMMAR_VALUE_H
 
@@ -12,23 +12,23 @@
 typedef struct value_rules {
     rules *r;
     value_notation as;
-    int value, object, string, number;   /* rules: any of them */
-    int letter;                          /* a character of a string whose length is bounded; Gemma:
-                                          * none that could begin its end */
-    int key_end;                         /* JSON: the rest of a key that needs no escape, and '"' */
+    int value, object, string, number;   /* rules: any value, object, ... */
+    int letter;                          /* rule: a character of a string of limited length; Gemma:
+                                          * none that could begin the closing quote */
+    int key_end;                         /* rule, JSON: rest of a key without escapes, and '"' */
 } value_rules;
 
 int value_rules_init(value_rules *v, rules *r, value_notation as, err_ctx *err);
 
 rules_expr value_quote(const value_rules *v);            /* on either side of a string */
-rules_expr value_mark(const value_rules *v, const char *sign);   /* ':' or ',', in JSON with the
-                                                                  * space that may follow */
-/* Items between commas, min .. max in all; item is not NOTHING. */
+rules_expr value_mark(const value_rules *v, const char *sign);   /* ':' or ','; JSON: with an
+                                                                  * optional space */
+/* min .. max items, separated by commas; item is not NOTHING. */
 rules_expr value_list(const value_rules *v, rules_expr item, int min, int max);
 rules_expr value_word(const value_rules *v);             /* Gemma: a key of letters, digits, _ */
 
-/* A key, a value as they are written: one way, but for the spaces. < 0: no memory, or a string that
- * the notation cannot hold. */
+/* The text of a given key or value, unique except for optional spaces. Return < 0 if out of memory
+ * or if the notation cannot represent a string. */
 int value_key(rules_expr *out, const value_rules *v, const char *name, err_ctx *err);
 int value_literal(rules_expr *out, const value_rules *v, const json_t *value, err_ctx *err);
 
