@@ -1,10 +1,10 @@
-/* gemma4.c - Gemma 4 with experts (26B-A4B): which keys and tensors its files hold.
+/* gemma4.c - Gemma 4 with experts (26B-A4B): the keys and tensors of its files.
  *
- * Most layers see a window, the others everything, with fewer and larger heads whose values are
- * their keys. The last layers may attend to keys and values of an earlier layer. Queries, keys and
- * values are normed, and products of queries and keys are not scaled.
- * Experts and a dense network lie side by side; each has a norm before it and one after, and so has
- * their sum. The router looks at the residual through a norm of its own. Logits are capped. */
+ * Most layers have windowed attention. The others have full attention with fewer and larger heads,
+ * whose values equal their keys. The last layers may share keys and values of an earlier layer.
+ * Queries, keys and values are normed; scores are not scaled. Each layer has experts and a dense
+ * network in parallel, with a norm before and after each, and one after their sum. The router has
+ * its own norm of the residual. Logits are capped. */
 #include "engine/models/model_bind.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* Embeddings of each layer, which smaller Gemma 4 models have, are not supported. */
+/* Refuses per-layer embeddings, which smaller Gemma 4 models have. */
 static int bind_absent(binder *b)
 {
     char key[BIND_KEY_CAP];
@@ -52,8 +52,8 @@ static int bind_windows(binder *b)
                    key, n_windowed, hp->n_layer);
 }
 
-/* Each of the last layers, as many as the key says, attends to the keys and values of the last
- * layer of its kind, windowed or full, before them. */
+/* The key is the number of last layers that share keys and values. Each uses those of the last
+ * earlier layer of its kind, windowed or full. */
 static int bind_shared_kv(binder *b)
 {
     model_layer *layers = b->m->layers;
@@ -76,7 +76,8 @@ static int bind_shared_kv(binder *b)
     return 0;
 }
 
-/* Would it hold for windowed layers, too? No published model has it. */
+/* Refuses rope scaling: no published model has it, so its meaning for windowed layers is
+ * unknown. */
 static int bind_unscaled_rope(binder *b)
 {
     const int rc = bind_plain_rope(b);
@@ -129,7 +130,7 @@ static int bind_attention(binder *b, int l)
     return rc < 0 || y->kv_back > 0 ? rc : bind_rows(b, l, own, ARRAY_LEN(own));
 }
 
-/* The dense network parallel to the experts; its width may be given for each layer. */
+/* Binds the dense network parallel to the experts; its width may differ by layer. */
 static int bind_dense(binder *b, int l)
 {
     model_hparams *hp = &b->m->hp;
@@ -170,7 +171,7 @@ static int bind_layer(binder *b, int l)
     if ((rc = bind_rows(b, l, rows, ARRAY_LEN(rows))) < 0 || (rc = bind_attention(b, l)) < 0 ||
         (rc = bind_dense(b, l)) < 0)
         return rc;
-    return bind_experts(b, l, false);    /* ffn_down_exps.scale is the companion of its matrix */
+    return bind_experts(b, l, false);    /* binds ffn_down_exps.scale too */
 }
 
 static int gemma4_bind(binder *b)

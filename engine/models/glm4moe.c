@@ -1,9 +1,8 @@
-/* glm4moe.c - GLM-4.5, 4.6 and 4.7, and GLM-4.5-Air: which keys and tensors their files hold.
+/* glm4moe.c - GLM-4.5, 4.6 and 4.7, and GLM-4.5-Air: the keys and tensors of their files.
  *
- * Every layer has full attention with biases, of which a part of each head turns. The first layers
- * have one dense network, the others experts, chosen by sigmoids and a correction of them, and a
- * shared expert that is counted in full. The last block of a file guesses one token more: it is not
- * read. */
+ * Every layer has full attention with biases and partial rotation. The first layers have a dense
+ * network. The others have experts, chosen by sigmoid scores plus a correction bias, and a shared
+ * expert of weight 1. The last block of a file is for multi-token prediction and is ignored. */
 #include "engine/models/model_bind.h"
 
 static int bind_router_keys(binder *b)
@@ -27,7 +26,8 @@ static int bind_router_keys(binder *b)
     return bind_no_groups(b);
 }
 
-/* How many layers are dense, and all widths. That of the shared expert is a number of experts'. */
+/* Reads the number of dense layers and all widths. The shared expert's width is given in
+ * experts. */
 static int bind_ff_keys(binder *b, int *n_dense)
 {
     model_hparams *hp = &b->m->hp;
@@ -103,8 +103,8 @@ static int bind_layer(binder *b, int l, bool dense)
     return dense ? bind_dense(b, l) : bind_moe(b, l);
 }
 
-/* A block that is announced as one that guesses, but has nothing to do it with, would be a layer
- * left out. It may be absent. */
+/* Refuses a next-token block without nextn tensors: it would be a layer that is ignored by mistake.
+ * The block may be absent. */
 static int check_guesses(const binder *b)
 {
     const model_hparams *hp = &b->m->hp;

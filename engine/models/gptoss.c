@@ -1,14 +1,14 @@
-/* gptoss.c - gpt-oss 20b and 120b: which keys and tensors their files hold.
+/* gptoss.c - gpt-oss 20b and 120b: the keys and tensors of their files.
  *
- * Every layer has attention with biases and sinks, alternately over a sliding window and full, and
- * routed experts with biases. Small tensors are F32 in every known file, and are held to that. */
+ * Layers alternate between windowed and full attention, with biases and sinks, and have routed
+ * experts with biases. Small tensors are F32 in every known file, so other types are refused. */
 #include "engine/models/model_bind.h"
 
 #include <float.h>
 #include <limits.h>
 
-/* Layer l is windowed iff l mod period < period - 1; the period is 2 in all known files. An array
- * under that key is not heeded, as in the reference implementation. */
+/* Layer l is windowed iff l mod period < period - 1; the period is 2 in all known files. If the key
+ * is an array it is ignored, as in the reference implementation. */
 static int bind_windows(binder *b)
 {
     model_hparams *hp = &b->m->hp;
@@ -29,8 +29,8 @@ static int bind_windows(binder *b)
     return 0;
 }
 
-/* What the reference would assume for a missing base or scaling is wrong for this model, so these
- * keys are required. The YaRN betas are 32 and 1 by architecture, whatever the file says. */
+/* Base and scaling are required, because the reference's defaults are wrong for this model. The
+ * YaRN betas are always 32 and 1; the file's keys are ignored. */
 static int bind_rotation(binder *b)
 {
     model_hparams *hp = &b->m->hp;

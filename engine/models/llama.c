@@ -1,8 +1,7 @@
-/* llama.c - Mixtral, as files of the architecture llama with experts: which keys and tensors they
- * hold.
+/* llama.c - Mixtral: the keys and tensors of files of the architecture llama with experts.
  *
- * Every layer has full attention, whose queries and keys turn in pairs of neighbours, and routed
- * experts. Models made of Llama 3.1 and later have a factor for each pair. */
+ * Every layer has full attention, which rotates pairs of adjacent dimensions, and routed experts.
+ * Models derived from Llama 3.1 and later have a rope factor for each pair. */
 #include "engine/models/model_bind.h"
 
 static int bind_hparams(binder *b)
@@ -16,8 +15,8 @@ static int bind_hparams(binder *b)
         (rc = bind_heads(b, OPTIONAL)) < 0 || (rc = bind_plain_rope(b)) < 0)
         return rc;
     if (b->m->hp.rope_dim > MODEL_MOST_NEIGHBOURS)
-        return err_set(b->err, ERR_UNSUPPORTED, "heads of which %d dimensions turn: at most %d can",
-                       b->m->hp.rope_dim, MODEL_MOST_NEIGHBOURS);
+        return err_set(b->err, ERR_UNSUPPORTED, "heads with %d rotated dimensions: at most %d are "
+                       "supported", b->m->hp.rope_dim, MODEL_MOST_NEIGHBOURS);
     return bind_expert_counts(b);
 }
 

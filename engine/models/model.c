@@ -1,7 +1,7 @@
-/* model.c - the architectures this engine knows, and the sums over a bound model.
+/* model.c - the supported architectures, and sums over the tensors of a bound model.
  *
- * model_bind hands a file to the architecture it names; a model that comes back is complete and
- * checked. The tables of keys and tensors are in models/, the walking of them in model_bind.c. */
+ * model_bind calls the bind function of the file's architecture; the resulting model is complete
+ * and checked. engine/models/ has the tables of keys and tensors; model_bind.c applies them. */
 #include "engine/models/model.h"
 
 #include <stdio.h>
@@ -18,13 +18,13 @@ static const model_family *const families[] = {
     [ARCH_GLM4MOE] = &glm4moe_family, [ARCH_GEMMA4] = &gemma4_family,
 };
 
-/* Names that come close enough to deserve a word. */
+/* Unsupported architectures whose message has a hint. */
 static const struct { const char *name, *hint; } relatives[] = {
     { "gptoss", GGUF_OLLAMA_HINT },
     { "qwen35", "the dense relative of qwen35moe" },
     { "gemma4-assistant", "a drafter for gemma4, not a model of its own" },
-    { "clip", "what reads pictures or sound for a model (mmproj); this program reads text: give it "
-              "the file of the model itself" },
+    { "clip", "an encoder of images or sound (mmproj), not a language model; name the file of the "
+              "model itself" },
 };
 
 const model_family *model_family_of(model_arch a) { return families[a]; }
@@ -61,10 +61,10 @@ static int find_architecture(model_arch *out, const gguf *g, err_ctx *err)
     return unsupported(name, err);
 }
 
-/* ---- what is left out ------------------------------------------------------------------------ */
+/* ---- unused tensors -------------------------------------------------------------------------- */
 
 typedef struct usage {
-    const tensor *first;                 /* tensors of a file lie in a row */
+    const tensor *first;                 /* the tensors of a file are one array */
     bool *used;
 } usage;
 
@@ -86,7 +86,7 @@ int model_block_of(str_view name)
     return at > 4 && at < name.len && name.ptr[at] == '.' ? block : -1;
 }
 
-/* Files may have matrices for keys and values of layers that share those of an earlier layer. */
+/* Returns true for key and value tensors of a layer that shares those of an earlier layer. */
 static bool is_unused_kv(const model_layer *y, str_view name)
 {
     return y->kv_back > 0 &&
@@ -94,8 +94,8 @@ static bool is_unused_kv(const model_layer *y, str_view name)
             str_ends(name, ".attn_k_norm.weight"));
 }
 
-/* Warns of tensors of layers that the family does not know: the layer is computed without them. An
- * input_scale is a hint that changes no result. */
+/* Logs a warning about unknown tensors of layers, which are ignored. An input_scale does not change
+ * results and is no reason for a warning. */
 static void tell_unknown(const model *m)
 {
     const int n = gguf_n_tensor(m->file);
@@ -116,12 +116,12 @@ static void tell_unknown(const model *m)
     }
     mem_free(u.used);
     if (n_unknown)
-        log_line("%s%s: %d tensors of layers are not known in %s and are left out; answers may be "
-                 "wrong", ESC(name, first->name), n_unknown > 1 ? " and others" : "", n_unknown,
+        log_line("%s%s: %d unknown tensors of layers for architecture %s are ignored; answers may "
+                 "be wrong", ESC(name, first->name), n_unknown > 1 ? " and others" : "", n_unknown,
                  m->family->name);
 }
 
-/* The number of tensors of image (v., mm.) and sound (a.) encoders, which some files include. */
+/* Counts the tensors of encoders for images (v., mm.) and sound (a.), which some files contain. */
 static int count_media(const gguf *g)
 {
     int n = 0;
@@ -210,8 +210,8 @@ const char *model_use_name(model_use u)
     return names[u];
 }
 
-/* Every weight of a layer. A field that is missing here is missing from all sums: test_model.c
- * compares what is visited with n_bound. */
+/* Every weight of a layer. A field that is missing here is missing from all sums; test_model.c
+ * compares the number of visited tensors with n_bound. */
 #define AT(field, use) { offsetof(model_layer, field), use, false }
 #define MATRIX_AT(field, use) { offsetof(model_layer, field), use, true }
 static const struct { size_t at; model_use use; bool is_matrix; } layer_weights[] = {
@@ -312,7 +312,7 @@ static void count_tensor(void *ctx, const tensor *t, model_use use, int layer)
         return;
     }
     s->params += t->elems;
-    if (expert) {                        /* experts lie side by side: each has the same share */
+    if (expert) {                        /* all experts of a tensor have the same size */
         s->experts += t->bytes;
         s->params_active += t->elems / (uint64_t)m->hp.n_expert * (uint64_t)m->hp.n_expert_used;
         return;
@@ -347,7 +347,7 @@ static void mix_in(uint64_t *h, uint64_t v)
     *h ^= *h >> 29;
 }
 
-/* Name, type, shape, and some bytes at the start, in the middle and at the end. */
+/* Mixes in name, type, shape, and some bytes at the start, in the middle and at the end. */
 static void print_tensor(void *ctx, const tensor *t, model_use use, int layer)
 {
     enum { SAMPLE = 64 };

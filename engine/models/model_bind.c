@@ -1,8 +1,7 @@
-/* model_bind.c - walks the key and tensor tables of an architecture over a file.
+/* model_bind.c - binds the keys and tensors of an architecture's tables to a file.
  *
- * What has been bound here has the shape that the keys imply and a type that can be decoded there;
- * every number was held to its range before it is multiplied, divided by or allocated from. What
- * the tables say is up to models/. */
+ * A bound tensor has the shape that the keys imply and a type that can be decoded. Every number is
+ * checked against its range before it is used in arithmetic or allocation. */
 #include "engine/models/model_bind.h"
 
 #include <float.h>
@@ -80,9 +79,9 @@ int bind_sizes(binder *b)
     return bind_keys(b, sizes, ARRAY_LEN(sizes));
 }
 
-/* One number for all layers of a kind, full or windowed; *to is left alone if the key is absent.
- * Given per block, the entries of the trunk's attention layers of that kind count and must agree
- * (an MTP block is asked only if there are none); DeltaNet layers have 0 or anything there. */
+/* Reads one number for all full or all windowed layers; *to is unchanged if the key is absent. If
+ * the key is an array, the entries of the trunk's attention layers of that kind must be equal
+ * (those of MTP blocks count only without such layers); entries of DeltaNet layers are ignored. */
 static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi, bool windowed)
 {
     const model_hparams *hp = &b->m->hp;
@@ -116,7 +115,7 @@ static int bind_per_layer(const binder *b, int *to, const char *name, int64_t hi
     return 0;
 }
 
-/* All but rope_dim of the layers of a kind. */
+/* Reads the heads of full or windowed layers, except rope_dim. */
 static int bind_shape(const binder *b, attn_shape *to, bool windowed, bind_need lengths)
 {
     const char *key_length = windowed ? "attention.key_length_swa" : "attention.key_length";
@@ -243,7 +242,7 @@ int bind_rope(binder *b, bind_need need)
     };
     if ((rc = bind_keys(b, orig, 1)) < 0) return rc;
     rc = bind_float(b, &hp->rope_factor, "rope.scaling.factor", false, yarn_need);
-    if (rc == 0)                         /* absent: its name in old files */
+    if (rc == 0)                         /* absent: try its name in old files */
         rc = bind_float(b, &hp->rope_factor, "rope.scale_linear", false, OPTIONAL);
     if (rc < 0) return rc;
     if (hp->rope_scaling == ROPE_LINEAR && hp->rope_factor == 1.0) hp->rope_scaling = ROPE_PLAIN;
@@ -301,7 +300,7 @@ int bind_expert_counts(binder *b)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* "blk.N.name" is at most 4 + 10 + 1 + the longest name of a table. */
+/* Writes "blk.N.name", at most 4 + 10 + 1 + the longest name of a table. Returns dst. */
 static const char *tensor_name(char dst[TENSOR_MAX_NAME + 1], int layer, const char *name)
 {
     if (layer == NO_LAYER) snprintf(dst, TENSOR_MAX_NAME + 1, "%s", name);
@@ -324,7 +323,7 @@ int bind_missing(const binder *b, int layer, const char *name, const char *other
                    tensor_name(alt, layer, other));
 }
 
-/* Missing dimensions are 1 on both sides, so {n} and {n, 1} are the same shape. */
+/* Missing dimensions are 1 on both sides, so {n} equals {n, 1}. */
 static int check_shape(const binder *b, const tensor *t, const uint64_t ne[3])
 {
     tensor want = { .n_dims = ne[2] ? 3 : ne[1] ? 2 : 1 };
@@ -353,8 +352,9 @@ static int check_type(const binder *b, const tensor *t, bind_class cls)
                    ESC(name, t->name), quant_name(t->type));
 }
 
-/* The companion of a matrix "<stem>.weight" is "<stem>.scale", in some files "<stem>.weight.scale":
- * one number, or one per expert. "<stem>.input_scale" is a hint for 4-bit activations: not used. */
+/* Binds the companion scale of a matrix "<stem>.weight": "<stem>.scale", in some files
+ * "<stem>.weight.scale". It has one number, or one per expert. "<stem>.input_scale", a hint for
+ * 4-bit activations, is not used. */
 static int bind_scale(binder *b, const tensor **to, const tensor *w, uint64_t n)
 {
     const int len = (int)w->name.len;
@@ -393,7 +393,8 @@ int bind_rows(binder *b, int layer, const bind_row *rows, int n_row)
     return 0;
 }
 
-/* The vocabulary is as large as the list of tokens; the embedding must agree. */
+/* The size of the vocabulary is that of the list of tokens; the embedding must have as many
+ * rows. */
 static int bind_vocab(binder *b)
 {
     const char *key = "tokenizer.ggml.tokens";
@@ -430,7 +431,7 @@ int bind_globals(binder *b, bind_class norm_cls, bind_need head)
     if ((rc = bind_rows(b, NO_LAYER, rows, ARRAY_LEN(rows))) < 0) return rc;
     m->head_tied = m->head.t == NULL;
     if (m->head_tied) m->head = m->embed;
-    /* The reference implementation uses output.scale only with an NVFP4 head. */
+    /* Like the reference implementation, ignores output.scale unless the head is NVFP4. */
     else if (m->head.scale && m->head.t->type != QT_NVFP4) {
         m->head.scale = NULL;
         m->n_bound--;

@@ -1,7 +1,7 @@
-/* olmoe.c - OLMoE-1B-7B: which keys and tensors its files hold.
+/* olmoe.c - OLMoE-1B-7B: the keys and tensors of its files.
  *
- * Every layer has full attention, where queries and keys are normed over all heads together, and
- * routed experts, whose weights are the softmax over all experts as it is. */
+ * Every layer has full attention, with one norm over all heads for queries and one for keys, and
+ * routed experts. Their weights are the softmax over all experts, not renormalised. */
 #include "engine/models/model_bind.h"
 
 static int bind_hparams(binder *b)

@@ -1,8 +1,8 @@
-/* qwen35moe.c - Qwen3.5 and Qwen3.6 with experts: how their files hold DeltaNet.
+/* qwen35moe.c - Qwen3.5 and Qwen3.6 with experts: the DeltaNet tensors of their files.
  *
- * Value heads lie in another order than Qwen3-Next's: head h goes with key head h % n_k, in all
- * tensors alike. Strengths and decays have matrices of their own. The rest is qwen_hybrid.c's;
- * rope.dimension_sections are about images, and text turns as if there were none. */
+ * Unlike in Qwen3-Next, value head h uses key head h % n_k, in all tensors, and beta and alpha have
+ * separate matrices. qwen_hybrid.c binds the rest. rope.dimension_sections matter only for images
+ * and are ignored. */
 #include "engine/models/qwen_hybrid.h"
 
 static int bind_deltanet(binder *b, int l)

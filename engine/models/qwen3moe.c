@@ -1,11 +1,10 @@
-/* qwen3moe.c - Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-30B: which keys and tensors their files
- * hold.
+/* qwen3moe.c - Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-30B: keys and tensors of their files.
  *
- * Every layer has full attention, with norms of each head's query and key, and routed experts. */
+ * Every layer has full attention, with a norm of each head's query and key, and routed experts. */
 #include "engine/models/model_bind.h"
 
-/* feed_forward_length is no width of this network: it only stands in for a missing expert width,
- * divided by the experts in use. */
+/* feed_forward_length is not a width of this network. If the expert width is missing, it is
+ * feed_forward_length / n_expert_used. */
 static int bind_ff_keys(binder *b)
 {
     model_hparams *hp = &b->m->hp;

@@ -1,7 +1,7 @@
-/* qwen3next.c - Qwen3-Next and Qwen3-Coder-Next: how their files hold DeltaNet.
+/* qwen3next.c - Qwen3-Next and Qwen3-Coder-Next: the DeltaNet tensors of their files.
  *
- * All generations of files are bound to the same fields; where they differ in layout (ssm_in) the
- * field that is set tells which. The rest is qwen_hybrid.c's. */
+ * Old files have the fused tensor ssm_in, bound to delta.in; newer ones have delta.qkv and
+ * delta.gate instead. qwen_hybrid.c binds the rest. */
 #include "engine/models/qwen_hybrid.h"
 
 static int bind_deltanet(binder *b, int l)
@@ -21,7 +21,7 @@ static int bind_deltanet(binder *b, int l)
     const bind_row legacy[] = {
         { "ssm_in.weight",     { embd, qkv + v }, MATRIX, REQUIRED, &y->delta.in },
     };
-    const bind_row rest[] = {            /* ssm_dt: as one converter calls the bias */
+    const bind_row rest[] = {            /* ssm_dt: one converter's name of the bias */
         { "ssm_ba.weight",     { embd, 2 * n_v }, MATRIX, REQUIRED, &y->delta.ba },
         { "ssm_conv1d.weight", { taps, qkv },     SMALL,  REQUIRED, &y->delta.conv },
         { dt_bias ? "ssm_dt.bias" : "ssm_dt",
@@ -42,7 +42,7 @@ static int qwen3next_bind(binder *b) { return bind_hybrid(b, bind_deltanet); }
 
 /* ---- the recipe ------------------------------------------------------------------------------ */
 
-/* DeltaNet, and every few layers attention whose q matrix gives query and gate of each head. */
+/* DeltaNet layers, with a layer of gated attention at regular intervals. */
 const model_family qwen3next_family = {
     .name = "qwen3next", .bind = qwen3next_bind, .attn_gated = true, .act = ACT_SWIGLU,
     .cache_experts = true, .yarn_rounded = true,

@@ -1,4 +1,4 @@
-/* qwen_hybrid.c - what Qwen3-Next and its successors have in common: keys, attention, experts.
+/* qwen_hybrid.c - keys, attention and experts shared by Qwen3-Next and its successors.
  *
  * Every layer mixes tokens by gated DeltaNet (three of four) or gated attention (every fourth),
  * then has routed experts and one shared expert. */
@@ -9,8 +9,8 @@
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* Which layers are recurrent: as attention.recurrent_layers lists them, one entry per block, else
- * all but every full_attention_interval-th. MTP blocks have attention whatever these say. */
+/* Sets which layers are recurrent: from attention.recurrent_layers, one entry per block, else all
+ * but every full_attention_interval-th. MTP blocks always have attention. */
 static int bind_mixers(binder *b)
 {
     const model_hparams *hp = &b->m->hp;
@@ -61,9 +61,9 @@ static int bind_delta_keys(binder *b)
     return 0;
 }
 
-/* Widths of routed and shared experts. feed_forward_length is no width of this network: it only
- * stands in for a missing expert width, divided by the experts in use. A missing width of the
- * shared expert is read off its matrix. */
+/* Reads the widths of routed and shared experts. If the expert width is missing, it is
+ * feed_forward_length / n_expert_used. A missing width of the shared expert comes from its
+ * matrix. */
 static int bind_ff_keys(binder *b)
 {
     model_hparams *hp = &b->m->hp;
@@ -139,7 +139,8 @@ static int bind_ffn(binder *b, int l)
     return rc < 0 ? rc : bind_experts(b, l, false);
 }
 
-/* What only a next-token block has. Without embedding, head norm or head it uses the trunk's. */
+/* Binds the tensors that only a next-token block has. Missing embedding, head norm or head are the
+ * trunk's. */
 static int bind_mtp(binder *b, int l)
 {
     const model_hparams *hp = &b->m->hp;
@@ -156,7 +157,7 @@ static int bind_mtp(binder *b, int l)
     return bind_rows(b, l, rows, ARRAY_LEN(rows));
 }
 
-/* The keys say what kind a layer is; a tensor that only the other kind has contradicts them. */
+/* Refuses a layer with a tensor that contradicts its kind by the keys. */
 static int check_mixer(const binder *b, int l)
 {
     const bool delta = b->m->layers[l].mixer == MIX_DELTANET;
@@ -183,7 +184,7 @@ static int bind_layer(binder *b, int l, bind_delta_fn *deltanet)
     return l < b->m->hp.n_layer ? 0 : bind_mtp(b, l);
 }
 
-/* Some files keep the key of a next-token block that was cut out of them. */
+/* Some files have the key of a next-token block but not the block. */
 static void forget_absent_mtp(binder *b)
 {
     model_hparams *hp = &b->m->hp;
@@ -191,7 +192,7 @@ static void forget_absent_mtp(binder *b)
     if (hp->n_mtp == 0 || bind_find(b, l, "attn_norm.weight") ||
         bind_find(b, l, "nextn.eh_proj.weight"))
         return;
-    log_line("blk.%d is announced as a next-token block and is not there: left out", l);
+    log_line("blk.%d is a next-token block by the keys, but the file lacks it: ignored", l);
     hp->n_mtp = 0;
 }
 

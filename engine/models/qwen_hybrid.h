@@ -4,7 +4,7 @@
 
 #include "engine/models/model_bind.h"
 
-/* Binds all of a model; the tensors of a DeltaNet layer are the family's own business. */
+/* Binds a whole model; the family's function binds the tensors of a DeltaNet layer. */
 typedef int bind_delta_fn(binder *b, int layer);
 int bind_hybrid(binder *b, bind_delta_fn *deltanet);
 

@@ -1,16 +1,16 @@
-/* rope.c - rotary positions, plain, linear and YaRN.
+/* rope.c - rotary positions: plain, linear and YaRN.
  *
- * An angle is position times frequency, formed and reduced in double: at position 131071 an F32
- * product would be off by up to 0.004 rad. Only the finished sines and cosines are F32. The same
- * table serves every context length; which layers use which base is the caller's knowledge. */
+ * An angle is position times frequency, computed and reduced in double: at position 131071 an F32
+ * product would be off by up to 0.004 rad. Only the final sines and cosines are F32. The
+ * frequencies do not depend on the context length. */
 #include "engine/models/rope.h"
 
 #include <math.h>
 
 #include "loader/bytes.h"
 
-/* Turns over the original context at which YaRN keeps, and stops keeping, a pair's frequency. Files
- * may name others, but no known implementation of these models reads them. */
+/* YaRN keeps the frequency of pairs that turn more than turns_fast times over the original context,
+ * and scales those below turns_slow fully. Known implementations ignore the file's values. */
 static const double turns_fast = 32.0, turns_slow = 1.0;
 
 static const double two_pi = 6.283185307179586476925;
@@ -26,13 +26,14 @@ rope_spec rope_spec_of(const model_hparams *hp, bool windowed, bool rounded)
     return s;
 }
 
-/* The pair, counted as a real number, that makes this many turns over the original context. */
+/* Returns the real-valued index of the pair that makes this many turns over the original
+ * context. */
 static double pair_of_turns(const rope_spec *s, double turns)
 {
     return s->dim * log(s->ctx_orig / (two_pi * turns)) / (2.0 * log(s->base));
 }
 
-/* Multiplies freq by 1 for fast pairs, 1/factor for slow ones, and in a straight line between. */
+/* Multiplies freq by 1 for fast pairs, by 1/factor for slow ones, linearly interpolated between. */
 static void scale_yarn(double *freq, const rope_spec *s)
 {
     double lo = pair_of_turns(s, turns_fast), hi = pair_of_turns(s, turns_slow);
@@ -72,7 +73,7 @@ void rope_table(float *cosine, float *sine, const double *freq, double magnitude
         }
 }
 
-/* By factors in F32: one may be so large that a pair does not turn at all. */
+/* Divides by F32 factors; a huge factor stops the rotation of its pair. */
 static void divide(double *freq, const tensor *factors)
 {
     for (uint64_t i = 0; i < factors->elems; i++)

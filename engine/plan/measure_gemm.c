@@ -89,10 +89,10 @@ static int time_products(double *out, const product_bench *b, int n, err_ctx *er
     return rc;
 }
 
-/* Sets the kernels to use. Bytes of VRAM that they need besides. */
+/* Selects the kernels. Returns the bytes of scratch VRAM that they need. */
 static uint64_t set_use(const product_bench *b, gpu_gemm_use use)
 {
-    gpu_gemm_set(b->g, &(gpu_gemm){ .use = use });       /* takes back what was lent */
+    gpu_gemm_set(b->g, &(gpu_gemm){ .use = use });       /* withdraws the scratch */
     return use == GPU_GEMM_VENDOR ? gpu_gemm_scratch(b->g, b->most_tokens) : 0;
 }
 

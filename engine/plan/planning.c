@@ -97,8 +97,8 @@ enum { VRAM_ALIGN = 256 };               /* of every tensor in VRAM */
 static_assert((int)PLAN_FEW_TOKENS == (int)GPU_FEW, "tokens that are computed as one");
 static_assert((int)MODEL_MOST_USED <= (int)PLAN_MOST_USED, "experts that a token may use");
 
-/* Everything of a layer but the experts' slabs: their biases and scales are with the dense
- * weights. */
+/* Adds the bytes of a layer except the experts' slabs; experts' biases and scales count as
+ * dense. */
 static void add_dense(void *ctx, const tensor *t, model_use use, int layer)
 {
     planning *to = ctx;
@@ -159,7 +159,7 @@ uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact)
 
 /* ---- the session ----------------------------------------------------------------------------- */
 
-/* The preferred one and smaller ones; before it the longer ones for experts from the drive. */
+/* Lists the preferred chunk and smaller ones, after the longer ones for experts from the drive. */
 static void choose_chunks(plan_session *s, const session_options *o, bool with_gpu)
 {
     static const int on_gpu[] = { 2048, 1024, 512, 256 }, on_cpu[] = { 256, 128, 64, 32 };
@@ -177,8 +177,8 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
         if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
 }
 
-/* Session bytes for chunks of this many tokens. False if a figure is too large to count. ram_work:
- * for the CPU alone; ram_with_gpu: for vectors that cross the bus, and the CPU's work on them. */
+/* Counts the session's bytes for this chunk. Returns false on overflow. ram_work is for the CPU
+ * alone; ram_with_gpu is for vectors that cross the bus and the CPU's work on them. */
 static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
                           int n_thread, int chunk)
 {

@@ -16,16 +16,16 @@ typedef struct planning {
     uint64_t layer_dense[PLAN_MAX_LAYERS], frame_bytes[PLAN_MAX_LAYERS];
 } planning;
 
-/* Bytes of VRAM for chunks of so many tokens, whatever the tier of the experts. */
+/* Returns the bytes of VRAM for chunks of `chunk` tokens, for any placement of the experts. */
 typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
-uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* of gpu_steps.h:
-                                          * device is a gpu */
+uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* device is a gpu */
 
-/* Unmaps the pages of weights that opening the model has read: a plan counts weights by their size,
- * and not as the program's memory. Does nothing to a model that is not in a file. */
+
+/* Unmaps the pages of weights that opening the model has read: a plan counts weights by their size
+ * and not as the program's memory. Does nothing for a model in memory. */
 void planning_forget(const model *m);
 
-/* RAM of this process now, and a little more for code that has not run yet. */
+/* Returns the RAM of this process now, plus a margin for code that has not run yet. */
 uint64_t planning_program_bytes(void);
 
 /* Each fills one input. planning_machine: free memory now, of the first GPU too if use_gpu, and the
