@@ -62,24 +62,24 @@ int err_prefix(err_ctx *err, int rc, const char *fmt, ...)
 
 /* ---- log --------------------------------------------------------------------------------- */
 
-static log_sink_fn *output_file;         /* set once, at start */
-static void *output_file_ctx;
+static log_sink_fn *log_sink;            /* set once, at start */
+static void *log_sink_ctx;
 
 void log_set_sink(log_sink_fn *fn, void *ctx)
 {
-    output_file = fn;
-    output_file_ctx = ctx;
+    log_sink = fn;
+    log_sink_ctx = ctx;
 }
 
 void log_line(const char *fmt, ...)
 {
     char line[1024];
     va_list ap;
-    if (!output_file) return;
+    if (!log_sink) return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    output_file(output_file_ctx, line);
+    log_sink(log_sink_ctx, line);
 }
 
 /* ---- clock ------------------------------------------------------------------------------- */

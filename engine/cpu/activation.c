@@ -1,7 +1,7 @@
-/* activation.c - what happens to activations between two products: int8 codes and the gates.
+/* activation.c - activations between two products: int8 quantisation and the gates.
  *
  * Part of the arithmetic contract: every statement on floats is one operation, rounded once, in the
- * order that all processors keep; nothing here may be contracted, reordered or left to libm.
+ * same order on all processors. It must not be contracted, reordered or computed by libm.
  *
  * Compiled once for each instruction set, with the same bits. */
 #include <string.h>
@@ -16,9 +16,9 @@ static uint32_t bits_of(float v) { return load_u32(&v); }
 
 static float float_of(uint32_t bits) { return load_f32(&bits); }
 
-/* |q| <= 127 needs no clamp: inv is at most (127 / largest) (1 + 2^-24). A block below 2^-100 is
- * zero, which keeps inv finite and the scale normal. Inf or NaN in x make a NaN of the scale and so
- * of every row that meets the block. */
+/* |q| <= 127 holds without a clamp, because inv is at most (127 / largest) (1 + 2^-24). Blocks
+ * below 2^-100 become zero, which keeps inv finite and the scale normal. Inf or NaN in x make the
+ * scale NaN, and so the product with every row. */
 static float quantise_block(int8_t *restrict q, const float *restrict x)
 {
     uint32_t largest = 0;
@@ -54,7 +54,7 @@ static void quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_blo
 
 static inline vec8 swiglu8(vec8 g, vec8 u) { return vec8_mul(silu(g), u); }
 
-/* The gate is not clamped from below. */
+/* gpt-oss: the gate is clamped only from above. */
 static inline vec8 swiglu_clamped8(vec8 g, vec8 u)
 {
     const vec8 top = vec8_all(7.0f);
@@ -64,8 +64,8 @@ static inline vec8 swiglu_clamped8(vec8 g, vec8 u)
     return vec8_mul(gated(gate, z), vec8_add(up, vec8_all(1.0f)));
 }
 
-/* 0.5 g (1 + tanh(y)) = g / (1 + exp(-2 y)) with y = sqrt(2 / pi) (g + 0.044715 g^3): nothing is
- * subtracted, so small values keep their digits. */
+/* 0.5 g (1 + tanh(y)) = g / (1 + exp(-2 y)) with y = sqrt(2 / pi) (g + 0.044715 g^3). The second
+ * form has no subtraction, so small values lose no precision. */
 static inline vec8 geglu8(vec8 g, vec8 u)
 {
     const vec8 square = vec8_mul(g, g);

@@ -1,23 +1,22 @@
 /* arm_blocks_body.h - NEON kernels for 32 weights and a scale: Q8_0, the types of 4 and 5 bits,
- * MXFP4 and NVFP4; and IQ4_XS. Included by the files that compile them for two kinds of cores,
- * after they have defined
+ * MXFP4 and NVFP4; and IQ4_XS. Two files include it, for two kinds of cores, after the definition
+ * of
  *
- *     SAVE_VECTOR_PIPES         1 where vector pipes are what kernels wait for; see
- *                               arm_blocks_types.h
+ *     SAVE_VECTOR_PIPES         1 if vector pipes limit the kernels; see arm_blocks_types.h
  *
- * Four blocks make a group, whose values are one vector. A block is loaded, unpacked and multiplied
- * by two sdot; a group is added up by three addp, converted, scaled and added to its lanes. Ten
- * instructions in a row, each waiting for the one before: an out-of-order core overlaps that with
- * other blocks, but its queues for vector instructions are short and fill with those that wait.
- * Written block after block, MXFP4 runs at 13.8 GB/s on a Neoverse V1, whatever the compiler.
+ * Four blocks are a group, whose values are one vector. A block is loaded, unpacked and multiplied
+ * by two sdot; a group is summed by three addp, converted, scaled and added to its lanes. That is a
+ * chain of ten dependent instructions. An out-of-order core overlaps it with other blocks, but its
+ * short vector queues fill with waiting instructions. Written block by block, MXFP4 runs at 13.8
+ * GB/s on a Neoverse V1 with every compiler.
  *
- * So with one token, where speed must be that of memory, the kernel is a pipeline in software:
- * while a block is multiplied, the block two ahead is unpacked and the one four ahead loaded, the
- * group before is added up, and the one before that is scaled. That makes 17 GB/s. The pipeline
- * goes on over the ends of rows. HERE() keeps compilers from changing the order.
+ * With one token the kernel should reach the speed of memory, so it is a software pipeline: while a
+ * block is multiplied, the block two ahead is unpacked, the one four ahead is loaded, the previous
+ * group is summed and the one before that is scaled. That gives 17 GB/s. The pipeline continues
+ * over the ends of rows. HERE() stops compilers from changing the order.
  *
- * With several tokens the weights of a group are unpacked once and meet all of them; the second
- * half of the pipeline is the same. */
+ * With several tokens the weights of a group are unpacked once and multiplied by all of them; the
+ * second half of the pipeline is the same. */
 #ifndef ENGINE_CPU_ARM_BLOCKS_BODY_H
 #define ENGINE_CPU_ARM_BLOCKS_BODY_H
 
@@ -30,24 +29,24 @@
 
 /* The state between two groups. */
 typedef struct pipeline {
-    weights unpacked[2];                 /* blocks 0 and 1 of the group to come */
+    weights unpacked[2];                 /* blocks 0 and 1 of the next group */
     packed loaded[2];                    /* blocks 2 and 3 */
     codes q;                             /* activations of block 0 */
     finish f;
     prefetcher ahead;
 } pipeline;
 
-/* A group of n blocks, its activations, and what follows both. Counts are constants. */
+/* A group of n blocks, its activations, and the addresses after both. Counts are constants. */
 typedef struct passage {
     const uint8_t *group, *next;
     act_cursor pos;
     const int8_t *q_next;
     int n, n_next;
-    int half;                            /* of a super-block: this group; the next is the other */
+    int half;                            /* half of a super-block; the next group is the other */
 } passage;
 
-/* Unpacks the block that is two ahead of block k, and loads the one that is four ahead: both are in
- * the next group, or the first is in this one. Returns block k, unpacked. */
+/* Unpacks block k + 2 and loads block k + 4, counted over this group and the next. Returns block k,
+ * unpacked. */
 ARM_INLINE weights prepare(quant_type type, pipeline *pl, const constants *c, const passage *g,
                            int k)
 {
@@ -65,7 +64,7 @@ ARM_INLINE int32x4_t multiply_if(quant_type type, pipeline *pl, weights w, const
     return multiply(type, &pl->q, w, false, k + 1 < g->n ? g->pos.q + 32 * (k + 1) : g->q_next);
 }
 
-/* Takes a group into the pipeline, and adds the second before it to its lanes. */
+/* Multiplies a group, and adds the group two steps earlier to its lanes. */
 ARM_INLINE void step(quant_type type, pipeline *pl, const constants *c, passage g,
                      float32x4_t *lane)
 {
@@ -101,7 +100,7 @@ ARM_INLINE passage full_group(const uint8_t *group, const uint8_t *next, act_cur
     return (passage){ group, next, pos, act_cursor_after(pos, 1).q, GROUP, GROUP, half };
 }
 
-/* Two groups in the midst of a row. */
+/* Two groups in the middle of a row. */
 ARM_INLINE void step_twice(quant_type type, pipeline *pl, const constants *c, const uint8_t *group,
                            act_cursor pos, lanes *l)
 {
@@ -111,7 +110,7 @@ ARM_INLINE void step_twice(quant_type type, pipeline *pl, const constants *c, co
     step(type, pl, c, full_group(second, after, act_cursor_after(pos, 1), 1), &l->high);
 }
 
-/* The last two groups of a row, with n blocks in the last one; `next` row starts again with q. */
+/* The last two groups of a row, with n blocks in the last one. The row at `next` starts with q. */
 ARM_INLINE void step_last(quant_type type, pipeline *pl, const constants *c, const uint8_t *group,
                           const uint8_t *next, act_cursor pos, const int8_t *q, int n, lanes *l)
 {
@@ -125,9 +124,9 @@ ARM_INLINE void step_last(quant_type type, pipeline *pl, const constants *c, con
     step(type, pl, c, b, &l->high);
 }
 
-/* Rows of four groups or more, with 2 or 4 blocks in the last. The first two groups of a row push
- * the last two of the row before through the pipeline. Which half of the lanes is called low does
- * not matter: the fold adds the halves. */
+/* Rows of four groups or more, with 2 or 4 blocks in the last. The first two groups of a row
+ * complete the last two of the previous row. The halves of the lanes may be exchanged, because the
+ * fold adds them. */
 ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_t row_bytes,
                         int n_row, const act_row *x, int n_block)
 {
@@ -170,7 +169,7 @@ ARM_INLINE void dot_one(quant_type type, float *sums, const uint8_t *rows, size_
 
 /* ---- a few tokens -------------------------------------------------------------------------- */
 
-/* A group of n blocks, or more. What lies after them has no scale, and so counts as nothing. */
+/* Unpacks a group with at least n blocks. Bytes after block n get the scale 0. */
 ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const constants *c, int n,
                                       int half)
 {
@@ -185,7 +184,7 @@ ARM_INLINE group_weights group_unpack(quant_type type, const uint8_t *p, const c
     return g;
 }
 
-/* A group with all tokens. `left` blocks are left in the row; weights end at `end`. */
+/* Multiplies a group by all tokens. The row has `left` more blocks; the weights end at `end`. */
 ARM_INLINE void meet_all(quant_type type, few *row, const uint8_t *p, const uint8_t *end,
                          const constants *c, int left, int half, int n)
 {
@@ -201,7 +200,7 @@ ARM_INLINE void meet_all(quant_type type, few *row, const uint8_t *p, const uint
     meet_tokens(type, row, &g, half, n, q_next);
 }
 
-/* Any shape, n tokens. Sums of a token lie `stride` after those of the one before. */
+/* Any shape, n tokens. The sums of consecutive tokens are `stride` floats apart. */
 ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8_t *rows,
                         size_t row_bytes, int n_row, const act_row *x, int n, int n_block)
 {
@@ -227,7 +226,7 @@ ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8
 /* ---- the kernels --------------------------------------------------------------------------- */
 
 enum {
-    ROWS = 32,                           /* that stay in the cache for the next tokens */
+    ROWS = 32,                           /* rows that stay in the cache for the next tokens */
     MOST_REORDERED = 16384,              /* columns, on the stack */
 };
 
@@ -247,7 +246,7 @@ ARM_INLINE void dot_one_reordered(quant_type type, float *sums, const uint8_t *r
     dot_one(type, sums, rows, row_bytes, n_row, &y, n_block);
 }
 
-/* 1, 2 or 4 tokens. Where the pipeline cannot be used one token is two, with the same sums. */
+/* 1, 2 or 4 tokens. Shapes without a pipeline compute one token as two, with the same sums. */
 ARM_INLINE void dot_tokens(quant_type type, float *sums, size_t stride, const uint8_t *rows,
                            size_t row_bytes, int n_row, const act_row *x, int n_token, int n_block)
 {
@@ -268,8 +267,8 @@ ARM_INLINE void dot_tokens(quant_type type, float *sums, size_t stride, const ui
 typedef void tokens_fn(float *sums, size_t stride, const uint8_t *rows, size_t row_bytes, int n_row,
                        const act_row *x, int n_token, int n_block);
 
-/* Any number of tokens. If there is more than one batch of them, a few rows at a time: those stay
- * in the cache. */
+/* Any number of tokens. Several batches are multiplied by a few rows at a time, which stay in the
+ * cache. */
 static void dot_batches(tokens_fn *fn, float *sums, const uint8_t *rows, size_t row_bytes,
                         int n_row, const act_row *x, int n_token, int n_block)
 {

@@ -1,10 +1,10 @@
-/* arm_blocks_types.h - 32 weights and a scale, in NEON: how the types differ.
+/* arm_blocks_types.h - 32 weights and a scale, in NEON: the differences between the types.
  *
- * From the bytes of a block to weights, and from sums and scales to the values of a group, which is
- * four blocks. A type is always a constant and everything is inlined, so that of each function a
- * kernel keeps the few instructions of its type. Layouts are drawn in loader/quant_blocks.h.
+ * Converts the bytes of a block to weights, and sums and scales to the values of a group of four
+ * blocks. The type is always a constant and everything is inlined, so a kernel contains only the
+ * instructions of its type. loader/quant_blocks.h draws the layouts.
  *
- * Q4_K and Q5_K are unpacked elsewhere, arm_k_quants_body.h; their values are here too. */
+ * arm_k_quants_body.h unpacks Q4_K and Q5_K; their values are computed here. */
 #ifndef ENGINE_CPU_ARM_BLOCKS_TYPES_H
 #define ENGINE_CPU_ARM_BLOCKS_TYPES_H
 
@@ -17,9 +17,9 @@
 
 enum { GROUP = 4 };                      /* blocks */
 
-/* ---- what the types differ in -------------------------------------------------------------- */
+/* ---- properties of types ------------------------------------------------------------------- */
 
-/* Of 32 weights. */
+/* Bytes of 32 weights. */
 ARM_INLINE size_t block_bytes(quant_type type)
 {
     switch (type) {
@@ -56,7 +56,7 @@ ARM_INLINE bool has_minimum(quant_type type)
     return type == QT_Q4_1 || type == QT_Q5_1 || type == QT_Q4_K || type == QT_Q5_K;
 }
 
-/* What is to be added to every unpacked weight. */
+/* Constant to add to every unpacked weight. */
 ARM_INLINE int weight_offset(quant_type type)
 {
     return type == QT_Q4_0 ? -8 : type == QT_Q5_1 ? 16 : 0;
@@ -65,22 +65,21 @@ ARM_INLINE int weight_offset(quant_type type)
 /* v = d * A + c * B, with the sums of the two halves as A and B. */
 ARM_INLINE bool has_two_scales(quant_type type) { return type == QT_NVFP4; }
 
-/* ---- where sums start ----------------------------------------------------------------------- */
+/* ---- initial value of sums ------------------------------------------------------------------ */
 
-/* A core like Neoverse N1 has two pipes for vectors, and waits for them. To make a zero takes a
- * place in a pipe, and a conversion to float two; load pipes have places left. So there sums start
- * at a constant that is loaded, as in arm_wide.h: the bits of 0x4B400000 + I are those of the float
- * 12582912 + I, exactly, for |I| < 2^22, and one subtraction makes a float of them. Q8_0 is the
- * other way round: it waits for its loads.
+/* On a core like Neoverse N1, two vector pipes limit the kernels. A zero takes one pipe slot and a
+ * conversion to float two, while load pipes have free slots. There sums start at a loaded constant,
+ * as in arm_wide.h: the bits of 0x4B400000 + I are the float 12582912 + I, exactly, for |I| < 2^22,
+ * and one subtraction gives the float I. Q8_0 is excluded, because its loads are the limit.
  *
- * Newer cores make a zero without a pipe, and Neoverse V1 is slower with the constant: 16.0 instead
+ * Newer cores create a zero without a pipe. Neoverse V1 is slower with the constant: 16.0 instead
  * of 17.0 GB/s of MXFP4. */
 ARM_INLINE bool starts_above_zero(quant_type type)
 {
     return SAVE_VECTOR_PIPES && type != QT_Q8_0;
 }
 
-/* One of the numbers that make up a total: four, or two and two. */
+/* Initial value of one of the partial sums of a total: four, or two and two. */
 ARM_INLINE int32x4_t sum_start(quant_type type)
 {
     enum { START = 0x4B400000 };
@@ -98,8 +97,8 @@ ARM_INLINE float32x4_t total_value(quant_type type, int32x4_t total)
 /* ---- a block of weights -------------------------------------------------------------------- */
 
 typedef struct constants {
-    int8x16_t table;                     /* what a code of 4 bits stands for */
-    uint8x16_t byte_of[2], bit_of;       /* where weight i of a half has its fifth bit */
+    int8x16_t table;                     /* weight of each 4-bit code */
+    uint8x16_t byte_of[2], bit_of;       /* byte and bit of the fifth bit of weight i of a half */
 } constants;
 
 ARM_INLINE constants constants_for(quant_type type)
@@ -118,24 +117,24 @@ ARM_INLINE constants constants_for(quant_type type)
     return c;
 }
 
-/* As loaded. */
+/* A block as loaded. */
 typedef struct packed {
-    uint8x16_t codes;                    /* 32 of 4 bits; Q8_0: the first 16 */
-    uint8x16_t more;                     /* Q8_0: the other 16; fifth bits: 32 of them, inverted */
+    uint8x16_t codes;                    /* 32 codes of 4 bits; Q8_0: the first 16 weights */
+    uint8x16_t more;                     /* Q8_0: the other 16; else the 32 fifth bits, inverted */
 } packed;
 
 typedef struct weights {
     int8x16_t half[2];
 } weights;
 
-/* IQ4_XS: what a group takes of a super-block is not in one piece. Its address is that of the
- * super-block, or half of its bytes more; `half` says which. Other types have no use for it. */
+/* IQ4_XS: the bytes of a group are not contiguous. The address of a group is that of its
+ * super-block, plus half of the super-block's bytes if half is 1. Other types ignore half. */
 ARM_INLINE const uint8_t *super_block_of(const uint8_t *group, int half)
 {
     return group - (size_t)half * (sizeof(block_iq4_xs) / 2);
 }
 
-/* Block k of a group. */
+/* Loads block k of a group. */
 ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int half, int k)
 {
     const uint8_t *p = group + (size_t)k * block_bytes(type);
@@ -144,7 +143,7 @@ ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int half, i
     if (type == QT_Q8_0) {
         p += offsetof(block_q8_0, quants);
         b = (packed){ vld1q_u8(p), vld1q_u8(p + 16) };
-    } else if (type == QT_NVFP4) {       /* two of ours in one of theirs */
+    } else if (type == QT_NVFP4) {       /* a block_nvfp4 has two blocks of 32 */
         p = group + (size_t)(k / 2) * sizeof(block_nvfp4);
         b.codes = vld1q_u8(p + offsetof(block_nvfp4, nibbles) + 16 * (k % 2));
     } else if (type == QT_IQ4_XS) {
@@ -160,14 +159,14 @@ ARM_INLINE packed packed_load(quant_type type, const uint8_t *group, int half, i
     return b;
 }
 
-/* All ones in the bytes of weights whose fifth bit is 0. */
+/* Returns all ones in the bytes of weights whose fifth bit is 0. */
 ARM_INLINE uint8x16_t fifth_is_zero(packed b, const constants *c, int half)
 {
     return vtstq_u8(vqtbl1q_u8(b.more, c->byte_of[half]), c->bit_of);
 }
 
-/* Q4_1 has the codes themselves, Q4_0 needs 8 less, and both types with fifth bits get 16 less,
- * which is right for Q5_0: four ones above the code where the fifth bit is 0. */
+/* Returns the weights before weight_offset(). Q4_1 and Q4_0: the codes. Types with fifth bits: the
+ * code minus 16, as Q5_0 needs; a fifth bit of 0 sets the four bits above the code. */
 ARM_INLINE weights unpack(quant_type type, packed b, const constants *c)
 {
     uint8x16_t low = b.codes, high = b.more;
@@ -191,9 +190,9 @@ ARM_INLINE weights unpack(quant_type type, packed b, const constants *c)
 
 /* ---- the scales of a group ----------------------------------------------------------------- */
 
-/* Gathered in general registers, which have nothing else to do: four numbers of 16 bits. NVFP4 has
- * eight of 8 bits in d, those of the two halves of a block side by side. MXFP4 may have four floats
- * instead, two in d and two in c: then no vector instruction has to move their exponents. */
+/* Scales gathered in general registers, which are idle: four numbers of 16 bits in each. NVFP4 has
+ * eight numbers of 8 bits in d, with the two halves of a block adjacent. MXFP4 may instead have
+ * four floats, two in d and two in c, so that no vector instruction has to shift exponents. */
 typedef struct scale_bits {
     uint64_t d, c;
 } scale_bits;
@@ -203,7 +202,7 @@ ARM_INLINE bool has_float_bits(quant_type type)
     return SAVE_VECTOR_PIPES && type == QT_MXFP4;
 }
 
-/* IQ4_XS: a nibble and two bits of each of four scales, spread to 16 bits each; d is in c. */
+/* IQ4_XS: joins nibble and upper two bits of four scales, 16 bits each; c has d. */
 ARM_INLINE scale_bits spread_scales(const uint8_t *super_block, int half)
 {
     const uint64_t head = load_u64(super_block);             /* d : 16, upper : 16, nibbles : 32 */
@@ -235,13 +234,13 @@ ARM_INLINE void scale_bits_add(quant_type type, scale_bits *b, const uint8_t *gr
     if (has_float_bits(type) && k >= 2) HERE_BITS(b->c);
 }
 
-/* The lowest n of the numbers of `bits` bits in a register. */
+/* Mask of the lowest n numbers of `bits` bits in a register. */
 ARM_INLINE uint64_t lowest(int n, int bits)
 {
     return n * bits < 64 ? (UINT64_C(1) << n * bits) - 1 : UINT64_MAX;
 }
 
-/* Those of the first n blocks, 1 or more; the others become 0. */
+/* Clears the scales after the first n >= 1 blocks. */
 ARM_INLINE scale_bits scale_bits_first(quant_type type, scale_bits b, int n)
 {
     if (has_float_bits(type))
@@ -254,8 +253,8 @@ ARM_INLINE float32x4_t halves_to_f32(uint64_t bits)
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits)));
 }
 
-/* In assembly, because compilers take an instruction for the upper half that needs a vector pipe
- * too. */
+/* Assembly, because compilers use an instruction for the upper half that also needs a vector
+ * pipe. */
 ARM_INLINE float32x4_t floats_of_bits(uint64_t low, uint64_t high)
 {
     float32x4_t v;
@@ -267,9 +266,9 @@ typedef struct scales {
     float32x4_t d, c;
 } scales;
 
-/* IQ4_XS: d times 6 bits is exact. NVFP4: code 0x7F is 0, as is 0xFF; the others shifted are
- * binary16, with 2^-8. MXFP4: exponents, in the upper half of 16 bits, are moved to where a float
- * has them. */
+/* IQ4_XS: d times 6 bits is exact. NVFP4: codes 0x7F and 0xFF are 0; the others, shifted, are
+ * binary16 numbers of 2^-8 times the value. MXFP4: moves exponents from the upper byte of 16 bits
+ * to a float's exponent field. */
 ARM_INLINE scales scales_from(quant_type type, scale_bits b)
 {
     if (type == QT_NVFP4) {
@@ -297,12 +296,13 @@ ARM_INLINE scales scales_from(quant_type type, scale_bits b)
 
 /* ---- the values of a group ----------------------------------------------------------------- */
 
-/* Four integers A and, for types that have it, four B. */
+/* Four integers A and, for types with a minimum or two scales, four B. */
 typedef struct group_sums {
     int32x4_t a, b;
 } group_sums;
 
-/* From pairs of blocks: totals of four partial sums, or of two and two. s: sums of activations. */
+/* From the partial sums of two pairs of blocks: totals of four, or of two and two. s: sums of
+ * activations. */
 ARM_INLINE group_sums sums_from(quant_type type, int32x4_t blocks01, int32x4_t blocks23,
                                 int16x8_t s)
 {

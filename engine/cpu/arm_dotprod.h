@@ -1,12 +1,12 @@
-/* arm_dotprod.h - what the NEON kernels with sdot share: block sums, lanes and the prefetch.
+/* arm_dotprod.h - shared by the NEON kernels with sdot: block sums, lanes and prefetch.
  *
  * The arithmetic of docs/numerics.md in vectors of four blocks: two sdot a block leave four partial
  * sums of it in a register, three addp turn four such registers into one vector of block sums, and
  * that vector, scaled, is added to half of the eight lanes. Blocks 0-3 of eight belong to the low
  * half, blocks 4-7 to the high one.
  *
- * One row after the other, in the order of addresses: memory is fastest with one stream of reads
- * and a prefetch that runs ahead of it. */
+ * Rows are read in the order of addresses: memory is fastest with one stream of reads and a
+ * prefetch ahead of it. */
 #ifndef ENGINE_CPU_ARM_DOTPROD_H
 #define ENGINE_CPU_ARM_DOTPROD_H
 
@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Kernels are made of small functions with constant arguments. (Not all in one, where every access
- * is checked: compilers would need minutes.) */
+/* Kernels consist of small inlined functions with constant arguments. (Builds with sanitizers do
+ * not inline: compilation would take minutes.) */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -26,15 +26,15 @@
 #define ARM_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* Keeps a vector where the program has it: what follows in the program follows in the code. The
- * vector queues of a core are short; instructions that come long before their operands are ready
- * block those after them. Kernels therefore spread dependent instructions over others, and
- * compilers, which count on large queues, must not bring them together again. */
+/* Fixes the place of a vector's computation: later statements follow it in the machine code. The
+ * vector queues of a core are short, and instructions that wait for operands block later ones.
+ * Kernels therefore put independent instructions between dependent ones, and compilers, which
+ * assume large queues, must not undo that. */
 #define HERE(vector) __asm__ volatile("" : : "w"(vector))
 #define HERE_BITS(number) __asm__ volatile("" : : "r"(number))       /* in a general register */
 
-/* A constant, passed through an instruction that computes nothing: on Neoverse V1 a register that
- * was loaded long ago is slower to read than one that was computed. 17.6 instead of 16.9 GB/s. */
+/* Passes a constant through an instruction without effect: on Neoverse V1 a register that was
+ * loaded long ago is slower to read than a computed one. 17.6 instead of 16.9 GB/s. */
 ARM_INLINE uint8x16_t settled(uint8x16_t constant)
 {
     __asm__ volatile("orr %0.16b, %0.16b, %1.16b" : "+w"(constant) : "w"(vdupq_n_u8(0)));
@@ -43,10 +43,10 @@ ARM_INLINE uint8x16_t settled(uint8x16_t constant)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Rows follow each other in memory, so what lies this far ahead is soon needed, in the next rows
- * or in the next call. A prefetch cannot fault. To L3 only: L1 and L2 would lose what the kernel
- * works on, and they have prefetchers of their own. Reading on Neoverse V1: 27 GB/s a core without,
- * 40 with; flat from 10 to 40 KB. */
+/* Rows are contiguous, so the bytes this far ahead are soon needed, by the next rows or the next
+ * call. A prefetch cannot fault. It goes to L3 only: in L1 and L2 it would evict the working set,
+ * and they have hardware prefetchers. Reads on Neoverse V1: 27 GB/s per core without it, 40 with
+ * it, for any distance from 10 to 40 KB. */
 enum { PREFETCH_AHEAD = 12 * 1024, CACHE_LINE = 64 };
 
 /* Assembly, because gcc spends registers on the addresses that __builtin_prefetch() gets. */
@@ -56,15 +56,15 @@ ARM_INLINE void prefetch_line(const uint8_t *p)
     __asm__ volatile("prfm pldl3keep, %0" : : "m"(*(const anywhere *)p));
 }
 
-/* Call it for all weights, in order, whenever the kernel comes to them: a line without prefetch
- * stops the stream. bytes should be a constant. */
+/* Call it for all weights, in order: a cache line without prefetch stalls the stream. bytes should
+ * be a constant. */
 ARM_INLINE void prefetch_weights(const uint8_t *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += CACHE_LINE) prefetch_line(p + PREFETCH_AHEAD + i);
 }
 
-/* The same for kernels that live on every slot for loads: each line once, though groups of weights
- * are no multiple of it. A second prefetch of a line costs as much as the first. */
+/* For kernels that are limited by load slots: prefetches each line exactly once, although groups of
+ * weights are not multiples of a line. A repeated prefetch costs as much as the first. */
 typedef struct prefetcher {
     const uint8_t *next;
 } prefetcher;
@@ -75,7 +75,7 @@ ARM_INLINE prefetcher prefetch_from(const uint8_t *p)
     return (prefetcher){ (const uint8_t *)line };
 }
 
-/* At the start of a row: where rows are no multiple of the steps it runs ahead or falls behind. */
+/* Call at the start of a row. Resets the position if rows are not a multiple of the steps. */
 ARM_INLINE void prefetch_row(prefetcher *f, const uint8_t *row)
 {
     const uint8_t *cursor = row + PREFETCH_AHEAD;
@@ -96,8 +96,8 @@ ARM_INLINE void prefetch_go_on(prefetcher *f, const uint8_t *p, size_t bytes)
 
 /* ---- integers ------------------------------------------------------------------------------ */
 
-/* Four partial sums of w * q. The zero is made in place: compilers keep one in a register and copy
- * it for each sdot, and a copy costs what a movi does not. */
+/* Four partial sums of w * q. movi creates the zero for free; compilers would copy a zero register
+ * for each sdot, which is not free. */
 ARM_INLINE int32x4_t dot_first(int8x16_t w, int8x16_t q)
 {
     int32x4_t sum;
@@ -105,13 +105,13 @@ ARM_INLINE int32x4_t dot_first(int8x16_t w, int8x16_t q)
     return sum;
 }
 
-/* Adds four more to them; one sdot after another on the same register does not wait. */
+/* Adds products to the partial sums; consecutive sdot on one register do not wait. */
 ARM_INLINE int32x4_t dot_next(int32x4_t sum, int8x16_t w, int8x16_t q)
 {
     return vdotq_s32(sum, w, q);
 }
 
-/* The totals of four registers, in order. */
+/* Returns the totals of four registers, in order. */
 ARM_INLINE int32x4_t totals(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d)
 {
     return vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
@@ -128,7 +128,7 @@ ARM_INLINE lanes lanes_zero(void)
     return (lanes){ vdupq_n_f32(0), vdupq_n_f32(0) };
 }
 
-/* lane[i] + lane[i+4], then ((p0 + p1) + (p2 + p3)) + 0: a minus zero becomes a plus zero. */
+/* lane[i] + lane[i+4], then ((p0 + p1) + (p2 + p3)) + 0; the last turns -0 into +0. */
 ARM_INLINE float lanes_fold(lanes a)
 {
     const float32x4_t p = vaddq_f32(a.low, a.high);

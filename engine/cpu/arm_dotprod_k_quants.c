@@ -1,4 +1,4 @@
-/* arm_dotprod_k_quants.c - super-blocks, for cores that have sdot but no smmla; see
+/* arm_dotprod_k_quants.c - super-blocks, for cores with sdot but without smmla; see
  * arm_dotprod_blocks.c. */
 enum { SAVE_VECTOR_PIPES = 1 };
 

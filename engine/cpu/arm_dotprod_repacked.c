@@ -1,12 +1,11 @@
-/* arm_dotprod_repacked.c - Q8_0 and Q6_K in an order of their own: four rows side by side.
+/* arm_dotprod_repacked.c - Q8_0 and Q6_K repacked in bundles of four interleaved rows.
  *
- * One sdot multiplies quads of four rows, four weights in succession of each, by the same four
- * activations. So a register has one sum for each row, nothing has to be added up across it, and
- * activations are loaded once for four rows. A bundle of four rows takes as many bytes as before,
- * the same for a row on average.
+ * A quad is four consecutive weights of a row. One sdot multiplies a quad of each of four rows by
+ * the same four activations. So a register has one sum for each row, no sum across a register is
+ * needed, and activations are loaded once for four rows. Repacking does not change the size.
  *
- * On Neoverse V1, from memory: Q8_0 38.5 instead of 30 GB/s a core, which is all that it can read;
- * Q6_K 27 instead of 15.6. */
+ * On Neoverse V1, from memory: Q8_0 38.5 instead of 30 GB/s per core, the limit of its reads; Q6_K
+ * 27 instead of 15.6. */
 #include <string.h>
 
 #include "engine/cpu/arm_dotprod.h"
@@ -16,9 +15,9 @@
 
 enum { BUNDLE = 4, LANES = 8, AHEAD = 16 * 1024 };
 
-/* ---- what both have -------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 
-/* As lanes_fold(), for four rows. */
+/* lanes_fold() for four rows. */
 ARM_INLINE float32x4_t fold(const float32x4_t lane[LANES])
 {
     const float32x4_t p0 = vaddq_f32(lane[0], lane[4]), p1 = vaddq_f32(lane[1], lane[5]);
@@ -26,7 +25,7 @@ ARM_INLINE float32x4_t fold(const float32x4_t lane[LANES])
     return vaddq_f32(vaddq_f32(vaddq_f32(p0, p1), vaddq_f32(p2, p3)), vdupq_n_f32(0));
 }
 
-/* Sums of a bundle with one token. */
+/* Returns the sums of a bundle with one token. */
 typedef float32x4_t bundle_fn(const uint8_t *p, const act_row *x, int cols);
 
 ARM_INLINE void dot_bundles(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,
@@ -48,16 +47,15 @@ ARM_INLINE void dot_bundles(float *sums, const uint8_t *rows, size_t row_bytes, 
 
 /* ---- Q8_0 ------------------------------------------------------------------------------------ */
 
-/* As files have it, a block is 34 bytes: half of all loads cross words, and each block needs a load
- * for its scale. Here a bundle is, for every eight blocks,
+/* A block in a file is 34 bytes: half of all loads are unaligned, and each block needs a load for
+ * its scale. A bundle has for every eight blocks, or fewer at the end of a row,
  *
  *     scales   [block][row]            8 * 4 * 2 bytes
  *     weights  [block][quad][row][4]   8 * 128 bytes
- *
- * and less at the end of a row. */
+ */
 enum { BLOCK_BYTES = BUNDLE * 32 };
 
-/* Up to eight blocks of up to four rows; rows that are not there are zeros. Returns the end. */
+/* Repacks up to eight blocks of up to four rows; missing rows become zeros. Returns the end. */
 static uint8_t *repack_group(uint8_t *dst, const uint8_t *from, size_t row_bytes, int n_row, int n)
 {
     uint8_t *weights = dst + (size_t)n * BUNDLE * sizeof(uint16_t);
@@ -82,7 +80,7 @@ static void repack_Q8_0(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int
                                row_bytes, n_row - r, left < LANES ? left : LANES);
 }
 
-/* Sums of four rows: one block, its 32 activations, scales of the rows. */
+/* Returns the values of one block of four rows, with 32 activations and the rows' scales. */
 ARM_INLINE float32x4_t block_values(const uint8_t *p, const int8_t *q, float32x4_t d)
 {
     const int8_t *w = (const int8_t *)p;
@@ -100,8 +98,8 @@ ARM_INLINE float32x4_t block_values(const uint8_t *p, const int8_t *q, float32x4
     return vmulq_f32(d, vcvtq_f32_s32(vaddq_s32(even, odd)));
 }
 
-/* Adds n blocks to their lanes; n is a constant. A prefetch or two goes with each block: all at
- * once they would fill the queues, 33 instead of 38.5 GB/s. */
+/* Adds n blocks to their lanes; n is a constant. One or two prefetches go with each block: all
+ * together they would fill the queues, 33 instead of 38.5 GB/s. */
 ARM_INLINE const uint8_t *add_group(float32x4_t lane[LANES], const uint8_t *p, const int8_t *q,
                                     const float *dx, int n)
 {
@@ -119,7 +117,7 @@ ARM_INLINE const uint8_t *add_group(float32x4_t lane[LANES], const uint8_t *p, c
     return weights + n * BLOCK_BYTES;
 }
 
-/* The same for the end of a row. */
+/* add_group() for the end of a row, with a variable n. */
 static const uint8_t *add_rest(float32x4_t lane[LANES], const uint8_t *p, const int8_t *q,
                                const float *dx, int n)
 {
@@ -146,7 +144,7 @@ static float32x4_t bundle_Q8_0(const uint8_t *p, const act_row *x, int cols)
     for (; left >= LANES; left -= LANES, q += LANES * 32, dx += LANES)
         p = add_group(lane, p, q, dx, LANES);
     if (left > 0) {
-        float32x4_t copy[LANES];         /* lanes that have an address would leave the registers */
+        float32x4_t copy[LANES];         /* taking the address of lane would move it to memory */
         memcpy(copy, lane, sizeof copy);
         add_rest(copy, p, q, dx, left);
         return fold(copy);
@@ -160,7 +158,7 @@ static float32x4_t bundle_Q8_0(const uint8_t *p, const act_row *x, int cols)
  *
  *     d        [group][row]                   4 * 2 bytes for every eight blocks
  *     groups:
- *       scales   [pair of blocks][row][4]     4 * 16 bytes; the halves of one block, of the other
+ *       scales   [pair of blocks][row][4]     4 * 16 bytes; both halves of each block of the pair
  *       weights  [block][half][3][row][4]     8 * 96 bytes
  *
  * Three vectors hold the four quads of a half. The first three quads are in the upper six bits,
@@ -169,14 +167,14 @@ static float32x4_t bundle_Q8_0(const uint8_t *p, const act_row *x, int cols)
  *     b   [ quad 1 : 6 | quad 3, bits 3-2 : 2 ]
  *     c   [ quad 2 : 6 | quad 3, bits 1-0 : 2 ]
  *
- * as numbers with a sign, so that one instruction makes int8 of them, four times too large. */
+ * as signed numbers. One instruction converts them to int8 values of four times the weight. */
 enum {
     HALF_BYTES = BUNDLE * 12, PAIR_SCALES = BUNDLE * 4, GROUP_D = BUNDLE * 2,
     GROUP_SCALES = LANES / 2 * PAIR_SCALES, GROUP_BYTES = GROUP_SCALES + LANES * 2 * HALF_BYTES,
 };
 static_assert(GROUP_D + GROUP_BYTES == BUNDLE * sizeof(block_q6_k), "as many bytes as before");
 
-/* One row's 16 weights. */
+/* Repacks 16 weights of one row. */
 static void repack_half(uint8_t *dst, const int8_t *w)
 {
     for (int i = 0; i < 4; i++) {
@@ -186,7 +184,7 @@ static void repack_half(uint8_t *dst, const int8_t *w)
     }
 }
 
-/* Row r of a group. */
+/* Repacks row r of a group. */
 static void repack_super_block(uint8_t *d, uint8_t *group, int r, const uint8_t *block)
 {
     block_parts p;
@@ -214,7 +212,7 @@ static void repack_Q6_K(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int
     }
 }
 
-/* ---- Q6_K, multiplying: single instructions that stay where they are written ---- */
+/* ---- Q6_K, multiplying: single instructions in a fixed order ---- */
 
 ARM_INLINE int8x16_t upper_six(uint8x16_t v)
 {
@@ -223,7 +221,7 @@ ARM_INLINE int8x16_t upper_six(uint8x16_t v)
     return vreinterpretq_s8_u8(six);
 }
 
-/* The last quad takes three steps, in fields of two bits: [ . . b c ], [ . b c 0 ], [ a b c 0 ]. */
+/* Joins the last quad in three steps of two-bit fields: [ . . b c ], [ . b c 0 ], [ a b c 0 ]. */
 ARM_INLINE uint8x16_t append(uint8x16_t c, uint8x16_t b)
 {
     const uint8x16_t bc = vsliq_n_u8(c, b, 2);
@@ -257,7 +255,7 @@ ARM_INLINE int32x4_t add_quad(int32x4_t sum, int8x16_t w, int8x16_t x, int quad)
     return sum;
 }
 
-/* Made in place, a zero is free; the copy of one, which compilers prefer, is not. */
+/* movi creates a zero for free; compilers would copy a zero register, which is not free. */
 ARM_INLINE int32x4_t zero(void)
 {
     int32x4_t v;
@@ -265,7 +263,7 @@ ARM_INLINE int32x4_t zero(void)
     return v;
 }
 
-/* Byte i of each word, with its sign. One sdot instead of two steps of widening. */
+/* Returns byte i of each word, sign-extended: one sdot instead of two widening instructions. */
 ARM_INLINE int32x4_t byte_of(int8x16_t words, int i)
 {
     static const int8_t only[16] = { 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1 };
@@ -274,17 +272,16 @@ ARM_INLINE int32x4_t byte_of(int8x16_t words, int i)
 
 /* ---- Q6_K, multiplying: blocks ---- */
 
-/* What is on its way to the lanes. Blocks are in three stages at a time, because instructions that
- * wait for the one before them keep others out of the short queues of the core: 27 instead of 18.5
- * GB/s. */
+/* The pipeline's state. Three blocks are in different stages, because waiting instructions would
+ * fill the core's short queues: 27 instead of 18.5 GB/s. */
 typedef struct in_flight {
-    int32x4_t half[2];                   /* the last block: sums of its halves, four times */
-    int8x16_t scales;                    /* of the pair that it is in */
-    int32x4_t both;                      /* the block before: its scaled sum, four times */
-    float32x4_t d;                       /* of that block */
+    int32x4_t half[2];                   /* last block: sums of its halves, times four */
+    int8x16_t scales;                    /* scales of its pair */
+    int32x4_t both;                      /* block before it: its scaled sum, times four */
+    float32x4_t d;                       /* d of that block */
 } in_flight;
 
-/* sc_0 I_0 + sc_1 I_1 for the last block, which was block b of its group. */
+/* Returns sc_0 I_0 + sc_1 I_1 of the last block, block b of its group. */
 ARM_INLINE int32x4_t scaled_sum(const in_flight *f, int b)
 {
     const int32x4_t scale0 = byte_of(f->scales, b % 2 * 2);
@@ -294,8 +291,9 @@ ARM_INLINE int32x4_t scaled_sum(const in_flight *f, int b)
     return both;
 }
 
-/* Multiplies block b of a group, scales the last one, and adds the one before that to its lane; dx
- * is of that one. The order of instructions was found by measuring some hundreds. */
+/* Multiplies block b of a group, scales the last block, and adds the block before that, whose
+ * activation scale is dx, to its lane. The order of instructions is the fastest of some hundreds
+ * that were measured. */
 ARM_INLINE void add_block(float32x4_t *lane, in_flight *f, const float *dx, const uint8_t *group,
                           const int8_t *q, int b)
 {
@@ -335,8 +333,8 @@ ARM_INLINE void add_block(float32x4_t *lane, in_flight *f, const float *dx, cons
     f->half[1] = add_quad(sum1, quad7, x1, 3);
 }
 
-/* One group. d and dx of its last two blocks are used in the next one, dx_before are of the one
- * before. */
+/* Multiplies one group. Its last two blocks are completed in the next call; dx_before has the
+ * scales of the previous group. */
 ARM_INLINE void add_super_blocks(float32x4_t lane[LANES], in_flight *f, const uint8_t *d,
                                  const uint8_t *group, const int8_t *q, const float *dx,
                                  const float *dx_before)

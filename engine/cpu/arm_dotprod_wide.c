@@ -1,8 +1,8 @@
 /* arm_dotprod_wide.c - tiles of 8 rows and up to 6 tokens for processors with sdot.
  *
- * sdot by element multiplies four bytes each of four rows with the same four bytes of a token, so
- * a sum is a vector of four rows and one token. Weights are stored as [step][row][4], a step being
- * four bytes deep; activations stay as they are, 32 bytes a block. */
+ * sdot by element multiplies four bytes of each of four rows by the same four bytes of a token, so
+ * a sum is a vector of four rows and one token. Weights are stored as [step][row][4] with four
+ * columns per step; activations keep their order, 32 bytes per block. */
 #include <arm_neon.h>
 #include <stdint.h>
 
@@ -21,7 +21,7 @@ enum {
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-/* Four steps of four rows, 16 bytes of each. */
+/* Stores four steps of four rows, 16 bytes of each row. */
 WIDE_INLINE void put_quad(int8_t *dst, const int8_t *const row[4])
 {
     int32x4_t r[4];
@@ -48,7 +48,7 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
     }
 }
 
-/* More tokens would have no registers for what a block of the kind needs. */
+/* The limits are the registers that a block of the kind needs. */
 static int tile_strips(wide_kind kind, int left)
 {
     return left >= 6 && kind == WIDE_PLAIN ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -94,8 +94,8 @@ enum { VEC_FLOATS = 4, FLOAT_ROWS = 4 };
 #include "engine/cpu/wide_floats.h"
 #include "engine/cpu/wide_types.h"
 
-/* Measured on Neoverse V1. Where unpacking is most of the work, one that serves all tokens pays
- * earlier. */
+/* Thresholds measured on Neoverse V1. For types with expensive unpacking, shared by all tokens,
+ * wide kernels are faster from fewer tokens on. */
 void put_dotprod_wide(kernel_set *s)
 {
     static const quant_type early[] = { QT_Q3_K, QT_Q4_K, QT_Q5_K, QT_Q6_K, QT_IQ4_XS };

@@ -1,9 +1,8 @@
-/* arm_few.h - a group of four blocks with one token after another: multiplied, added up, scaled and
- * added to its lanes, in NEON.
+/* arm_few.h - NEON: multiplies unpacked groups of four blocks by a few tokens and adds the values
+ * to the lanes.
  *
- * The weights are unpacked by others. What is here keeps three groups in flight, each at another
- * stage, so that instructions which wait for the one before them have others between them; see
- * arm_blocks_body.h. */
+ * Three groups are in different stages of a pipeline, so that independent instructions stand
+ * between dependent ones; see arm_blocks_body.h. */
 #ifndef ENGINE_CPU_ARM_FEW_H
 #define ENGINE_CPU_ARM_FEW_H
 
@@ -14,8 +13,8 @@
 
 /* ---- the end of the pipeline --------------------------------------------------------------- */
 
-/* Where the activations of a group are. Pointers that walk: with indices, compilers spend more on
- * addresses than on scales. */
+/* Activations of a group. Pointers instead of indices, because compilers spend too many
+ * instructions on addresses with indices. */
 typedef struct act_cursor {
     const int8_t *q;
     const float *dx;
@@ -28,8 +27,8 @@ ARM_INLINE act_cursor act_cursor_after(act_cursor pos, int n_group)
     return (act_cursor){ pos.q + 32 * n, pos.dx + n, pos.s + 2 * n };
 }
 
-/* Two groups: the one that was multiplied last, and the one before. finish_1() to finish_4() take
- * both one stage on, with instructions between them that do not depend on them. */
+/* The last multiplied group and the one before it. finish_1() to finish_4() advance both by one
+ * stage; callers put independent instructions between them. */
 typedef struct finish {
     struct {
         int32x4_t sum[GROUP];            /* partial sums of each block */
@@ -76,7 +75,7 @@ ARM_INLINE void finish_4(quant_type type, finish *f)
     f->summed.dx = f->multiplied.dx;
 }
 
-/* Then a new group comes in. */
+/* Enters a new group; call it after finish_4(). */
 ARM_INLINE void finish_enter(finish *f, const int32x4_t sum[GROUP], scales sc, act_cursor pos)
 {
     memcpy(f->multiplied.sum, sum, sizeof f->multiplied.sum);
@@ -85,7 +84,7 @@ ARM_INLINE void finish_enter(finish *f, const int32x4_t sum[GROUP], scales sc, a
     f->multiplied.dx = vld1q_f32(pos.dx);
 }
 
-/* What is still on its way. */
+/* Completes both groups. */
 ARM_INLINE void finish_all(quant_type type, finish *f, float32x4_t *summed, float32x4_t *multiplied)
 {
     finish_1(f);
@@ -98,8 +97,8 @@ ARM_INLINE void finish_all(quant_type type, finish *f, float32x4_t *summed, floa
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
-/* Activations of a block. NVFP4 unpacks weights 0-7 and 16-23 into the first half, 8-15 and 24-31
- * into the second, so the activations have to be in that order. */
+/* Activations of a block. NVFP4 unpacks weights 0-7 and 16-23 to the first half, 8-15 and 24-31 to
+ * the second, so its activations need that order. */
 typedef struct codes {
     int8x16_t half[2];
 } codes;
@@ -116,7 +115,7 @@ ARM_INLINE codes codes_load(bool reorder, const int8_t *q)
     return c;
 }
 
-/* Partial sums of a block. Loads the activations of the next one in passing. */
+/* Returns the partial sums of a block, and loads the activations of the next one to *q. */
 ARM_INLINE int32x4_t multiply(quant_type type, codes *q, weights w, bool reorder,
                               const int8_t *q_next)
 {
@@ -132,23 +131,23 @@ ARM_INLINE int32x4_t multiply(quant_type type, codes *q, weights w, bool reorder
 
 /* ---- a few tokens -------------------------------------------------------------------------- */
 
-enum { TOKENS = 4 };                     /* at once: more do not fit in the registers */
+enum { TOKENS = 4 };                     /* limited by the number of registers */
 
 typedef struct group_weights {
     weights block[GROUP];
     scales sc;
 } group_weights;
 
-/* A row with n tokens, n a constant 2 or 4: groups of all of them, one after another, go through
- * the end of the pipeline. */
+/* A row with n tokens, a constant 2 or 4. The groups of all tokens pass through one pipeline in
+ * turn. */
 typedef struct few {
     act_cursor pos[TOKENS];
     lanes lane[TOKENS];
-    codes q;                             /* of the token to come */
+    codes q;                             /* activations of the next token */
     finish f;
 } few;
 
-/* Half 0 or 1 of the lanes of the token that came `steps` before token t. */
+/* Returns half 0 or 1 of the lanes of the token `steps` before token t. */
 ARM_INLINE float32x4_t *lane_before(few *row, int half, int t, int n, int steps)
 {
     if (t < steps) half ^= 1;
@@ -156,7 +155,7 @@ ARM_INLINE float32x4_t *lane_before(few *row, int half, int t, int n, int steps)
     return half ? &row->lane[t].high : &row->lane[t].low;
 }
 
-/* A group with token t. */
+/* Multiplies a group by token t. */
 ARM_INLINE void meet(quant_type type, few *row, const group_weights *g, int half, int t, int n,
                      const int8_t *q_next)
 {
@@ -176,7 +175,7 @@ ARM_INLINE void meet(quant_type type, few *row, const group_weights *g, int half
     finish_enter(&row->f, sum, g->sc, pos);
 }
 
-/* A group with all tokens; q_next: the activations of the first token in the next one. */
+/* Multiplies a group by all tokens. q_next: activations of the first token for the next group. */
 ARM_INLINE void meet_tokens(quant_type type, few *row, const group_weights *g, int half, int n,
                             const int8_t *q_next)
 {
@@ -186,14 +185,14 @@ ARM_INLINE void meet_tokens(quant_type type, few *row, const group_weights *g, i
     if (n > 2) meet(type, row, g, half, 3, n, q_next);
 }
 
-/* What is on its way after the last group, which was of this half. */
+/* Completes the pipeline after the last group of a row, which belongs to this half. */
 ARM_INLINE void meet_end(quant_type type, few *row, int half, int n)
 {
     finish_all(type, &row->f, lane_before(row, half, n - 1, n, 1),
                lane_before(row, half, n - 1, n, 0));
 }
 
-/* The start of a row with n tokens. */
+/* Returns the state at the start of a row with n tokens. */
 ARM_INLINE few few_from(bool reorder, const act_row *x, int n)
 {
     few row = { .q = codes_load(reorder, x->q) };

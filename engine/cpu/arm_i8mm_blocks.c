@@ -1,5 +1,5 @@
-/* arm_i8mm_blocks.c - 32 weights and a scale, for cores of the time of smmla: four pipes for
- * vectors (Neoverse V1), or two, but a zero takes no place in them. */
+/* arm_i8mm_blocks.c - 32 weights and a scale, for cores with smmla. They have four vector pipes
+ * (Neoverse V1), or two and zeros that take no pipe slot. */
 enum { SAVE_VECTOR_PIPES = 0 };
 
 #include "engine/cpu/arm_blocks_body.h"

@@ -1,4 +1,4 @@
-/* arm_i8mm_k_quants.c - super-blocks, for cores of the time of smmla; see arm_i8mm_blocks.c. */
+/* arm_i8mm_k_quants.c - super-blocks, for cores with smmla; see arm_i8mm_blocks.c. */
 enum { SAVE_VECTOR_PIPES = 0 };
 
 #include "engine/cpu/arm_k_quants_body.h"

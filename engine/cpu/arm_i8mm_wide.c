@@ -1,9 +1,9 @@
 /* arm_i8mm_wide.c - tiles of 8 rows and up to 6 tokens for processors with smmla.
  *
- * smmla multiplies two rows with two tokens, eight weights deep: four of them make a block, and the
- * register then holds [row 0: token 0, token 1 | row 1: token 0, token 1]. So weights and
- * activations are stored as pairs, eight bytes of the one and eight of the other, alternating, and
- * the floats of rows and tokens in the places where they meet. */
+ * smmla multiplies eight columns of two rows by two tokens. Four of them are a block, and the
+ * register then has [row 0: token 0, token 1 | row 1: token 0, token 1]. So pairs of rows and pairs
+ * of tokens are interleaved in runs of eight bytes, and their floats are stored in the layout of
+ * that register. */
 #include <arm_neon.h>
 #include <stdint.h>
 
@@ -21,7 +21,7 @@ enum {
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-/* 32 bytes of two rows, or of two tokens, eight of each alternating; steps lie `apart` bytes
+/* Interleaves 32 bytes of two rows, or of two tokens, in runs of eight; steps are `apart` bytes
  * apart. */
 WIDE_INLINE void put_pair(int8_t *dst, int apart, const int8_t *first, const int8_t *second)
 {
@@ -39,7 +39,7 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
         put_pair(w + 16 * i, 16 * ROW_VECTORS, parts[0].w + 32 * j, parts[1].w + 32 * j);
 }
 
-/* Four blocks' numbers of two tokens, to slots `apart` floats apart. */
+/* Stores the numbers of four blocks of two tokens to slots `apart` floats apart. */
 WIDE_INLINE void put_pair_floats(float *dst, size_t apart, float32x4_t first, float32x4_t second)
 {
     const float64x2_t low = vreinterpretq_f64_f32(vzip1q_f32(first, second));
@@ -50,7 +50,7 @@ WIDE_INLINE void put_pair_floats(float *dst, size_t apart, float32x4_t first, fl
     vst1q_f32(dst + 3 * apart, vreinterpretq_f32_f64(vdupq_laneq_f64(high, 1)));
 }
 
-/* Sums of four blocks' activations, and of their halves: 0 or 1. */
+/* Sums of the activations of four blocks, and of their halves 0 or 1. */
 WIDE_INLINE float32x4_t block_sums(const int16_t *s)
 {
     return vcvtq_f32_s32(vpaddlq_s16(vld1q_s16(s)));
@@ -62,7 +62,7 @@ WIDE_INLINE float32x4_t half_sums(const int16_t *s, int half)
     return vcvtq_f32_s32(vmovl_s16(halves.val[half]));
 }
 
-/* More strips would have no registers for what a block of the kind needs. */
+/* The limits are the registers that a block of the kind needs. */
 static int tile_strips(wide_kind kind, int left)
 {
     return min_int(left, kind == WIDE_PLAIN ? 3 : 2);
@@ -123,8 +123,9 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
 
 #include "engine/cpu/wide_types.h"
 
-/* Measured on Neoverse V1. Where unpacking is most of the work, one that serves all tokens pays
- * earlier; where a tile needs two sums or four scales, or four tokens are fast without, later. */
+/* Thresholds measured on Neoverse V1. For types with expensive unpacking, shared by all tokens,
+ * wide kernels are faster from fewer tokens on. For types whose tiles need two sums or four scales,
+ * or whose other kernel is fast with four tokens, from more. */
 void put_i8mm_wide(kernel_set *s)
 {
     static const quant_type early[] = { QT_Q3_K, QT_IQ4_XS }, late[] = { QT_Q4_K, QT_Q5_K };

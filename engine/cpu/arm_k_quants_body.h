@@ -1,18 +1,17 @@
-/* arm_k_quants_body.h - NEON + dotprod kernels for super-blocks of 256 weights: the K-quants.
- * Included by the files that compile them for two kinds of cores, which say SAVE_VECTOR_PIPES as
- * for arm_blocks_body.h. (IQ4_XS is there.)
+/* arm_k_quants_body.h - NEON + dotprod kernels for super-blocks of 256 weights: the K-quants. Two
+ * files include it, for two kinds of cores, after the definition of SAVE_VECTOR_PIPES as for
+ * arm_blocks_body.h, which has IQ4_XS.
  *
- * A super-block is eight blocks of 32, one for each lane of the contract. It is seen as two halves
- * of four blocks, because four block sums make a vector, and a half as two columns: the first and
- * the second 16 weights of its four blocks. Formats differ in how a column is unpacked (*_column),
- * where their sub-scales are (*_scales) and how those enter the value of a block (add_*).
+ * A super-block is eight blocks of 32, one for each lane of the contract. It has two halves of four
+ * blocks, because four block sums are a vector, and each half has two columns: the first and the
+ * second 16 weights of its four blocks. Formats differ in how they unpack a column (*_column),
+ * where their sub-scales are (*_scales) and how a block's value is computed (add_*).
  *
- * Two products are computed side by side, either two rows with one token or one row with two
- * tokens. They share loads, but what counts is the order of instructions: the vector queues of a
- * core are short, and an instruction that waits for the one before it keeps out others that could
- * run. So each step is done for all vectors at hand before the next one, and keep_order() stops the
- * compiler from loading far ahead. On Neoverse V1 that is worth 15 to 30%. A few tokens of Q4_K and
- * Q5_K go through the pipeline of arm_few.h instead. */
+ * Two products are computed together, either two rows with one token or one row with two tokens.
+ * They share loads, but the order of instructions matters more: a core's vector queues are short,
+ * and waiting instructions block others. So each step is done for all vectors before the next step,
+ * and keep_order() stops the compiler from loading far ahead. On Neoverse V1 that gains 15 to 30%.
+ * Q4_K and Q5_K with a few tokens use the pipeline of arm_few.h instead. */
 #ifndef ENGINE_CPU_ARM_K_QUANTS_BODY_H
 #define ENGINE_CPU_ARM_K_QUANTS_BODY_H
 
@@ -28,9 +27,9 @@ typedef struct column {
     int8x16_t w[4];
 } column;
 
-/* What scales a super-block. A format fills the fields that its add function reads. */
+/* Scales of a super-block. A format sets the fields that its add function reads. */
 typedef struct sub_scales {
-    int32x4_t sc[2][2];                  /* [half][column]; [half][0] where a block has one */
+    int32x4_t sc[2][2];                  /* [half][column]; [half][0] if a block has only one */
     int16x8_t m[2];                      /* minimums: see the add functions */
     float32x4_t d;                       /* d in lane 0, dmin in lane 1 */
     float32x4_t d_block;                 /* d for each block of a half */
@@ -43,12 +42,12 @@ typedef struct act_at {
     const int16_t *s;
 } act_at;
 
-/* Sums of weights times activations of four blocks: by column, or of both columns in by[0]. */
+/* Sums of products of four blocks: by column, or of both columns in by[0]. */
 typedef struct half_sum {
     int32x4_t by[2];
 } half_sum;
 
-/* half and k, the number of a column, are constants in every use. */
+/* half and the column number k are constants in every call. */
 typedef column column_fn(const uint8_t *block, int half, int k);
 typedef sub_scales scales_fn(const uint8_t *block);
 
@@ -60,14 +59,15 @@ ARM_INLINE void keep_order(void) { __asm__ volatile("" : : : "memory"); }
 
 ARM_INLINE int8x16_t as_s8(uint8x16_t v) { return vreinterpretq_s8_u8(v); }
 
-/* v, with the bits of the mask from elsewhere. Compilers make three instructions of vbslq. */
+/* Replaces the bits of the mask in v with those of `from`. Compilers emit three instructions for
+ * vbslq. */
 ARM_INLINE uint8x16_t put_bits(uint8x16_t v, uint8x16_t from, uint8x16_t mask)
 {
     __asm__("bit %0.16b, %1.16b, %2.16b" : "+w"(v) : "w"(from), "w"(mask));
     return v;
 }
 
-/* The binary16 at p in lane 0; or also the one after it, in lane 1. */
+/* Return the binary16 at p in lane 0; the second function also the next one, in lane 1. */
 ARM_INLINE float32x4_t half_at(const uint8_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(load_u16(p))));
@@ -77,7 +77,7 @@ ARM_INLINE float32x4_t two_halves_at(const uint8_t *p)
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(load_u32(p))));
 }
 
-/* A byte, eight times. */
+/* A byte repeated eight times. */
 #define BYTES(b) (UINT64_C(0x0101010101010101) * (b))
 
 /* ---- values, one sub-scale a block ------------------------------------------------------- */
@@ -87,9 +87,9 @@ ARM_INLINE float32x4_t dx_of(const act_at *x, int i)
     return vld1q_f32(x[i / 2].dx + 4 * (i % 2));
 }
 
-/* v = d * (sc * sum) - dmin * (m * s): the second product is rounded, then the difference. -v is
- * what two fused subtractions want. m[0] has the minimums of the low half in lanes 0-3 and m[1]
- * those of the high half in lanes 4-7, where the sums of the activations have them. */
+/* v = d * (sc * sum) - dmin * (m * s): the second product is rounded, then the difference. Computes
+ * -v, the operand of two fused subtractions. m[0] has the minimums of the low half in lanes 0-3,
+ * m[1] those of the high half in lanes 4-7, aligned with the sums of the activations. */
 ARM_INLINE void add_minus_min(float32x4_t *lane, half_sum *sum, const sub_scales *u,
                               const act_at *x, int n)
 {
@@ -111,7 +111,7 @@ ARM_INLINE void add_minus_min(float32x4_t *lane, half_sum *sum, const sub_scales
 
 /* ---- values, a sub-scale for each column ------------------------------------------------- */
 
-/* The sums of the activations of all blocks, by column. */
+/* Sums of the activations of all blocks, by column. */
 typedef struct act_sums {
     int16x8_t by[2];
 } act_sums;
@@ -131,7 +131,7 @@ ARM_INLINE void scale_columns(float32x4_t *scaled, const half_sum *sum, const su
     for (int i = 0; i < 2 * n; i++) scaled[i] = vcvtq_f32_s32(a[i]);
 }
 
-/* v = d * (sc * sum), after an offset of the codes has left the sums: here, in integers. */
+/* v = d * (sc * sum), after subtracting the codes' offset from the sums, in integers. */
 ARM_INLINE void add_without_offset(float32x4_t *lane, half_sum *sum, const sub_scales *u,
                                    const act_at *x, int n, int16x8_t offset)
 {
@@ -150,7 +150,7 @@ ARM_INLINE void add_without_offset(float32x4_t *lane, half_sum *sum, const sub_s
     for (int i = 0; i < 2 * n; i++) lane[i] = vfmaq_f32(lane[i], v[i], dx_of(x, i));
 }
 
-/* As add_minus_min; m[k] has the minimums of all columns k. */
+/* Like add_minus_min with a minimum for each column; m[k] has those of all columns k. */
 ARM_INLINE void add_minus_mins(float32x4_t *lane, half_sum *sum, const sub_scales *u,
                                const act_at *x, int n)
 {
@@ -182,7 +182,7 @@ ARM_INLINE void put_sub_scales(sub_scales *u, int16x8_t first, int16x8_t second)
     u->sc[1][1] = vmovl_high_s16(second);
 }
 
-/* From one byte for each column, in the order of the weights. */
+/* Sets sc from one byte for each column, in the order of the weights. */
 ARM_INLINE void put_signed_sub_scales(sub_scales *u, int8x16_t bytes)
 {
     const int16x8_t pairs = vreinterpretq_s16_s8(bytes);
@@ -201,9 +201,9 @@ ARM_INLINE column q4_k_column(const uint8_t *block, int half, int k)
                        as_s8(vandq_u8(y, low)), as_s8(vshrq_n_u8(y, 4)) } };
 }
 
-/* Eight bytes at a time, s being the scales of loader/quant_blocks.h: the lower six bits of s[0-7]
- * are scales 0-3 and minimums 0-3; the upper two, over the nibbles of s[8-11], are scales 4-7 and
- * minimums 4-7. */
+/* Unpacks eight bytes at a time. With s = scales of loader/quant_blocks.h, the lower six bits of
+ * s[0-7] are scales 0-3 and minimums 0-3; their upper two bits, above the nibbles of s[8-11], are
+ * scales 4-7 and minimums 4-7. */
 ARM_INLINE sub_scales q4_k_scales(const uint8_t *block)
 {
     const uint64_t d_s03 = load_u64(block), s4b = load_u64(block + 8);
@@ -220,7 +220,7 @@ ARM_INLINE sub_scales q4_k_scales(const uint8_t *block)
     return u;
 }
 
-/* The fifth bits of this half are moved to the upper nibble, and from there to bit 4. */
+/* Moves the fifth bits of this half to the upper nibble, and from there to bit 4. */
 ARM_INLINE column q5_k_column(const uint8_t *block, int half, int k)
 {
     const block_q5_k *b = (const block_q5_k *)block;
@@ -241,7 +241,7 @@ ARM_INLINE sub_scales q5_k_scales(const uint8_t *block)
 
 /* ---- Q6_K -------------------------------------------------------------------------------- */
 
-/* Codes 0 to 63. Shift-and-insert leaves bits of other codes above the six, or nothing. */
+/* Codes 0 to 63. Shift-and-insert may leave bits of other codes above the six. */
 ARM_INLINE column q6_k_column(const uint8_t *block, int half, int k)
 {
     const block_q6_k *b = (const block_q6_k *)block;
@@ -272,8 +272,8 @@ ARM_INLINE void add_q6_k(float32x4_t *lane, half_sum *sum, const sub_scales *u, 
 
 /* ---- Q2_K, Q3_K -------------------------------------------------------------------------- */
 
-/* "Four planes" of 2 bits, left where they are in their bytes as far as the sign allows: codes of
- * blocks 1 and 2 are 4 and 16 times too large, and their d as many times too small. */
+/* "Four planes" of 2 bits. Planes 1 and 2 are masked but not shifted, so their codes are multiplied
+ * by 4 and 16; d of these blocks is divided by as much. */
 ARM_INLINE void put_planes(uint8x16_t *plane, const uint8_t *quants)
 {
     const uint8x16_t q = vld1q_u8(quants);
@@ -311,7 +311,7 @@ ARM_INLINE sub_scales q2_k_scales(const uint8_t *block)
     return u;
 }
 
-/* Codes 0 to 7: bit j of high goes above the two bits of block j. */
+/* Codes 0 to 7: bit j of `high` is above the two bits of block j. */
 ARM_INLINE column q3_k_column(const uint8_t *block, int half, int k)
 {
     const block_q3_k *b = (const block_q3_k *)block;
@@ -325,7 +325,7 @@ ARM_INLINE column q3_k_column(const uint8_t *block, int half, int k)
     return (column){ { as_s8(p[0]), as_s8(p[1]), as_s8(p[2]), as_s8(p[3]) } };
 }
 
-/* S and T as in loader/quant_blocks.h, for eight scales at a time. */
+/* Joins S and T of loader/quant_blocks.h, for eight scales at a time. */
 ARM_INLINE sub_scales q3_k_scales(const uint8_t *block)
 {
     const block_q3_k *b = (const block_q3_k *)block;
@@ -349,7 +349,7 @@ ARM_INLINE void add_q3_k(float32x4_t *lane, half_sum *sum, const sub_scales *u, 
 
 /* ---- sums -------------------------------------------------------------------------------- */
 
-/* One half of the super-blocks of n products. */
+/* Sums one half of the super-blocks of n products. */
 ARM_INLINE void sum_half(half_sum *sum, const uint8_t *const *block, const act_at *x, int n,
                          int half, bool by_column, column_fn *get_column)
 {
@@ -384,9 +384,8 @@ ARM_INLINE float fold(const float32x4_t *lane)
 
 /* ---- one token: two rows at a time ------------------------------------------------------- */
 
-/* To the hardware two rows are two streams of reads, which are slow from memory. So both are
- * prefetched as one stretch, which they are: far ahead to L3, and to L1 by the time that the second
- * row begins. */
+/* Two rows are two streams of reads for the hardware prefetcher, which is slow from memory. So the
+ * contiguous range of both rows is prefetched: far ahead to L3, and to L1 before the second row. */
 enum { NEAR_AHEAD = 2048 };
 
 ARM_INLINE void prefetch_near(const uint8_t *p, size_t bytes)
@@ -426,7 +425,7 @@ ARM_INLINE void dot_rows(float *sums, const uint8_t *rows, size_t row_bytes, int
 
 /* ---- several tokens: one row, two tokens at a time --------------------------------------- */
 
-/* From three tokens on a super-block is unpacked once, to where this finds it. */
+/* From three tokens on a super-block is unpacked once to w; this loads its columns. */
 ARM_INLINE column unpacked_column(const uint8_t *w, int half, int k)
 {
     column c;
@@ -444,7 +443,7 @@ ARM_INLINE void super_unpack(uint8_t *w, const uint8_t *block, column_fn *get_co
         }
 }
 
-/* A super-block, the one that starts at weight c, with n = 1 or 2 tokens. */
+/* Adds the super-block that starts at column c, with n = 1 or 2 tokens. */
 ARM_INLINE void add_tokens(float32x4_t *lane, const uint8_t *block, const sub_scales *u,
                            const act_row *x, int n, int c, bool by_column, column_fn *get_column,
                            add_fn *add)
@@ -486,8 +485,8 @@ ARM_INLINE void dot_tokens(float *sums, size_t stride, const uint8_t *row, const
 
 /* ---- a few tokens: groups of four blocks ------------------------------------------------- */
 
-/* Formats that arm_few.h can scale: half of a super-block is unpacked once, and meets four tokens
- * or two. (A sub-scale times d is exact. Q6_K, with two sub-scales for a block, gained nothing.) */
+/* Formats for arm_few.h: half of a super-block is unpacked once and multiplied by two or four
+ * tokens. A sub-scale times d must be exact. Q6_K, with two sub-scales per block, gains nothing. */
 ARM_INLINE bool has_groups(quant_type type)
 {
     return type == QT_Q4_K || type == QT_Q5_K;
@@ -537,7 +536,7 @@ ARM_INLINE void dot_few(quant_type type, float *sums, size_t stride, const uint8
 
 /* ---- the table --------------------------------------------------------------------------- */
 
-/* What a kernel is made of; constants. */
+/* Constant description of a kernel. */
 typedef struct format {
     quant_type type;
     size_t bytes;
@@ -559,7 +558,8 @@ ARM_INLINE void dot_one(const format *f, float *sums, const uint8_t *rows, size_
                  f->by_column, f->column, f->scales, f->add);
 }
 
-/* Any number of tokens, four, two or one at a time; rows that stay in the cache for the next. */
+/* Any number of tokens, four, two or one at a time; a few rows at a time, which stay in the
+ * cache. */
 ARM_INLINE void dot_batches(const format *f, float *sums, const uint8_t *rows, size_t row_bytes,
                             int n_row, const act_row *x, int n_token, int cols)
 {
@@ -604,7 +604,7 @@ ARM_INLINE void dot_any(const format *f, float *sums, const uint8_t *rows, size_
         dot_one(f, sums + (size_t)t * stride, rows, row_bytes, n_row, x + t, cols);
 }
 
-/* Type, prefix of its functions, whether columns have sub-scales of their own, values. */
+/* Type, prefix of its functions, whether each column has a sub-scale, add function. */
 #define K_QUANTS(X)                                                                                \
     X(Q2_K, q2_k, true, add_minus_mins) X(Q3_K, q3_k, true, add_q3_k)                              \
     X(Q4_K, q4_k, false, add_minus_min) X(Q5_K, q5_k, false, add_minus_min)                        \

@@ -1,8 +1,8 @@
-/* arm_neon_floats.c - NEON kernels for weights that are floats: F32, F16 and BF16.
+/* arm_neon_floats.c - NEON kernels for float weights: F32, F16 and BF16.
  *
- * Weight i is multiplied into lane i % 32 of its row, in order: 32 weights are one step, and the
- * lanes are eight vectors. Weights are widened as they are read, exactly, and meet one token or
- * two. Rows are read one after another, in the order of addresses. */
+ * The product of weight i is added to lane i % 32 of its row, in order: 32 weights are one step,
+ * and the lanes are eight vectors. Weights are widened exactly and multiplied by one or two tokens.
+ * Rows are read in the order of addresses. */
 #include <arm_neon.h>
 #include <string.h>
 
@@ -13,8 +13,8 @@
 
 enum { STEP = 32, VECTORS = STEP / 4 };
 
-/* A prefetch to L3 that runs this far ahead of the one stream of reads: on Neoverse V1 36 GB/s a
- * core instead of 26, flat from 16 to 64 KB. It may pass the end of the rows; it cannot fault. */
+/* Distance of the prefetch to L3: on Neoverse V1 36 GB/s per core instead of 26, for any distance
+ * from 16 to 64 KB. It may pass the end of the rows; it cannot fault. */
 enum { PREFETCH_AHEAD = 16 * 1024, CACHE_LINE = 64 };
 
 INLINE void prefetch_step(const uint8_t *p, int bytes)
@@ -25,7 +25,7 @@ INLINE void prefetch_step(const uint8_t *p, int bytes)
 
 /* ---- weights ----------------------------------------------------------------------------- */
 
-/* 32 weights, at any address. */
+/* Converts 32 weights at any address to eight vectors. */
 typedef void widen_fn(float32x4_t *w, const uint8_t *p);
 
 INLINE void widen_f32(float32x4_t *w, const uint8_t *p)
@@ -42,8 +42,8 @@ INLINE void widen_f16(float32x4_t *w, const uint8_t *p)
     }
 }
 
-/* A BF16 is the upper half of an F32. Half by shifting and half by zipping: that spreads the work
- * over more pipes. */
+/* A BF16 is the upper half of an F32. Half of them are shifted and half zipped, to use more
+ * pipes. */
 INLINE void widen_bf16(float32x4_t *w, const uint8_t *p)
 {
     const uint16x8_t zero = vdupq_n_u16(0);
@@ -56,7 +56,7 @@ INLINE void widen_bf16(float32x4_t *w, const uint8_t *p)
 
 /* ---- rows -------------------------------------------------------------------------------- */
 
-/* 32 lanes to 16, 8, 4, then ((p0 + p1) + (p2 + p3)) + 0: a minus zero becomes a plus zero. */
+/* 32 lanes to 16, 8, 4, then ((p0 + p1) + (p2 + p3)) + 0; the last turns -0 into +0. */
 INLINE float fold(const float32x4_t *lane)
 {
     float32x4_t p[4];
@@ -72,8 +72,8 @@ INLINE void multiply_add(float32x4_t *lane, const float32x4_t *w, const float *x
     for (int i = 0; i < VECTORS; i++) lane[i] = vfmaq_f32(lane[i], w[i], vld1q_f32(x + 4 * i));
 }
 
-/* The last n < 32 weights and activations of a row, with zeros after them: those change no lane
- * except from minus zero to zero, which the fold does anyway. */
+/* Adds the last n < 32 weights of a row, padded with zeros. The padding can only turn a lane from
+ * -0 to +0, which the fold does anyway. */
 INLINE void add_end(float32x4_t *lane, const uint8_t *row, const float *x, int n, int width,
                     widen_fn *widen)
 {
@@ -87,7 +87,7 @@ INLINE void add_end(float32x4_t *lane, const uint8_t *row, const float *x, int n
     multiply_add(lane, w, x_end);
 }
 
-/* One row with one token, or two. */
+/* One row with one or two tokens. */
 INLINE void dot_row(float *sums, const uint8_t *row, const act_row *x, int cols, int width,
                     widen_fn *widen)
 {

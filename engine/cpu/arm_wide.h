@@ -1,9 +1,8 @@
-/* arm_wide.h - what the tiles of NEON processors share: vectors of four floats, and how an integer
- * sum becomes a float.
+/* arm_wide.h - shared by the NEON tiles: vectors of four floats, and conversion of integer sums.
  *
- * Sums start at 0x4B400000: read as a float, the bits of 0x4B400000 + I are those of 12582912 + I,
- * exactly, for |I| < 2^22, and |I| <= 128 * 127 * 32 < 2^19. One subtraction makes a float of it,
- * which Neoverse V1 does four times a cycle, and a conversion once. */
+ * Sums start at 0x4B400000: the bits of 0x4B400000 + I are the float 12582912 + I, exactly, for
+ * |I| < 2^22, and |I| <= 128 * 127 * 32 < 2^19. One subtraction gives the float I. Neoverse V1
+ * executes four subtractions per cycle but only one conversion. */
 #ifndef ENGINE_CPU_ARM_WIDE_H
 #define ENGINE_CPU_ARM_WIDE_H
 
@@ -11,7 +10,7 @@
 
 static const int32_t sum_start[4] = { 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000 };
 
-/* Loaded each time: a copy from a register would take the place of a product. */
+/* Loads the constant each time: a register copy would take the pipe slot of a product. */
 WIDE_INLINE int32x4_t start_sum(void)
 {
     return *(const volatile int32x4_t *)sum_start;

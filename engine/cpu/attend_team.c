@@ -1,17 +1,17 @@
-/* attend_team.c - which thread computes which part of an attention layer.
+/* attend_team.c - distributes an attention layer over the threads.
  *
- * With work enough for all threads, each takes a few blocks of a KV head through all their keys.
- * Else, as when a single token is decoded, the keys are handed out too, tile by tile, and the parts
- * are then joined by query head; a long context takes several rounds, each of as many tiles as
- * there is room for parts. Either way the bits are the same. */
+ * With enough blocks for all threads, each thread computes a few blocks of a KV head with all their
+ * keys. Otherwise, as in decoding one token, tiles of keys are distributed too, and the parts are
+ * then joined by query head. A long context takes several rounds, each of as many tiles as the
+ * scratch has space for. Both ways give the same bits. */
 #include <assert.h>
 
 #include "engine/cpu/loops.h"
 
 enum {
-    PART_FLOATS = 1 << 15,               /* a thread's share of the room for parts: 128 KiB, */
-    MIN_PARTS = 4,                       /* but not less than this */
-    MIN_TILES = 8                        /* of a context worth cutting: handing out costs, too */
+    PART_FLOATS = 1 << 15,               /* scratch for parts per thread: 128 KiB, */
+    MIN_PARTS = 4,                       /* but at least this many parts */
+    MIN_TILES = 8                        /* shorter contexts are not distributed by tiles */
 };
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -28,16 +28,16 @@ static int tiles_of(const attend_block *b)
 typedef struct attend_job {
     const loops *f;
     const attend_args *a;
-    int n_block;                         /* of a KV head */
-    int each;                            /* blocks at a time */
+    int n_block;                         /* blocks of a KV head */
+    int each;                            /* blocks in one call */
     float *work;
     size_t work_floats;
 
-    /* if keys are handed out: */
-    float *totals, *parts;               /* [block of all KV heads], [the same][room] */
+    /* if keys are distributed: */
+    float *totals, *parts;               /* [all blocks]; [all blocks][round_tiles] */
     size_t part_floats;
-    int round_tiles;                            /* tiles of a round */
-    int begin;                           /* first of them, counted from the block's first */
+    int round_tiles;                     /* tiles of a round */
+    int begin;                           /* first tile of the round, from the block's first */
 } attend_job;
 
 size_t attend_scratch(int head_dim)
@@ -62,13 +62,13 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Part i of this round. */
+/* Returns part i of this round. */
 static float *part_of(const attend_job *j, int64_t i)
 {
     return j->parts + (size_t)i * j->part_floats;
 }
 
-/* Tiles of the block in this round. */
+/* Returns the number of the block's tiles in this round. */
 static int tiles_now(const attend_job *j, const attend_block *b)
 {
     return max_int(0, min_int(tiles_of(b) - j->begin, j->round_tiles));
@@ -123,7 +123,7 @@ void attend(const loops *f, pool *team, const attend_args *a, float *scratch, si
     };
     const int n_block = j.n_block * a->n_head_kv;
     const attend_block longest = attend_block_at(a, 0, j.n_block - 1);
-    const int n_tile = tiles_of(&longest) + 1;           /* a window may lie in one tile more */
+    const int n_tile = tiles_of(&longest) + 1;           /* a window may touch one tile more */
 
     assert(thread_floats >= attend_scratch(a->head_dim));
     if (n_thread > 1 && n_block < 2 * n_thread && n_tile > MIN_TILES) {

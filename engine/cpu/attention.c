@@ -1,12 +1,12 @@
-/* attention.c - one tile of keys and values with a few blocks of query heads.
+/* attention.c - attention of a few blocks of query heads over one tile of keys and values.
  *
- * The eight query heads of a block are the lanes of a vector: a score is a sum over the head's
- * dimensions in which no lanes meet. Keys are decoded eight at a time, values 32 columns at a time,
- * into buffers that stay in the nearest cache while all blocks use them. No weight is above 1,
- * whatever the scores, so nothing overflows. A sink is one more key, without a value.
+ * The eight query heads of a block are the lanes of a vector, so a score is a sum over dimensions
+ * within one lane. Keys are decoded eight at a time, values 32 columns at a time, to buffers that
+ * stay in L1 while all blocks use them. Weights are at most 1, so sums cannot overflow. A sink is
+ * one more key without a value.
  *
- * Compiled once for each instruction set, with the same bits. Which thread computes what is
- * attend_team.c's business. */
+ * Compiled once for each instruction set, with the same bits. attend_team.c distributes the
+ * work. */
 #include "engine/cpu/attention.h"
 
 #include <assert.h>
@@ -21,17 +21,17 @@ enum {
     LANES = ATTEND_HEADS,
     KEYS = ATTEND_KEYS,
     COLUMNS = ATTEND_COLUMNS,
-    DIMS = 64                            /* dimensions in a run of a score */
+    DIMS = 64                            /* dimensions of one chain of fmas of a score */
 };
 
-/* Weights below exp(-70) = 4e-31 count as nothing. They could not show in an F32 sum, and their
- * products might be subnormal numbers, which some processors take a hundred cycles for. */
+/* Weights below exp(-70) = 4e-31 become 0. They do not change an F32 sum, and their products could
+ * be subnormal, which costs a hundred cycles on some processors. */
 static const float lowest_exponent = -70.0f;
 
 /* ---- a part and a thread's buffers ----------------------------------------------------------- */
 
-/* A part in memory: top [8], 8 unused, total [8] in double, sum [8, columns]. Unused lanes hold
- * numbers of no meaning. */
+/* A part in memory: top [8], 8 unused, total [8] in double, sum [8, columns]. Unused lanes are
+ * undefined. */
 typedef struct part {
     float *top;                          /* largest score */
     double *total;                       /* of exp(score - top) */
@@ -69,7 +69,7 @@ static void buffers_lay(buffers *b, float *work, int head_dim)
 
 /* ---- stored rows ----------------------------------------------------------------------------- */
 
-/* Where the rows of positions pos .. pos+n-1 lie in store, the keys or the values of v. */
+/* Writes the addresses of the rows of positions pos .. pos+n-1 in store (v's keys or values). */
 static void find_rows(const uint8_t **rows, const kv_view *v, const uint8_t *store, int head,
                       int pos, int n)
 {
@@ -99,7 +99,7 @@ static void widen_q8_0(float *restrict dst, const uint8_t *restrict from, int n)
     }
 }
 
-/* n values of a stored row from column c on, which is a multiple of 32. */
+/* Decodes n values of a stored row from column c on, a multiple of 32. */
 static void widen(float *dst, const uint8_t *row, kv_type type, int c, int n)
 {
     switch (type) {
@@ -111,13 +111,13 @@ static void widen(float *dst, const uint8_t *row, kv_type type, int c, int n)
 
 /* ---- scores and weights ---------------------------------------------------------------------- */
 
-/* The queries of a block, transposed. Lanes without a head are zero. */
+/* Transposes the queries of a block. Lanes without a head are zero. */
 static void put_queries(float *restrict dst, const attend_args *a, const attend_block *b)
 {
     const size_t dim = (size_t)a->head_dim, n = (size_t)b->n_head;
     const float *q = a->q + ((size_t)b->t * (size_t)a->n_head + (size_t)b->head) * dim;
     memset(dst, 0, LANES * dim * sizeof *dst);
-    if (n == LANES)                      /* in vectors, as the number is known */
+    if (n == LANES)                      /* the constant lets compilers vectorise */
         for (size_t c = 0; c < dim; c++)
             for (size_t h = 0; h < LANES; h++) dst[c * LANES + h] = q[h * dim + c];
     else
@@ -125,7 +125,7 @@ static void put_queries(float *restrict dst, const attend_args *a, const attend_
             for (size_t h = 0; h < n; h++) dst[c * LANES + h] = q[h * dim + c];
 }
 
-/* Scores [KEYS, 8] of decoded keys. */
+/* Computes the scores [KEYS, 8] of decoded keys. */
 static void score_keys(float *scores, const float *keys, const float *queries, int head_dim)
 {
     memset(scores, 0, KEYS * LANES * sizeof *scores);
@@ -141,7 +141,7 @@ static inline vec8 weight_of(vec8 x)
     return vec8_drop_below(exp_inside(vec8_larger(x, lowest)), x, lowest);
 }
 
-/* Scores of one key to weights, which are added to sum. */
+/* Replaces the scores of one key with its weights, and adds them to *sum. */
 static inline void weigh_key(vec8 *sum, float *scores, vec8 top)
 {
     const vec8 w = weight_of(vec8_sub(vec8_load(scores), top));
@@ -149,8 +149,8 @@ static inline void weigh_key(vec8 *sum, float *scores, vec8 top)
     *sum = vec8_add(*sum, w);
 }
 
-/* Makes weights of n keys' products, and top and total of the part. The total is summed in four
- * chains. */
+/* Replaces the scores of n keys with weights, and sets top and total of the part. The total is
+ * summed in four chains. */
 static void weigh(const part *p, float *scores, int n, float scale)
 {
     vec8 top = vec8_all(-FLT_MAX), sum[4];
@@ -189,7 +189,7 @@ static void add_values(float *sum, size_t stride, const float *weights, const fl
 /* Keys first .. first+n-1 of a KV head, all in one tile. */
 typedef struct key_range { int head_kv, first, n; } key_range;
 
-/* Those of them that a block sees, counted from the first. */
+/* The keys of a key_range that a block sees, counted from its first. */
 typedef struct span { int from, n; } span;
 
 static span span_of(const attend_block *b, const key_range *k)
@@ -245,7 +245,8 @@ static void sum_range(const buffers *buf, const attend_args *a, const span *seen
     }
 }
 
-/* Parts of n blocks. The part of one that sees none of the keys changes no total. */
+/* Computes the parts of n blocks. The part of a block that sees none of the keys is neutral in
+ * join(). */
 static void make_parts(const buffers *buf, const attend_args *a, const attend_block *blocks, int n,
                        const key_range *k)
 {
@@ -262,21 +263,21 @@ static void make_parts(const buffers *buf, const attend_args *a, const attend_bl
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
-/* Lanes from .. end-1 of a total that has seen nothing but the sinks. */
+/* Initialises lanes from .. end-1 of a total with the sinks. */
 static void begin_total(const part *total, const attend_args *a, const attend_block *b, int from,
                         int end)
 {
     const size_t columns = columns_of(a->head_dim);
     for (int h = from; h < end; h++) {
-        const bool output_file = a->sinks && h < b->n_head;
-        total->top[h] = output_file ? a->sinks[b->head + h] : -FLT_MAX;
-        total->total[h] = output_file ? 1.0 : 0.0;
+        const bool has_sink = a->sinks && h < b->n_head;
+        total->top[h] = has_sink ? a->sinks[b->head + h] : -FLT_MAX;
+        total->total[h] = has_sink ? 1.0 : 0.0;
     }
     memset(total->sum + (size_t)from * columns, 0,
            (size_t)(end - from) * columns * sizeof *total->sum);
 }
 
-/* The factors with which a total and a part enter their sum, whose top is returned. */
+/* Computes the factors of a total and a part in their sum. Returns the top of the sum. */
 static inline vec8 join_factors(vec8 *old, vec8 *new, vec8 total_top, vec8 part_top)
 {
     const vec8 top = vec8_larger(total_top, part_top);
@@ -285,7 +286,7 @@ static inline vec8 join_factors(vec8 *old, vec8 *new, vec8 total_top, vec8 part_
     return top;
 }
 
-/* Lane h of the sums. */
+/* Joins lane h of the sums. */
 static void join_lane(const part *total, const part *p, int h, float old, float new, size_t columns)
 {
     float *sum = total->sum + (size_t)h * columns;
@@ -309,7 +310,7 @@ static void join(const part *total, const part *p, int head_dim)
         join_lane(total, p, h, olds[h], news[h], columns_of(head_dim));
 }
 
-/* The same in one lane, while other threads work on the others. */
+/* join() for lane h only; other threads may join other lanes at the same time. */
 static void join_alone(const part *total, const part *p, int h, int head_dim)
 {
     vec8 old, new;
@@ -336,7 +337,7 @@ static void finish_head(const attend_args *a, const attend_block *b, const part 
 static void attend_blocks(const attend_args *a, int head_kv, int first, int n, float *work)
 {
     const size_t part_floats = attend_part_floats(a->head_dim);
-    /* later tokens see no earlier keys: the first block begins first, the last ends last */
+    /* first and last keys do not decrease from block to block */
     const int begin = attend_block_at(a, head_kv, first).first;
     const int end = attend_block_at(a, head_kv, first + n - 1).last + 1;
     attend_block blocks[ATTEND_BLOCKS];

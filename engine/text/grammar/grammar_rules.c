@@ -252,11 +252,11 @@ rules_expr rules_chars(rules *r, uint32_t lo, uint32_t hi)
     rules_expr x = RULES_NOTHING;
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         const uint32_t from = lo > parts[i][0] ? lo : parts[i][0];
-        const uint32_t targets = hi < parts[i][1] ? hi : parts[i][1];
+        const uint32_t last = hi < parts[i][1] ? hi : parts[i][1];
         uint8_t a[4], b[4];
-        if (from > targets) continue;
+        if (from > last) continue;
         const int n = utf8_encode(a, from);
-        utf8_encode(b, targets);
+        utf8_encode(b, last);
         x = rules_alt(r, x, n == 1 ? rules_range(r, a[0], b[0]) : between(r, a, b, n));
     }
     return x;
