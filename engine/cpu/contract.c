@@ -1,13 +1,13 @@
-/* contract.c - the arithmetic contract, as written: the kernels that all others are compared with.
+/* contract.c - the arithmetic contract as code: the reference for all other kernels.
  *
- * A row meets a token as n blocks of 32. Integers are exact; every statement on floats below is one
- * operation of the contract, rounded once, and fmaf is one operation too. Block j goes to lane
- * j % 8; the lanes of a row are folded in a fixed tree. So a sum depends on its row and its token
- * alone: not on the number of rows or tokens, nor on what computes it. This file must be compiled
- * with -ffp-contract=off and never with -ffast-math.
+ * The product of a row and a token has n blocks of 32. Integers are exact; every statement on
+ * floats is one operation of the contract, rounded once, and fmaf is one operation too. The value
+ * of block j is added to lane j % 8; the lanes of a row are folded in a fixed tree. So a sum
+ * depends only on its row and its token. Compile this file with -ffp-contract=off and never with
+ * -ffast-math.
  *
- * Of a segment of eight blocks the weights are unpacked once and meet up to eight tokens. Unpacking
- * is contract_blocks.c's work; factor, scale and bias are the caller's, in one fmaf per row. */
+ * The weights of a segment of eight blocks are unpacked once (contract_blocks.c) and multiplied by
+ * up to eight tokens. The caller applies factor, scale and bias, in one fmaf per row. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 enum { TOKENS = 8, LANES = 8, FLOAT_LANES = 32 };
 static_assert((int)LANES == (int)SEGMENT_BLOCKS, "a segment fills every lane once");
 
-/* Where the sum of token t and row r goes. */
+/* Returns the index of the sum of token t and row r. */
 static size_t sum_at(int t, int n_row, int r)
 {
     return (size_t)t * (size_t)n_row + (size_t)r;
@@ -27,7 +27,7 @@ static size_t sum_at(int t, int n_row, int r)
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
-/* (p0 + p1) + (p2 + p3), and + 0 to make a plus zero of a minus zero. */
+/* (p0 + p1) + (p2 + p3), then + 0, which turns -0 into +0. */
 static float fold4(const float *p)
 {
     const float low = p[0] + p[1];
@@ -43,9 +43,9 @@ static float fold8(const float *lane)
     return fold4(p);
 }
 
-/* Sums of w * q by half and block, in three short loops because compilers turn those into vector
- * code, and not inlined because gcc 12 then does not: that costs half the speed. Two products fit
- * in 16 bits: |w| <= 128 and |q| <= 127 make at most 32512. */
+/* Sums of w * q by half and block. Compilers vectorise the three short loops, gcc 12 only if the
+ * function is not inlined; without vectors it has half the speed. Two products fit in 16 bits:
+ * |w| <= 128 and |q| <= 127 give at most 32512. */
 __attribute__((noinline))
 static void half_sums(int32_t sum[2][SEGMENT_BLOCKS], const int8_t *restrict w,
                       const int8_t *restrict q)
@@ -66,7 +66,7 @@ static void half_sums(int32_t sum[2][SEGMENT_BLOCKS], const int8_t *restrict w,
     }
 }
 
-/* The values of a segment's blocks, without the activation's scale. */
+/* Computes the values of a segment's blocks, without the activations' scale. */
 static void plain_values(float *restrict v, const block_parts *restrict p,
                          int32_t sum[2][SEGMENT_BLOCKS])
 {
@@ -96,7 +96,7 @@ static void two_scale_values(float *restrict v, const block_parts *restrict p,
     }
 }
 
-/* One segment with one token. Blocks that a short segment lacks are zeros on both sides. */
+/* Adds one segment with one token. Missing blocks of a short segment are zero on both sides. */
 static void add_segment(float *restrict lane, const block_parts *restrict p, parts_kind kind,
                         const act_row *x, int j0)
 {
@@ -143,7 +143,8 @@ static float fold32(const float *lane)
     return fold8(h);
 }
 
-/* Weight i goes to lane i % 32; n <= SEGMENT, and only the end of a row is not a multiple of 32. */
+/* The product of weight i is added to lane i % 32. n <= SEGMENT, a multiple of 32 except at the end
+ * of a row. */
 static void add_floats(float *restrict lane, const float *restrict w, const float *restrict x,
                        int n)
 {

@@ -1,11 +1,11 @@
-/* contract_blocks_body.h - the unpackers behind contract_blocks.h, one per block format, as static
- * functions: compiled for the plain processor by contract_blocks.c, and once more by each kernel
- * file that unpacks whole rows with the instructions it may use.
+/* contract_blocks_body.h - the unpackers of contract_blocks.h, one static function for each block
+ * format. contract_blocks.c compiles them for the baseline processor, and each kernel file that
+ * unpacks whole rows compiles them again for its instruction set.
  *
- * Integers only, but for the scales, which are converted exactly; nothing here rounds. Loops have
- * no branches and go over whole runs of 16 or 32 bytes, so that a compiler can use vectors for the
- * formats without a codebook. Hostile bytes give in-range numbers: every product that the
- * contract forms from them stays below 2^24. Layouts are drawn in loader/quant_blocks.h. */
+ * All arithmetic is on integers; scales are converted exactly. Loops have no branches and process
+ * runs of 16 or 32 bytes, so that compilers vectorise the formats without a codebook. Any bytes
+ * give numbers in range: every product of the contract is below 2^24. loader/quant_blocks.h draws
+ * the layouts. */
 #ifndef ENGINE_CPU_CONTRACT_BLOCKS_BODY_H
 #define ENGINE_CPU_CONTRACT_BLOCKS_BODY_H
 
@@ -41,7 +41,7 @@ static inline bytes16 two_u64(uint64_t first, uint64_t second)
     return load16(pair);
 }
 
-/* Byte k is 255 if bit k of the 16 is set, else 0. */
+/* Returns 16 bytes; byte k is 255 if bit k is set, else 0. */
 static inline bytes16 bits_to_bytes(uint32_t bits)
 {
     static const bytes16 bit = { 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128 };
@@ -49,13 +49,13 @@ static inline bytes16 bits_to_bytes(uint32_t bits)
     return (bytes16)((two_u64((bits & 255) * every, (bits >> 8 & 255) * every) & bit) != 0);
 }
 
-/* Minus v where the mask is 255, v where it is 0. */
+/* Returns -v in bytes whose mask is 255, v in those whose mask is 0. */
 static inline bytes16 negate_where(bytes16 mask, bytes16 v)
 {
     return (v ^ mask) - mask;
 }
 
-/* table[code] for codes below 16. */
+/* Returns table[code] for codes below 16. */
 static inline bytes16 lookup16(const int8_t table[16], bytes16 codes)
 {
 #if defined(__aarch64__)
@@ -84,7 +84,7 @@ static inline float half_at(const uint8_t *p)
 #endif
 }
 
-/* The fields of block j that has one sub-scale. */
+/* Sets the fields of block j with one sub-scale. */
 static inline void put_scale(block_parts *p, int j, float d, int sc)
 {
     p->d[j] = d;
@@ -92,7 +92,7 @@ static inline void put_scale(block_parts *p, int j, float d, int sc)
     p->sc[1][j] = sc;
 }
 
-/* Of a whole segment: loops apart, because compilers make vectors of them. */
+/* For a whole segment, as separate loops, which compilers vectorise. */
 static inline void put_floats8(float *dst, float v)
 {
     for (int j = 0; j < SEGMENT_BLOCKS; j++) dst[j] = v;
@@ -104,7 +104,7 @@ static inline void put_bytes8(int32_t dst[2][SEGMENT_BLOCKS], uint64_t bytes)
         dst[0][j] = dst[1][j] = (int32_t)(bytes >> 8 * j & 255);
 }
 
-/* Formats without sub-scales have 1 in their place. */
+/* Sets the sub-scales of formats without them to 1. */
 static inline void put_ones(block_parts *p, parts_kind kind)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);
@@ -112,7 +112,7 @@ static inline void put_ones(block_parts *p, parts_kind kind)
     if (kind == PARTS_MINIMUM) put_bytes8(p->m, ones);
 }
 
-/* "Halves order": 16 bytes, 32 codes. */
+/* Unpacks "halves order": 16 bytes, 32 codes. */
 static inline void put_nibbles(int8_t *w, const uint8_t *nibbles, uint8_t offset)
 {
     const bytes16 n = load16(nibbles);
@@ -122,7 +122,7 @@ static inline void put_nibbles(int8_t *w, const uint8_t *nibbles, uint8_t offset
 
 static const int8_t iq4_levels[16] = { IQ4_LEVELS }, e2m1_twice[16] = { E2M1_TWICE };
 
-/* Halves order, the codes being indices of a table. */
+/* Unpacks halves order; the codes are indices of a table. */
 static inline void put_looked_up(int8_t *w, const uint8_t *nibbles, const int8_t table[16])
 {
     const bytes16 n = load16(nibbles);
@@ -130,7 +130,7 @@ static inline void put_looked_up(int8_t *w, const uint8_t *nibbles, const int8_t
     store16(w + 16, lookup16(table, n >> 4));
 }
 
-/* "Four planes": the 32 codes of block j of 8. */
+/* "Four planes": returns 16 of the 32 codes of block j of 8. */
 static inline bytes16 plane16(const uint8_t *quants, int j, int half)
 {
     return load16(quants + 32 * (j / 4) + 16 * half) >> (uint8_t)(2 * (j % 4)) & 3;
@@ -151,7 +151,7 @@ static void q4_1(block_parts *restrict p, const block_q4_1 *restrict b, int j)
     p->c[j] = half_at(b->m);
 }
 
-/* "Halves order" with a fifth bit of each code apart: bit i for weight i. */
+/* Unpacks "halves order" with separate fifth bits: bit i for weight i. */
 static inline void put_five_bits(int8_t *w, const uint8_t *nibbles, const uint8_t *high,
                                  uint8_t offset)
 {
@@ -187,7 +187,7 @@ static void iq4_nl(block_parts *restrict p, const block_iq4_nl *restrict b, int 
 
 /* ---- 4-bit floats -------------------------------------------------------------------------- */
 
-/* The exponent field as it stands: 0 is +0 and 255 is +Inf. */
+/* e becomes the exponent field: 0 gives +0 and 255 gives +Inf. */
 static void mxfp4(block_parts *restrict p, const block_mxfp4 *restrict b, int j)
 {
     const uint32_t bits = (uint32_t)b->e << 23;
@@ -195,8 +195,8 @@ static void mxfp4(block_parts *restrict p, const block_mxfp4 *restrict b, int j)
     p->d[j] = load_f32(&bits);
 }
 
-/* E4M3 in the fields of a binary16, whose exponent bias is larger by 8: the value times 2^-8,
- * subnormal codes included. */
+/* Reads E4M3 as the fields of a binary16, whose exponent bias is larger by 8. Returns the value
+ * times 2^-8, also for subnormal codes. */
 static inline float e4m3_scaled(uint8_t code)
 {
     uint8_t half[2];
@@ -249,7 +249,7 @@ static void q3_k(block_parts *restrict p, const block_q3_k *restrict b)
     put_floats8(p->d, half_at(b->d));
 }
 
-/* The eight 6-bit scales and minimums of q4_k and q5_k, with the two floats they multiply. */
+/* Unpacks the eight 6-bit scales and minimums of q4_k and q5_k, with the floats d and c. */
 static void put_k_scales(block_parts *restrict p, const uint8_t *restrict s, float d, float c)
 {
     const uint32_t six = 0x3F3F3F3F, four = 0x0F0F0F0F, two = 0x03030303;
@@ -314,14 +314,15 @@ static void iq4_xs(block_parts *restrict p, const block_iq4_xs *restrict b)
 
 /* ---- codebooks ----------------------------------------------------------------------------- */
 
-/* 16 weights from two grid rows of magnitudes; bit k of signs set: weight k is negative. */
+/* Writes 16 weights from two grid rows of magnitudes. Weight k is negative if bit k of signs is
+ * set. */
 static inline void put_rows(int8_t *w, uint64_t first, uint64_t second, uint32_t signs)
 {
     store16(w, negate_where(bits_to_bytes(signs), two_u64(first, second)));
 }
 
-/* The eight signs behind "even signs": bit 7 is the parity of the other seven. The constant is a
- * table of 16 bits, the parity of each 4-bit number. */
+/* Returns the eight signs of "even signs": bit 7 is the parity of the other seven. 0x6996 is a
+ * table of the parity of each 4-bit number. */
 static inline uint32_t even_signs(uint32_t seven)
 {
     const uint32_t parity = 0x6996u >> ((seven ^ seven >> 4) & 15) & 1;
@@ -346,7 +347,7 @@ static void iq2_xxs(block_parts *restrict p, const block_iq2_xxs *restrict b)
     }
 }
 
-/* One byte of scales serves the two halves of a block. */
+/* One byte has the scales of both halves of a block. */
 static void put_half_scales(block_parts *p, int j, float d, uint8_t scales)
 {
     p->d[j] = d;
@@ -417,7 +418,7 @@ static void iq3_s(block_parts *restrict p, const block_iq3_s *restrict b)
     }
 }
 
-/* 16 weights: eight times two grid rows of -1, 0, 1, plus or minus 1. */
+/* Writes 16 weights from two grid rows of -1, 0, 1: 8 * row + 1, or 8 * row - 1 if down. */
 static inline void put_iq1_rows(int8_t *w, uint32_t first, bool first_down, uint32_t second,
                                 bool second_down)
 {
@@ -465,8 +466,8 @@ static void iq1_m(block_parts *restrict p, const block_iq1_m *restrict b)
 
 /* ---- one and two bits, three values -------------------------------------------------------- */
 
-/* Digit t of each of n bytes. power is 3^t: multiplying by it modulo 256 drops the digits before
- * t. */
+/* Writes digit t of each of n bytes. power is 3^t: multiplying by it modulo 256 drops the digits
+ * before t. */
 static void put_digits(int8_t *restrict w, const uint8_t *restrict bytes, int n, int power)
 {
     for (int k = 0; k < n; k++) {
@@ -522,8 +523,8 @@ static void q2_0(block_parts *restrict p, const block_q2_0 *restrict b, int j)
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
-/* Name, struct and function, weights per block, kind. A super-block is a segment of its own; of the
- * smaller blocks there may be any number. */
+/* Name, struct and function, weights per block, kind. A super-block is one segment; a row of
+ * smaller blocks may end within a segment. */
 #define SMALL_FORMATS(X)                                                                           \
     X(Q4_0, q4_0, 32, PARTS_PLAIN) X(Q4_1, q4_1, 32, PARTS_MINIMUM)                                \
     X(Q5_0, q5_0, 32, PARTS_PLAIN) X(Q5_1, q5_1, 32, PARTS_MINIMUM)                                \

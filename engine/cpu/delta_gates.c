@@ -1,5 +1,5 @@
-/* delta_gates.c - the gates of a DeltaNet head, in double: a decay near 1 is raised to the power of
- * the context. One of each for a head and a token, so libm may take its time. */
+/* delta_gates.c - the gates of a DeltaNet head, in double, because a decay near 1 is raised to the
+ * power of the context. Speed does not matter: one call for each head and token. */
 #include <math.h>
 
 #include "engine/cpu/deltanet.h"

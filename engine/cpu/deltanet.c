@@ -1,10 +1,10 @@
-/* deltanet.c - the gated delta rule, token by token and in chunks, and what stands around it.
+/* deltanet.c - the gated delta rule, token by token and in chunks, with its convolution and norms.
  *
- * One token turns the state S [dk, dv] into S' = exp(g) S + k (x) d with d = beta (v - exp(g) S^T
- * k): the prediction comes from the decayed state. Its output S'^T q comes from the updated one.
- * The columns of S never meet: they are the lanes of vectors. Decay over many tokens is a product
- * of factors in [0, 1], kept in double: nothing overflows, whatever the gates are. Projections and
- * the split into heads are the caller's.
+ * One token changes the state S [dk, dv] to S' = exp(g) S + k (x) d with d = beta (v - exp(g) S^T
+ * k): the prediction uses the decayed state. The output S'^T q uses the updated one. The columns of
+ * S are independent: they are the lanes of vectors. The decay over many tokens is a product of
+ * factors in [0, 1], in double, so it cannot overflow. The caller does projections and the split
+ * into heads.
  *
  * Compiled once for each instruction set, with the same bits. */
 #include "engine/cpu/deltanet.h"
@@ -19,7 +19,7 @@
 
 enum {
     COLUMNS = DELTA_COLUMNS,
-    FILTERS = 8 * DELTA_MAX_TAPS,        /* numbers of filters at a time */
+    FILTERS = 8 * DELTA_MAX_TAPS,        /* filter coefficients in one step */
     ROWS = 8                             /* tokens of a chunk that are solved together */
 };
 
@@ -46,8 +46,8 @@ static void delta_gated_norm(float *restrict o, const float *restrict z,
 
 /* ---- convolution ----------------------------------------------------------------------------- */
 
-/* The filters of width channels, tap by tap: w[tap * width + j]. Four taps, which all known models
- * have, lie in a pattern that compilers have vector instructions for. */
+/* Transposes the filters of `width` channels to w[tap * width + j]. All known models have four
+ * taps, a constant with which compilers vectorise. */
 static void take_filters(float *restrict w, const float *restrict filter, int taps, int width)
 {
     if (taps == 4)
@@ -58,7 +58,7 @@ static void take_filters(float *restrict w, const float *restrict filter, int ta
             for (int j = 0; j < width; j++) w[tap * width + j] = filter[j * taps + tap];
 }
 
-/* Input r of the channels from c on, counted from the oldest that the window holds. */
+/* Returns input r of the channels from c on, counted from the oldest in the window. */
 static const float *conv_input(const float *x, const float *window, int r, int in_window,
                                size_t channels, size_t c)
 {
@@ -95,7 +95,7 @@ static void delta_conv(float *y, const float *x, int n, int channels, int first,
             }
             silu_all(dst, width);
         }
-        /* a row comes from a later one, or from x */
+        /* the source is a later row of the window, or x */
         for (int r = 0; r < taps - 1; r++)
             memmove(window + (size_t)r * stride + c,
                     conv_input(x, window, n + r, taps - 1, stride, c), bytes);
@@ -104,8 +104,8 @@ static void delta_conv(float *y, const float *x, int n, int channels, int first,
 
 /* ---- one token after the other --------------------------------------------------------------- */
 
-/* One token's vectors and gates, from column c on. The decay is the sum of two floats: rounded to
- * one, the same error every token would shift what slow heads remember. */
+/* One token's vectors and gates, from column c on. The decay is the sum of two floats: with one,
+ * the same rounding error in every token would distort the state of heads with slow decay. */
 typedef struct token {
     const float *q, *k, *v;
     float *out;
@@ -127,8 +127,8 @@ static token token_at(const delta_args *a, int t, int c)
     return x;
 }
 
-/* n rows of the state from `row` on, 8 * vecs columns: s = decay s + k (x) d, then out += q s. As
- * much of `next` is fetched into the second cache: from DRAM that makes a head a fifth faster. */
+/* Updates n rows of the state from `row` on, 8 * vecs columns: s = decay s + k (x) d, then out +=
+ * q s. Prefetches the same amount of `next` to L2: with states in DRAM a head is a fifth faster. */
 F32_INLINE void update_tile(float *restrict out, float *restrict s, const float *next,
                             size_t s_stride, const token *x, int row, int n,
                             const float *restrict d, int vecs)
@@ -154,7 +154,7 @@ F32_INLINE void update_tile(float *restrict out, float *restrict s, const float 
         vec8_store(out + 8 * v, vec8_add(vec8_load(out + 8 * v), sum[v]));
 }
 
-/* The same for columns that fill no vectors. */
+/* update_tile() for columns that do not fill a vector. */
 static void update_ragged(float *restrict out, float *restrict s, size_t s_stride, const token *x,
                           int row, int n, const float *restrict d, int width)
 {
@@ -170,7 +170,7 @@ static void update_ragged(float *restrict out, float *restrict s, size_t s_strid
     }
 }
 
-/* All rows of width columns. */
+/* Updates all rows of `width` columns. */
 static void update_state(float *out, float *state, const float *next, size_t dv, const token *x,
                          int dk, const float *d, int width)
 {
@@ -211,27 +211,27 @@ static void delta_recurrence(const delta_args *a)
 
 /* ---- in chunks ------------------------------------------------------------------------------- */
 
-/* Of tokens 0 .. n-1 of a chunk, with decay(j, i) the product of the decays of j+1 .. i:
+/* A chunk of tokens 0 .. n-1, with decay(j, i) the product of the decays of j+1 .. i:
  *   d_i   = beta_i (v_i - decay(-1, i) S^T k_i - sum over j < i of (k_i . k_j) decay(j, i) d_j)
  *   out_i = decay(-1, i) S^T q_i + sum over j <= i of (q_i . k_j) decay(j, i) d_j
  *   S'    = decay(-1, n-1) S + sum over j of decay(j, n-1) k_j (x) d_j
- * The d are those of the recurrence. What does not touch S is made once, then every block of
- * columns takes three matrix products and the triangular solve between them. */
+ * The d equal those of the recurrence. Terms without S are computed once. Then every block of
+ * columns needs three matrix products and a triangular solve. */
 typedef struct chunk {
     int n;
     const float *q, *k;                  /* of token 0 */
     float beta[DELTA_CHUNK];
     double decay[DELTA_CHUNK];           /* of each token */
     double since[DELTA_CHUNK];           /* decay(-1, i): from the start of the chunk */
-    float *kk;                           /* [n, DELTA_CHUNK]: -beta_i (k_i . k_j) decay(j, i) where
-                                          * j < i; the rest is never read */
+    float *kk;                           /* [n, DELTA_CHUNK]: -beta_i (k_i . k_j) decay(j, i) for
+                                          * j < i; the rest is undefined */
     float *qk;                           /* [n, DELTA_CHUNK]: (q_i . k_j) decay(j, i), j <= i */
     float *keys;                         /* [dk, DELTA_CHUNK]: a column per token; first k_j, then
                                           * k_j decay(j, n-1) */
     float *d;                            /* [n, COLUMNS] */
 } chunk;
 
-/* Rows of the lower triangle of x keys, in blocks of ROWS that reach to the block's diagonal. */
+/* Computes the lower triangle of x times keys, in blocks of ROWS rows up to their diagonal. */
 static void lower_products(float *y, const float *x, size_t x_stride, const chunk *u, int dk)
 {
     for (int r = 0; r < u->n; r += ROWS) {
@@ -243,10 +243,10 @@ static void lower_products(float *y, const float *x, size_t x_stride, const chun
     }
 }
 
-/* Everything in the chunk that does not depend on the state. */
+/* Computes the terms of the chunk that do not depend on the state. */
 static void chunk_prepare(chunk *u, const delta_args *a, int first)
 {
-    double between[DELTA_CHUNK], since = 1.0;            /* decay(j, i) of the row under way */
+    double between[DELTA_CHUNK], since = 1.0;            /* decay(j, i) of the current row */
     for (int t = 0; t < u->n; t++) {
         const token x = token_at(a, first + t, 0);
         u->beta[t] = x.beta;
@@ -269,9 +269,9 @@ static void chunk_prepare(chunk *u, const delta_args *a, int first)
         for (int t = 0; t < u->n; t++) u->keys[i * DELTA_CHUNK + t] *= (float)between[t];
 }
 
-/* y += x d for the lower triangle of x, with or without its diagonal: in blocks of rows, the part
- * from earlier blocks at once, then row by row inside the block. y may be d: then rows use those
- * before them as they have become. */
+/* y += x d for the lower triangle of x, with or without its diagonal: in blocks of rows, first the
+ * product with earlier blocks, then row by row inside the block. If y is d this is the triangular
+ * solve: rows use the new values of earlier rows. */
 static void add_lower(float *y, size_t y_stride, const float *x, const chunk *u, int diagonal,
                       int width)
 {
@@ -284,7 +284,7 @@ static void add_lower(float *y, size_t y_stride, const float *x, const chunk *u,
     }
 }
 
-/* Columns c0 .. c0 + width - 1 of deltas, outputs and state. */
+/* Computes columns c0 .. c0 + width - 1 of deltas, outputs and state. */
 static void chunk_columns(const chunk *u, const delta_args *a, int first, int c0, int width)
 {
     const size_t dv = (size_t)a->dv;

@@ -1,7 +1,7 @@
-/* dispatch.c - which kernels this processor can run, and the set that a name stands for.
+/* dispatch.c - detects the instruction sets of this processor and builds their kernel sets.
  *
- * Sets are built once, at the first question, each on top of the contract's: a type that an
- * instruction set has no kernel for keeps the reference. */
+ * Sets are built once, at the first call. Each starts as a copy of the contract's set: types
+ * without a kernel for the instruction set use the reference. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ typedef struct isa {
     put_fn *put[MAX_PUTS];               /* in this order, up to NULL */
 } isa;
 
-/* ---- what the processor has ------------------------------------------------------------------ */
+/* ---- detection ------------------------------------------------------------------------------- */
 
 #if defined(__aarch64__)
 
@@ -51,12 +51,12 @@ enum { N_ISA = sizeof isas / sizeof isas[0] };
 
 static bool has_avx2(void)
 {
-    unsigned a, b, c, d;                 /* older compilers do not know the name f16c */
+    unsigned a, b, c, d;                 /* older compilers lack the name f16c */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-/* 256-bit registers alone: most desktops. Not every compiler knows its name. */
+/* AVX-VNNI without AVX-512: most desktops. Not every compiler has its name. */
 static bool has_avxvnni(void)
 {
     enum { AVX_VNNI = 1 << 4 };
@@ -71,7 +71,7 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vnni");
 }
 
-/* The registers of the matrix unit are large: a process has to ask for them. */
+/* A process must request permission for the large registers of the matrix unit. */
 static bool has_amx(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };

@@ -1,9 +1,9 @@
-/* exact.c - products of decoded weights with F32 activations: no int8 codes in between.
+/* exact.c - products of decoded weights with F32 activations, without int8 quantisation.
  *
- * Weights have exactly the values of loader/quant.h, activations are what the model computed; only
- * the sum rounds. Sums run in 32 lanes, weight i in lane i % 32, and are folded in halves: a
- * rounding error grows with K / 32 instead of K. The order is fixed, whatever the number of rows or
- * tokens. A segment of a row is decoded once and meets up to eight tokens.
+ * Weights have exactly the values of loader/quant.h and activations are not quantised; only the sum
+ * rounds. It has 32 lanes, weight i in lane i % 32, folded in halves, so the rounding error grows
+ * with K / 32 instead of K. The order does not depend on the number of rows or tokens. A segment of
+ * a row is decoded once and multiplied by up to eight tokens.
  *
  * For comparisons and --exact; contract.c is faster, and all other processors have its bits. */
 #include <string.h>

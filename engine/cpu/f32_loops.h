@@ -1,9 +1,9 @@
-/* f32_loops.h - products of small F32 matrices: what attention and DeltaNet spend their time in.
+/* f32_loops.h - products of small F32 matrices, the hot loops of attention and DeltaNet.
  *
- * A sum is cut into runs of F32_TERMS terms. Each is a chain of fmas that starts at zero and is
- * added to y when it ends: rounding errors grow with the length of a run and the number of runs,
- * not with their product. Columns lie side by side in vectors and never meet, so the bits do not
- * depend on how wide vectors are, nor on how many rows and columns are computed together. */
+ * A sum is divided into runs of F32_TERMS terms. Each run is a chain of fmas that starts at zero
+ * and is added to y at its end, so rounding errors grow with the length of a run plus the number of
+ * runs. Columns are the lanes of vectors and independent, so the bits do not depend on the width of
+ * vectors or on the number of rows and columns that are computed together. */
 #ifndef ENGINE_CPU_F32_LOOPS_H
 #define ENGINE_CPU_F32_LOOPS_H
 
@@ -15,8 +15,8 @@ enum { F32_TERMS = 32 };
 
 #define F32_INLINE static inline __attribute__((always_inline))
 
-/* Sums of one run, on their way: [rows][vecs] of eight columns, at most 8 in all. rows and vecs are
- * constants where these functions are called, so that the sums stay in registers. */
+/* Partial sums of one run: [rows][vecs] of eight columns, at most 8 vectors. Callers pass constant
+ * rows and vecs, so that the sums stay in registers. */
 typedef struct f32_sums { vec8 of[8]; } f32_sums;
 
 F32_INLINE void f32_clear(f32_sums *s, int rows, int vecs)
@@ -34,7 +34,7 @@ F32_INLINE void f32_add_sums(float *restrict y, size_t y_stride, const f32_sums 
         }
 }
 
-/* Term k of the four whose factors are given for each row. */
+/* Adds term k of four; factors has the four factors of each row. */
 F32_INLINE void f32_term(f32_sums *s, const quad *factors, int k, const float *m, int rows,
                          int vecs)
 {
@@ -69,7 +69,7 @@ F32_INLINE void f32_tile(float *restrict y, size_t y_stride, const float *restri
     f32_add_sums(y, y_stride, &s, rows, vecs);
 }
 
-/* The same with x transposed, [n, rows], and four rows: their factors lie side by side. */
+/* f32_tile() with x transposed, [n, rows], and four rows, whose factors are contiguous. */
 F32_INLINE void f32_tile_transposed(float *restrict y, size_t y_stride, const float *restrict x,
                                     size_t x_stride, const float *restrict m, size_t m_stride,
                                     int n, int vecs)
@@ -99,7 +99,7 @@ F32_INLINE void f32_columns(float *restrict y, size_t y_stride, const float *res
         f32_tile(y, y_stride, x, x_stride, m, m_stride, n, 1, 2);
 }
 
-/* One run for the columns that fill no vectors. */
+/* One run for columns that do not fill a vector. */
 F32_INLINE void f32_ragged(float *restrict y, size_t y_stride, const float *restrict x,
                            size_t x_stride, const float *restrict m, size_t m_stride, int rows,
                            int n, int width)
@@ -129,8 +129,8 @@ static inline void f32_add_product(float *restrict y, size_t y_stride, const flo
     }
 }
 
-/* Sum of squares, in double: the squares are exact. Value i goes to lane i % 16; the upper half of
- * the lanes is added to the lower half until one is left. */
+/* Returns the sum of squares in double; the squares are exact. Value i is added to lane i % 16; the
+ * upper half of the lanes is added to the lower half until one is left. */
 static inline double f64_squares(const float *x, int n)
 {
     squares8 low = squares8_none(), high = low;

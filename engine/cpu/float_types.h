@@ -1,8 +1,7 @@
-/* float_types.h - the types whose weights are floats, for tables of their kernels. Internal to
- * engine/cpu.
+/* float_types.h - list of the float weight types, for kernel tables. Private to engine/cpu.
  *
- * X(NAME, widen, width): the including file has widen_f32() and so on, which make floats of weights
- * of that many bytes each. */
+ * X(NAME, widen, width): the including file defines widen_f32() and so on, which convert weights of
+ * `width` bytes to floats. */
 #ifndef ENGINE_CPU_FLOAT_TYPES_H
 #define ENGINE_CPU_FLOAT_TYPES_H
 
@@ -16,7 +15,7 @@
         dot_floats(sums, rows, row_bytes, n_row, x, n_token, cols, width, widen);                  \
     }
 
-/* Puts it into the set s. */
+/* Enters it in the set s. */
 #define PUT_FLOAT_DOT(NAME, widen, width) s->of[QT_##NAME].dot = dot_##NAME;
 
 #endif

@@ -1,13 +1,13 @@
-/* isa.h - names of what is compiled once for each instruction set.
+/* isa.h - function names in files that are compiled once for each instruction set.
  *
- * The Makefile compiles some files several times, with -DISA=avx2 and the like and the flags that
- * go with it, and once without: plain C for any processor, "scalar". Such a file keeps everything
- * static but for functions whose name it makes with ISA_NAME. */
+ * The Makefile compiles some files several times, with -DISA=avx2 and the flags of that instruction
+ * set, and once without ISA, as plain C for any processor ("scalar"). In such a file all functions
+ * are static except those named with ISA_NAME. */
 #ifndef ENGINE_CPU_ISA_H
 #define ENGINE_CPU_ISA_H
 
 #ifdef ISA
-#define ISA_VECTORS 1                    /* may use the vectors of the flags */
+#define ISA_VECTORS 1                    /* may use the intrinsics of the instruction set */
 #else
 #define ISA scalar
 #define ISA_VECTORS 0

@@ -1,8 +1,8 @@
-/* isa_sets.h - what each instruction set adds to a set of kernels. Internal to engine/cpu.
+/* isa_sets.h - functions that add the kernels of an instruction set. Private to engine/cpu.
  *
- * Every function replaces the kernels that it has faster ones for, and leaves the rest: sets are
- * made by calling them one after the other, on top of the contract's. They are compiled for their
- * instruction set: call them only where the processor has it. */
+ * Every function replaces the kernels for which it has faster ones. dispatch.c builds a set from
+ * the contract's by calling several of them. They are compiled for their instruction set: call them
+ * only if the processor has it. */
 #ifndef ENGINE_CPU_ISA_SETS_H
 #define ENGINE_CPU_ISA_SETS_H
 
@@ -14,16 +14,16 @@ void put_dotprod_k_quants(kernel_set *s);
 void put_dotprod_repacked(kernel_set *s);
 void put_neon_floats(kernel_set *s);
 void put_dotprod_wide(kernel_set *s);
-void put_i8mm_blocks(kernel_set *s);     /* these two as of dotprod, for other cores */
+void put_i8mm_blocks(kernel_set *s);     /* these two: as for dotprod, tuned for other cores */
 void put_i8mm_k_quants(kernel_set *s);
 void put_i8mm_wide(kernel_set *s);
 #elif defined(__x86_64__)
 void put_avx2_blocks(kernel_set *s);
 void put_avx2_k_quants(kernel_set *s);
 void put_avx2_floats(kernel_set *s);
-void put_avx2_wide(kernel_set *s);       /* types whose weights need all of a byte, and floats */
+void put_avx2_wide(kernel_set *s);       /* types with weights of 8 bits, and floats */
 void put_avx2_small(kernel_set *s);      /* the others */
-void put_avxvnni_blocks(kernel_set *s);  /* types whose weights need all of a byte */
+void put_avxvnni_blocks(kernel_set *s);  /* types with weights of 8 bits */
 void put_avxvnni_wide(kernel_set *s);
 void put_avx512_blocks(kernel_set *s);
 void put_avx512_k_quants(kernel_set *s);

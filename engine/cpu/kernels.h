@@ -35,28 +35,28 @@ typedef void dot_fn(float *sums, const uint8_t *rows, size_t row_bytes, int n_ro
 typedef struct repacking {
     int bundle;                          /* rows; 0: the type has no such order */
     void (*repack)(uint8_t *dst, const uint8_t *rows, size_t row_bytes, int n_row, int cols);
-    dot_fn *dot;                         /* from the first row of a bundle on */
+    dot_fn *dot;                         /* rows must start at a bundle */
 } repacking;
 
-/* Up to PACKED_TOKENS tokens in the order of a wide kernel, packed once for several calls. dot then
- * has the bits of wide with those tokens, and does not write to packed. */
+/* Packs up to PACKED_TOKENS tokens in the layout of a wide kernel, once for several calls. dot
+ * gives the bits of wide with those tokens. It does not write to packed. */
 enum { PACKED_TOKENS = 64, PACKED_ALIGN = 64 };
 typedef struct packing {
-    size_t (*bytes)(int cols);           /* size of the packed tokens; NULL: no packing */
+    size_t (*bytes)(int cols);           /* bytes of the packed tokens; NULL: no packing */
     void (*pack)(void *packed, const act_row *x, int n_token, int cols);
     void (*dot)(float *sums, const uint8_t *rows, size_t row_bytes, int n_row, void *packed,
                 int n_token, int cols);
 } packing;
 
 typedef struct kernel {
-    dot_fn *dot;                         /* reads rows once, in order; best for few tokens. NULL: a
-                                          * type that is never a weight */
-    float factor;                        /* power of two that the caller multiplies in, once */
+    dot_fn *dot;                         /* reads rows once, in order; fastest for few tokens. NULL:
+                                          * not a weight type */
+    float factor;                        /* power of two by which the caller multiplies sums */
     bool quantised;                      /* reads q, dx, s; else x */
-    dot_fn *wide;                        /* best from wide_from tokens on; NULL: dot always is */
+    dot_fn *wide;                        /* fastest from wide_from tokens on; NULL: use dot */
     int wide_from;
     packing packed;                      /* wide in two steps */
-    repacking repacked;                  /* for matrices that meet few tokens at a time */
+    repacking repacked;                  /* for few tokens only */
 } kernel;
 
 typedef struct kernel_set {
@@ -71,21 +71,22 @@ const kernel_set *kernels_exact(void);
 
 enum { KERNELS_MAX_SETS = 8 };
 
-/* The sets that this processor runs, fastest first; the last is kernels_contract(). Returns their
- * number. */
+/* Lists the sets that this processor can run, fastest first; the last is kernels_contract().
+ * Returns their number. */
 int kernels_here(const kernel_set *sets[KERNELS_MAX_SETS]);
 
-/* The one of that name; "" or NULL: the fastest. Unknown, or not for this processor: NULL and *err
- * filled with the names that are. */
+/* Returns the set with this name, or the fastest for "" or NULL. Returns NULL, with the available
+ * names in *err, if the name is unknown or this processor cannot run the set. */
 const kernel_set *kernels_named(const char *isa, err_ctx *err);
 
-/* Whether a type has no kernel of the set's own and is served by the contract's. */
+/* Returns true if the set uses the contract's kernel for this type. */
 bool kernel_is_reference(const kernel_set *set, quant_type type);
 
 /* Quantises n_block blocks of 32 values: q [32 * n_block], dx [n_block], s [2 * n_block]. */
 void act_quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
 
-/* exp as every processor computes it: clamped to [-87, 88], below one ulp off, NaN stays NaN. */
+/* exp with the same bits on every processor: clamped to [-87, 88], error below one ulp, NaN stays
+ * NaN. */
 float exact_exp(float z);
 
 /* The activation between gate and up rows and the down projection, n values. out may be g or u. */

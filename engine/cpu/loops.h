@@ -1,8 +1,8 @@
-/* loops.h - everything between two products of weights, once for each instruction set.
+/* loops.h - all computations between two products of weights, for each instruction set.
  *
- * The same sources are compiled for each (see isa.h) and reached through this table. They are loops
- * in a fixed order, with every fma written out and nothing left to libm but sqrt, and exp once a
- * head and token: all tables give the same bits, the contract's where it has a say. */
+ * The same sources are compiled for each instruction set (see isa.h) and called through this table.
+ * Loops have a fixed order and explicit fmas. From libm they use only sqrt, and exp once for each
+ * head and token. So all tables give the same bits, which obey the contract. */
 #ifndef ENGINE_CPU_LOOPS_H
 #define ENGINE_CPU_LOOPS_H
 
@@ -14,7 +14,7 @@
 typedef struct loops {
     const char *isa;                     /* "scalar", "neon", "avx2", "avx512" */
 
-    /* activation.c; act_quantise and so on of kernels.h are the scalar ones */
+    /* activation.c; act_quantise and so on in kernels.h are the scalar versions */
     void (*quantise)(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
     void (*swiglu)(float *out, const float *g, const float *u, int n);
     void (*swiglu_clamped)(float *out, const float *g, const float *u, int n);
@@ -33,10 +33,11 @@ typedef struct loops {
     void (*join)(float *x, const float *y, const float *gate, int k, const float *shared,
                  float sigma, int n);
     void (*soft_cap)(float *x, int n, float cap);        /* x = cap * tanh(x / cap), in place */
-    /* the first dim values of a head by one row of the tables of rope.h, in pairs (i, i + dim/2) */
+    /* rotates the first dim values of a head, in pairs (i, i + dim/2), by one row of rope.h's
+     * tables */
     void (*rotate)(float *head, const float *cosine, const float *sine, int dim);
 
-    attend_blocks_fn *attend_blocks;     /* attention.c, by attend() */
+    attend_blocks_fn *attend_blocks;     /* attention.c; called by attend() */
     attend_part_fn *attend_part;
     attend_join_fn *attend_join;
 
@@ -47,15 +48,15 @@ typedef struct loops {
     delta_chunked_fn *delta_chunked;
 } loops;
 
-/* Those for a set of kernels of that name, which this processor must run. */
+/* Returns the table for the kernel set with this name, which this processor must be able to run. */
 const loops *loops_for(const char *isa);
 
 enum { LOOPS_MAX_SETS = 4 };
 
-/* All that this processor runs, the scalar one last. Returns their number. */
+/* Lists all tables that this processor can run, the scalar one last. Returns their number. */
 int loops_here(const loops *sets[LOOPS_MAX_SETS]);
 
-/* ---- internal: what each file puts into the table -------------------------------------------- */
+/* ---- internal: each file fills its part of the table ----------------------------------------- */
 
 #define LOOPS_PUT(part) ISA_NAME(put_##part)
 

@@ -1,7 +1,7 @@
-/* loops_dispatch.c - the tables of loops.h, and which goes with a set of kernels.
+/* loops_dispatch.c - the tables of loops.h, selected by the name of a kernel set.
  *
- * Tables are filled once, at the first question. What a processor runs is dispatch.c's knowledge:
- * here the names of its sets are read. */
+ * Tables are filled once, at the first call. dispatch.c detects the processor; this file only uses
+ * the names of its sets. */
 #include <assert.h>
 #include <pthread.h>
 #include <string.h>
@@ -18,7 +18,7 @@ enum { N_PART = 4, MAX_NAMES = 3 };
 
 static const struct {
     const char *isa;
-    const char *kernels[MAX_NAMES];      /* sets of kernels that it goes with */
+    const char *kernels[MAX_NAMES];      /* kernel sets that use this table */
     put_fn *put[N_PART];
 } builds[] = {
 #if defined(__aarch64__)

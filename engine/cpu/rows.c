@@ -39,7 +39,7 @@ static void add(float *restrict x, const float *restrict y, size_t n)
     for (size_t i = 0; i < n; i++) x[i] += y[i];
 }
 
-/* 8 * vecs values: the chain of each is that of the contract. */
+/* Joins 8 * vecs values, each in the order of the contract. */
 F32_INLINE void join_tile(float *restrict x, const float *restrict y, size_t stride,
                           const float *gate, int k, const float *shared, float sigma, int vecs)
 {
@@ -79,7 +79,7 @@ static void rotate(float *head, const float *cosine, const float *sine, int dim)
     }
 }
 
-/* tanh(t) = (1 - e) / (1 + e) with e = exp(-2 t): to some 1e-7 of the cap. */
+/* tanh(t) = (1 - e) / (1 + e) with e = exp(-2 t). The error is about 1e-7 of the cap. */
 static inline vec8 soft_cap8(vec8 x, vec8 cap)
 {
     const vec8 e = exp_clamped(vec8_div(vec8_mul(x, vec8_all(-2.0f)), cap));

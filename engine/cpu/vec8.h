@@ -1,15 +1,15 @@
-/* vec8.h - eight floats at once: two registers of NEON, one of AVX2, or plain C.
+/* vec8.h - vectors of eight floats: two registers of NEON, one of AVX2, or plain C.
  *
- * Lane i of a result comes from lane i of the operands alone, every operation is rounded once, and
- * an fma is a true one: so all three give the same bits. On AVX-512, too, vectors of eight are what
- * models ask for: eight query heads share a KV head.
+ * Lane i of a result depends only on lane i of the operands, every operation is rounded once, and
+ * an fma is fused, so all three give the same bits. AVX-512 builds use vectors of eight too,
+ * because typically eight query heads share a KV head.
  *
  *   vec8_all(x)  vec8_load(p)  vec8_store(p, a)
  *   vec8_add(a, b)  vec8_sub  vec8_mul  vec8_div
  *   vec8_fma(a, b, c)            a * b + c
  *   vec8_fma_all(x, b, c)        x * b + c, x the same for all lanes
- *   quad_load(p)                 four such x; p[0] .. p[3] must stay as they are
- *   vec8_fma_quad(q, i, b, c)    x is number i of the quad, a constant
+ *   quad_load(p)                 four such x; p[0] .. p[3] must not change while it is in use
+ *   vec8_fma_quad(q, i, b, c)    x is element i of the quad, a constant
  *   vec8_larger(a, b)            b where b > a, else a: NaN in a stays
  *   vec8_smaller(a, b)           b where b < a, else a
  *   vec8_drop_below(a, x, low)   0 where x < low, else a
@@ -69,7 +69,7 @@ static inline vec8 vec8_fma_quad(quad q, int i, vec8 b, vec8 c)
 {
 #define VEC8_FMA_LANE(n)                                                                           \
     (vec8){ vfmaq_laneq_f32(c.lo, b.lo, q, n), vfmaq_laneq_f32(c.hi, b.hi, q, n) }
-    switch (i) {                         /* the instruction has the number in it */
+    switch (i) {                         /* the index is an immediate operand */
     case 0: return VEC8_FMA_LANE(0);
     case 1: return VEC8_FMA_LANE(1);
     case 2: return VEC8_FMA_LANE(2);
@@ -145,7 +145,7 @@ static inline int int8_sum16(const int8_t *p) { return vaddlvq_s8(vld1q_s8(p)); 
 #include <immintrin.h>
 
 typedef __m256 vec8;
-typedef const float *quad;               /* a factor is spread as it is loaded */
+typedef const float *quad;               /* factors are broadcast by their loads */
 typedef struct squares8 { __m256d lo, hi; } squares8;
 
 static inline vec8 vec8_all(float x) { return _mm256_set1_ps(x); }
@@ -159,7 +159,7 @@ static inline vec8 vec8_fma(vec8 a, vec8 b, vec8 c) { return _mm256_fmadd_ps(a, 
 static inline vec8 vec8_fma_all(float x, vec8 b, vec8 c) { return vec8_fma(vec8_all(x), b, c); }
 static inline quad quad_load(const float *p) { return p; }
 static inline vec8 vec8_fma_quad(quad q, int i, vec8 b, vec8 c) { return vec8_fma_all(q[i], b, c); }
-/* of two, minps and maxps give the second where neither is smaller (larger) */
+/* minps and maxps return the second operand if neither is smaller (larger), also for NaN */
 static inline vec8 vec8_larger(vec8 a, vec8 b) { return _mm256_max_ps(b, a); }
 static inline vec8 vec8_smaller(vec8 a, vec8 b) { return _mm256_min_ps(b, a); }
 
@@ -205,7 +205,7 @@ static inline void squares8_store(double *p, squares8 s)
 
 static inline int int8_sum16(const int8_t *p)
 {
-    /* 128 more each, as unsigned, summed by eights */
+    /* adds 128 to each byte, as unsigned, and sums groups of eight */
     const __m128i q = _mm_loadu_si128((const __m128i *)(const void *)p);
     const __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
     return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;

@@ -1,19 +1,18 @@
-/* wide.h - products of weight rows with many tokens: the frame around the tiles of an instruction
- * set. Included by the files that have such tiles, and compiled with their flags.
+/* wide.h - products of weight rows with many tokens: the loops around the tiles of an instruction
+ * set. Included by the files with such tiles, and compiled with their flags.
  *
- * A panel is PANEL_ROWS rows wide and a chunk of K long. Its weights are unpacked once, into int8
- * and the few floats that scale a block, and then meet all tokens, a tile of them at a time.
- * Tokens are packed in strips of STRIP_TOKENS; a tile is one strip or several.
+ * A panel has PANEL_ROWS rows and a chunk of K. Its weights are unpacked once, to int8 and the few
+ * floats that scale a block, and then multiplied by all tokens, one tile of tokens at a time.
+ * Tokens are packed in strips of STRIP_TOKENS; a tile is one or several strips.
  *
- * Integer sums of a block are exact in any order. What the contract orders is each lane's chain of
- * fmas, over blocks j, j + 8, j + 16, ...: so within a chunk the blocks of lane 0 are stored first,
- * then those of lane 1, and so on, and a tile walks through memory in straight lines with the sums
- * of one lane in registers. If K is longer than a chunk, the lanes of all tiles wait in memory for
- * the next. At the end they are folded as contract.c does. A token's sums therefore never depend
- * on its neighbours.
+ * Integer sums of a block are exact in any order. The contract orders each lane's chain of fmas,
+ * over blocks j, j + 8, j + 16, ... So in a chunk the blocks of lane 0 are stored first, then those
+ * of lane 1, and so on; a tile reads memory sequentially with the sums of one lane in registers. If
+ * K is longer than a chunk, the lanes of all tiles stay in memory until the next one. At the end
+ * they are folded as in contract.c. So a token's sums never depend on other tokens.
  *
- * The including file defines, before, the constants used but not defined here (PANEL_ROWS and so
- * on), and after, the functions under "what an instruction set provides". Then it includes
+ * Before the include a file defines the constants that are used but not defined here (PANEL_ROWS
+ * and so on), and after it the functions under "provided by an instruction set". Then it includes
  * wide_types.h, for a kernel of each type. */
 #ifndef ENGINE_CPU_WIDE_H
 #define ENGINE_CPU_WIDE_H
@@ -26,17 +25,20 @@
 
 #define WIDE_INLINE static inline __attribute__((always_inline))
 
-/* Compilers load nothing from below this before what stands above is done. Otherwise they load all
- * they can at once and then have no registers left. */
-WIDE_INLINE void in_order(void) { __asm__ volatile("" ::: "memory"); }
+/* Stops compilers from moving later loads before it. Otherwise they load as early as possible and
+ * run out of registers. */
+WIDE_INLINE void in_order(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
 
 /* ---- chunks and slots ---------------------------------------------------------------------- */
 
 enum {
     LANES = 8,
-    CHUNK_BLOCKS = 96,                   /* all of K for gpt-oss; tokens are packed once for it */
+    CHUNK_BLOCKS = 96,                   /* the whole K of gpt-oss, so tokens are packed once */
     GROUP_TOKENS = 64,                   /* tokens that share an unpacked panel */
-    GROUP_ROWS = 128,                    /* rows whose lanes wait while a chunk is worked on */
+    GROUP_ROWS = 128,                    /* rows whose lanes stay in memory between chunks */
     GROUP_STRIPS = GROUP_TOKENS / STRIP_TOKENS,
     GROUP_PANELS = GROUP_ROWS / PANEL_ROWS,
     STRIP_SUMS = PANEL_ROWS * STRIP_TOKENS,
@@ -44,13 +46,13 @@ enum {
 static_assert((int)LANES == (int)SEGMENT_BLOCKS && CHUNK_BLOCKS % LANES == 0,
               "a chunk begins with a block of lane 0");
 
-/* Blocks of a lane among the first n. */
+/* Returns the number of a lane's blocks among the first n. */
 static inline int lane_blocks(int n, int lane)
 {
     return (n - lane + LANES - 1) / LANES;
 }
 
-/* Where a chunk of n blocks keeps block b. Each lane has room for as many as lane 0 has. */
+/* Returns the slot of block b in a chunk of n blocks. Each lane has as many slots as lane 0. */
 static inline int slot_of(int n, int b)
 {
     return b % LANES * lane_blocks(n, 0) + b / LANES;
@@ -59,17 +61,17 @@ static inline int slot_of(int n, int b)
 /* ---- panels -------------------------------------------------------------------------------- */
 
 /* The value of a block, from the integer sums of its halves, I = I_lo + I_hi, and the sums of the
- * activations, s = s_lo + s_hi. Each is one rounding or two, those of the contract: t, c and their
- * products with small integers are exact, as are the sums in brackets. */
+ * activations, s = s_lo + s_hi. Each has the one or two roundings of the contract: t, c, their
+ * products with small integers, and the sums in brackets are exact. */
 typedef enum wide_kind {
     WIDE_PLAIN,                          /* t * I */
     WIDE_MINIMUM,                        /* fma(t, I, c * s) */
     WIDE_HALF_MINIMUMS,                  /* fma(t, I, c * (lo * s_lo + hi * s_hi)) */
     WIDE_HALVES,                         /* t * fma(lo, I_lo, hi * I_hi) */
     /* For tiles of unsigned weights (x86_unsigned8.h): */
-    WIDE_LONG_MINIMUM,                   /* as WIDE_MINIMUM, but I takes two sums of 16 bits */
+    WIDE_LONG_MINIMUM,                   /* as WIDE_MINIMUM, but I needs two sums of 16 bits */
     WIDE_SCALED_HALVES,                  /* t * (lo * I_lo + hi * I_hi), all integers but t; lo and
-                                          * hi are what put_byte_scales() makes of them */
+                                          * hi are in the form of put_byte_scales() */
 } wide_kind;
 
 static inline bool kind_has_minimum(wide_kind kind)
@@ -82,19 +84,19 @@ static inline bool kind_is_of_halves(wide_kind kind)
     return kind == WIDE_HALVES || kind == WIDE_SCALED_HALVES;
 }
 
-/* A number for each row, SCALE_COPIES times. */
+/* One number for each row, repeated SCALE_COPIES times. */
 typedef float row_floats[PANEL_ROWS * SCALE_COPIES];
 
 /* One chunk of PANEL_ROWS rows. Indices are slots. */
 typedef struct panel {
-    alignas(64) int8_t w[CHUNK_BLOCKS][WEIGHT_BYTES];    /* in the order that the tile wants */
+    alignas(64) int8_t w[CHUNK_BLOCKS][WEIGHT_BYTES];    /* in the tile's layout */
     alignas(64) row_floats t[CHUNK_BLOCKS], c[CHUNK_BLOCKS], lo[CHUNK_BLOCKS], hi[CHUNK_BLOCKS];
 } panel;
 
-/* The activations of one chunk of up to GROUP_TOKENS tokens; act_at() is the index. The gaps keep
- * the arrays from beginning at the same set of L1: that cost 10%. */
+/* The activations of one chunk of up to GROUP_TOKENS tokens, indexed by act_at(). The gaps make the
+ * arrays start in different sets of L1; without them it is 10% slower. */
 typedef struct act_chunk {
-    alignas(64) int8_t q[GROUP_STRIPS * CHUNK_BLOCKS][ACT_BYTES];     /* in the tile's order too */
+    alignas(64) int8_t q[GROUP_STRIPS * CHUNK_BLOCKS][ACT_BYTES];     /* in the tile's layout */
     alignas(64) char gap[4096];
     alignas(64) float dx[GROUP_STRIPS * CHUNK_BLOCKS][ACT_FLOATS];
     alignas(64) char second_gap[4096];
@@ -103,14 +105,14 @@ typedef struct act_chunk {
     alignas(64) float s_hi[GROUP_STRIPS * CHUNK_BLOCKS][ACT_FLOATS];
 } act_chunk;
 
-/* Strip k of the tile of w strips that begins with strip `first`: their slots alternate, so that a
- * tile reads one stream. */
+/* Returns the index of strip k of the tile of w strips that begins with strip `first`. The slots of
+ * the strips are interleaved, so that a tile reads one stream. */
 static inline int act_at(int first, int w, int k, int slot)
 {
     return first * CHUNK_BLOCKS + slot * w + k;
 }
 
-/* The floats that block b of token x has at `at`, in strips of one token. */
+/* Stores the floats of block b of token x at index pos, for strips of one token. */
 static inline void put_act_floats(act_chunk *a, int pos, const act_row *x, int b, wide_kind kind)
 {
     const int16_t *s = x->s + 2 * b;
@@ -127,15 +129,15 @@ typedef struct strip_lanes {
     alignas(64) float of[LANES][STRIP_SUMS];
 } strip_lanes;
 
-/* ---- what an instruction set provides ------------------------------------------------------ */
+/* ---- provided by an instruction set -------------------------------------------------------- */
 
-/* How many strips the next tile takes, 1 to TILE_STRIPS, if `left` are left. If it takes more, the
- * last one is repeated and its sums are not read. */
+/* Returns the number of strips of the next tile, 1 to TILE_STRIPS, if `left` strips remain. If it
+ * is more than `left`, the last strip is repeated and its sums are not read. */
 static int tile_strips(wide_kind kind, int left);
 
-/* Packs n_token tokens as strip k of the tile of w strips that begins with `first`: blocks b0 to
- * b0 + n - 1, though whole segments may be read. For strips of one token whose bytes stay in order
- * it is here: define WIDE_ACTS_AS_THEY_ARE. */
+/* Packs n_token tokens as strip k of the tile of w strips that begins with `first`: blocks b0 to b0
+ * + n - 1; it may read whole segments. For strips of one token with bytes in their original order
+ * define WIDE_ACTS_AS_THEY_ARE instead. */
 static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
                        int b0, int n, wide_kind kind);
 
@@ -152,26 +154,28 @@ static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, 
 }
 #endif
 
-/* Arranges one block of PANEL_ROWS rows for tiles: row r's is parts[r].w[32 * j ..]. */
+/* Stores block j of PANEL_ROWS rows in the tile's layout; that of row r is parts[r].w[32 * j
+ * ..]. */
 static void put_weights(int8_t *restrict w, const block_parts *restrict parts, int j);
 
-/* Around all tiles of a call. */
+/* Called before and after all tiles of a call. */
 static void tiles_begin(wide_kind kind);
 static void tiles_end(void);
 
-/* The tile of w strips that begins with `first`: lanes[k] = from[k] and a chunk of n blocks. */
+/* Computes the tile of w strips that begins with `first`: lanes[k] = from[k] + a chunk of n
+ * blocks. */
 static void tile_run(strip_lanes *lanes, const strip_lanes *from, const panel *p,
                      const act_chunk *a, int first, int w, int n, wide_kind kind);
 
 /* ---- filling a panel ----------------------------------------------------------------------- */
 
-/* The floats of one segment, by row and lane. */
+/* Floats of one segment, by row and lane. */
 typedef struct segment_floats {
     float t[PANEL_ROWS][LANES], c[PANEL_ROWS][LANES];
     float lo[PANEL_ROWS][LANES], hi[PANEL_ROWS][LANES];
 } segment_floats;
 
-/* What row r, taken apart in *p, contributes. May change the weights. */
+/* Sets the floats of row r from its unpacked blocks. May change the weights. */
 typedef void scales_fn(segment_floats *restrict f, int r, block_parts *restrict p);
 
 static inline void plain_scales(segment_floats *restrict f, int r, block_parts *restrict p)
@@ -199,8 +203,8 @@ static inline void float_half_scales(segment_floats *restrict f, int r, block_pa
     for (int j = 0; j < LANES; j++) f->hi[r][j] = p->f[1][j];
 }
 
-/* Small weights take their half's scale in, so that one sum serves both halves: 3 * 15 for Q2_K.
- * Negated, because of Q3_K's -4 * -32 = 128: int8 holds only the negative of that. */
+/* Multiplies small weights by the scale of their half, so that a block needs one sum: at most 3 *
+ * 15 for Q2_K. The products are negated, because Q3_K's -4 * -32 = 128 exceeds int8. */
 static inline void scaled_weights(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     for (int j = 0; j < LANES; j++) {
@@ -221,9 +225,9 @@ static inline void scaled_weights_minimum(segment_floats *restrict f, int r,
     for (int j = 0; j < LANES; j++) f->hi[r][j] = (float)p->m[1][j];
 }
 
-/* Fills n blocks of a whole panel, one segment at most, straight from the bytes of its rows: block
- * j to slot + stride * j. Reads nothing outside the blocks of the segment and what lies between
- * those of the first row and those of the last, and prefetches those of the next panel. */
+/* Fills n blocks of a whole panel, one segment at most, directly from the bytes of its rows: block
+ * j to slot + stride * j. Reads only from the segment of the first row to that of the last row, and
+ * prefetches those of the next panel. */
 typedef void fill_fn(panel *p, int slot, int stride, const uint8_t *blocks, size_t row_bytes,
                      int n);
 
@@ -231,10 +235,10 @@ typedef struct wide_format {
     const block_format *blocks;
     scales_fn *put_scales;
     wide_kind kind;
-    fill_fn *fill;                       /* faster than these; NULL: there is none */
+    fill_fn *fill;                       /* a faster function for whole panels, or NULL */
 } wide_format;
 
-/* One float of n blocks of a segment, of every row, to their slots. */
+/* Stores one float of every row, for n blocks of a segment, to their slots. */
 static inline void put_floats(row_floats *dst, float from[PANEL_ROWS][LANES], int per_lane, int n)
 {
     for (int j = 0; j < n; j++, dst += per_lane)
@@ -242,16 +246,16 @@ static inline void put_floats(row_floats *dst, float from[PANEL_ROWS][LANES], in
             for (int i = 0; i < SCALE_COPIES; i++) (*dst)[r * SCALE_COPIES + i] = from[r][j];
 }
 
-/* The next panel's bytes are asked for while this one's are read. A prefetch cannot fault. */
+/* Prefetches the next panel's bytes while this one's are read. A prefetch cannot fault. */
 static inline void prefetch_bytes(const uint8_t *p, size_t ahead, size_t n)
 {
     for (size_t i = 0; i < n; i += 64)
         __builtin_prefetch((const void *)((uintptr_t)p + ahead + i), 0, 2);
 }
 
-/* A chunk of n blocks that begins at `first` of the first of n_row rows. A short panel repeats its
- * last row in place of those it lacks; their sums are not read. (Inlined, it is 10% slower: gcc
- * 12.) */
+/* Fills a chunk of n blocks that begins at `first` in the first of n_row rows. A short panel
+ * repeats its last row; the sums of repeated rows are not read. (With gcc 12 it is 10% slower if
+ * inlined.) */
 __attribute__((noinline))
 static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, size_t row_bytes,
                        int n_row, int n)
@@ -281,7 +285,7 @@ static void panel_fill(panel *p, const wide_format *f, const uint8_t *first, siz
     }
 }
 
-/* The same for a whole panel of a format that has a function for it. */
+/* panel_fill() for a whole panel of a format with a fill function. */
 __attribute__((noinline))
 static void panel_fill_directly(panel *p, const wide_format *f, const uint8_t *first,
                                 size_t row_bytes, int n)
@@ -295,8 +299,8 @@ static void panel_fill_directly(panel *p, const wide_format *f, const uint8_t *f
 
 /* ---- products ------------------------------------------------------------------------------ */
 
-/* The lanes of a strip, folded in the tree of the contract. Inlined, gcc 12 makes no vectors of
- * it. */
+/* Folds the lanes of a strip in the tree of the contract. gcc 12 does not vectorise it if
+ * inlined. */
 __attribute__((noinline))
 static void fold_lanes(float *restrict sums, const strip_lanes *restrict l)
 {
@@ -309,7 +313,7 @@ static void fold_lanes(float *restrict sums, const strip_lanes *restrict l)
     }
 }
 
-/* n_r rows and n_t tokens of a strip, to their places among sums of n_row rows a token. */
+/* Stores the sums of n_r rows and n_t tokens of a strip; sums has n_row rows per token. */
 static inline void put_sums(float *sums, size_t n_row, const strip_lanes *lanes, int n_r, int n_t)
 {
     float folded[STRIP_SUMS];
@@ -337,8 +341,8 @@ typedef struct chunk {
     bool first, last;
 } chunk;
 
-/* A panel of n_r rows with n_t packed tokens. Lanes stay where they are for the next chunk, if
- * there is one; if not, one tile's after the other use the same place, in L1. */
+/* Multiplies a panel of n_r rows by n_t packed tokens. If another chunk follows, each strip has its
+ * own lanes; otherwise all tiles use the same ones, which stay in L1. */
 static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel *p,
                       const act_chunk *a, int n_r, int n_t, chunk c, wide_kind kind)
 {
@@ -360,22 +364,22 @@ static void panel_run(float *sums, size_t n_row, strip_lanes *lanes, const panel
     }
 }
 
-/* What a call works in, however long K is: 300 KB of stack, and a chunk of activations unless they
+/* Scratch of a call, for any length of K: 300 KB of stack, plus a chunk of activations unless they
  * are packed. */
 typedef struct scratch {
     panel p;
     strip_lanes lanes[GROUP_PANELS][GROUP_STRIPS];
 } scratch;
 
-/* K is cut into chunks of this many blocks, the last of which may be shorter. */
+/* Returns the blocks of a chunk of K; the last chunk may be shorter. */
 static int chunk_length(int n_block)
 {
     const int n_chunk = (n_block + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
     return (n_block + LANES * n_chunk - 1) / (LANES * n_chunk) * LANES;
 }
 
-/* Up to GROUP_ROWS rows with up to GROUP_TOKENS tokens. x: these, to be packed chunk by chunk into
- * the same place; NULL: all chunks are packed. */
+/* Multiplies up to GROUP_ROWS rows by up to GROUP_TOKENS tokens. x: the tokens, which are packed
+ * chunk by chunk to the same buffer; NULL: acts has all chunks packed. */
 static void group_dot(scratch *s, const wide_format *f, float *sums, size_t n_row,
                       const uint8_t *rows, size_t row_bytes, int n_r, act_chunk *acts,
                       const act_row *x, int n_t, int n_block)
@@ -403,7 +407,7 @@ static void wide_dot(const wide_format *f, float *sums, const uint8_t *rows, siz
                      int n_row, const act_row *x, int n_token, int cols)
 {
     const int n_block = cols / ACT_BLOCK;
-    const bool one_chunk = chunk_length(n_block) >= n_block;     /* stays packed for more rows */
+    const bool one_chunk = chunk_length(n_block) >= n_block;     /* packed once for all rows */
     act_chunk acts;
     scratch s;
     tiles_begin(f->kind);

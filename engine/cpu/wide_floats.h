@@ -1,11 +1,11 @@
 /* wide_floats.h - products of float rows with many tokens, in the vectors of an instruction set:
- * F32, F16 and BF16. Included after vec, vec_fma, rows_at and rows_put, as wide_values.h describes
- * them, VEC_FLOATS and FLOAT_ROWS.
+ * F32, F16 and BF16. Include it after the definitions of vec, vec_fma, rows_at and rows_put, as in
+ * wide_values.h, and of VEC_FLOATS and FLOAT_ROWS.
  *
- * Weight i belongs to lane i % 32, so a pair of row and token has 32 sums: too many for registers.
- * A tile of FLOAT_ROWS rows and six tokens therefore goes through a chunk of K once for each vector
- * of lanes, with that vector of every pair in registers and the rest waiting in memory. Both sides
- * are stored in the order in which that happens: [vector of lanes][step][row or token]. */
+ * Weight i belongs to lane i % 32, so a pair of row and token has 32 sums, too many for registers.
+ * So a tile of FLOAT_ROWS rows and six tokens reads a chunk of K once for each vector of lanes,
+ * with that vector of every pair in registers and the others in memory. Rows and tokens are stored
+ * in this order: [vector of lanes][step][row or token]. */
 #ifndef ENGINE_CPU_WIDE_FLOATS_H
 #define ENGINE_CPU_WIDE_FLOATS_H
 
@@ -14,7 +14,7 @@
 enum {
     FLOAT_LANES = 32, LANE_VECTORS = FLOAT_LANES / VEC_FLOATS,
     FLOAT_STEPS = 16, FLOAT_CHUNK = FLOAT_LANES * FLOAT_STEPS,
-    FLOAT_TOKENS = 6,                    /* of a tile */
+    FLOAT_TOKENS = 6,                    /* tokens of a tile */
     FLOAT_GROUP = 36,                    /* tokens that share unpacked rows */
 };
 
@@ -35,7 +35,7 @@ static void widen_f32(float *restrict dst, const uint8_t *restrict from, int n)
 static void widen_f16(float *restrict dst, const uint8_t *restrict from, int n)
 {
     int i = 0;
-#if defined(__F16C__)                    /* on ARM compilers make vectors of the loop below */
+#if defined(__F16C__)                    /* ARM compilers vectorise the loop below */
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + 2 * i))));
 #endif
@@ -49,7 +49,7 @@ static void widen_bf16(float *restrict dst, const uint8_t *restrict from, int n)
 
 /* ---- the order of a tile -------------------------------------------------------------------- */
 
-/* A chunk of n rows, or tokens: [vector of lanes][step][row]. */
+/* Stores a chunk of n rows or tokens as [vector of lanes][step][row]. */
 WIDE_INLINE void interleave(float *dst, const float *const *from, int n, int steps)
 {
     for (int v = 0; v < LANE_VECTORS; v++)
@@ -57,8 +57,8 @@ WIDE_INLINE void interleave(float *dst, const float *const *from, int n, int ste
             for (int k = 0; k < n; k++) rows_put(dst, k, rows_at(from[k] + FLOAT_LANES * s, v));
 }
 
-/* n columns of a row, as floats, and zeros to the end of the last step: those change no lane except
- * from minus zero to zero, as the fold does anyway. */
+/* Writes n columns of a row as floats, padded with zeros to a whole step. The padding can only turn
+ * a lane from -0 to +0, which the fold does anyway. */
 static void widen_padded(float *dst, widen_fn *widen, const void *from, int n)
 {
     const int end = n % FLOAT_LANES;
@@ -71,7 +71,7 @@ static void pack_rows(float *dst, widen_fn *widen, const uint8_t *rows, size_t r
 {
     float w[FLOAT_ROWS][FLOAT_CHUNK];
     const float *from[FLOAT_ROWS];
-    for (int k = 0; k < FLOAT_ROWS; k++) {       /* the last row stands in for those a tile lacks */
+    for (int k = 0; k < FLOAT_ROWS; k++) {       /* a short tile repeats the last row */
         widen_padded(w[k], widen, rows + (size_t)min_int(k, n_row - 1) * row_bytes, n);
         from[k] = w[k];
     }
@@ -116,7 +116,7 @@ static void float_tile(float_lanes *lanes, const float *w, const float *x, int s
     }
 }
 
-/* ((p0 + p1) + (p2 + p3)) + 0 of eight lanes, after 32 became 16 and 8. */
+/* Folds 32 lanes to 16 and 8, then ((p0 + p1) + (p2 + p3)) + 0. */
 static float float_fold(const float_lanes *lanes, int r, int t)
 {
     float lane[FLOAT_LANES], h[16], e[8], p[4];

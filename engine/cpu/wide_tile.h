@@ -1,16 +1,17 @@
-/* wide_tile.h - tiles that make the sums of one block after the other. Included after what
- * wide_values.h asks for and
+/* wide_tile.h - tiles that compute the sums of the blocks one by one. Include it after the
+ * definitions that wide_values.h needs and
  *
  *     TILE_WIDTHS(X, ...)       X(w, ...) for every number of strips that tile_strips() returns
  *
- * and before sum_halves() is defined; or, with TILE_KINDS defined, a list of other kinds, before
- * sum_block() is. */
+ * and before the definition of sum_halves(). With TILE_KINDS, a list of other kinds, define
+ * sum_block() instead. */
 #ifndef ENGINE_CPU_WIDE_TILE_H
 #define ENGINE_CPU_WIDE_TILE_H
 
 #include "engine/cpu/wide_values.h"
 
-/* What add_block() wants of the block at `slot`, whose first strip is at `at`. */
+/* Computes the operands of add_block() for the block at `slot`; pos is act_at() of its first
+ * strip. */
 WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
                            int pos, int slot, int w, wide_kind kind);
 

@@ -1,6 +1,6 @@
-/* wide_types.h - the kernel of each type that an instruction set has tiles for. Included last by
- * the files that include wide.h. One that has tiles for fewer types, or functions that fill their
- * panels, defines WIDE_TYPES and WIDE_FILL before. */
+/* wide_types.h - the wide kernels of all types of an instruction set. The last include of files
+ * that include wide.h. A file with tiles for fewer types, or with fill functions, defines
+ * WIDE_TYPES and WIDE_FILL before. */
 #ifndef ENGINE_CPU_WIDE_TYPES_H
 #define ENGINE_CPU_WIDE_TYPES_H
 
@@ -50,8 +50,8 @@ WIDE_TYPES(DEFINE_WIDE)
 #define WIDE_ROW(NAME, scales, kind)                                                               \
     { QT_##NAME, wide_##NAME, { wide_packed_bytes, pack_##NAME, packed_##NAME }, kind },
 
-/* Wide kernels from this many tokens on, which is measured; always where the other kernel is the
- * reference. Where a tile needs two sums for a block it pays later. */
+/* Enters wide kernels with the measured number of tokens from which they are faster: from_halves
+ * for tiles with two sums per block. If the other kernel is the reference they are always used. */
 static void wide_put(kernel_set *s, int from, int from_halves)
 {
     static const struct { quant_type type; dot_fn *fn; packing packed; wide_kind kind; }

@@ -1,12 +1,12 @@
-/* wide_values.h - from the integer sums of a block to its values, in the vectors of an instruction
- * set. Included by the files that include wide.h, after they have defined
+/* wide_values.h - converts the integer sums of a block to its values, in the vectors of an
+ * instruction set. Files that include wide.h include it after the definition of
  *
- *     ROW_VECTORS, vec          this many vectors hold the sums of a panel with a strip
+ *     ROW_VECTORS, vec          number of vectors with the sums of a panel and a strip
  *     vec_mul(a, b), vec_fma(a, b, c) = a * b + c in one rounding
  *     rows_at(p, i), rows_put   the i-th vector of the rows' numbers at p
- *     tokens_at(p, k)           the numbers of strip k of a tile, where they meet those of the rows
+ *     tokens_at(p, k)           the numbers of strip k of a tile, in the layout of rows_at
  *
- * Everything is inlined, for one kind and one number of strips w, so that vectors stay in
+ * Everything is inlined, for a constant kind and number of strips w, so that vectors stay in
  * registers. */
 #ifndef ENGINE_CPU_WIDE_VALUES_H
 #define ENGINE_CPU_WIDE_VALUES_H
@@ -25,7 +25,7 @@ WIDE_INLINE void lanes_store(strip_lanes *dst, const tile_vecs v, int lane, int 
         for (int i = 0; i < ROW_VECTORS; i++) rows_put(dst[k].of[lane], i, v[k][i]);
 }
 
-/* hi * I_hi, of WIDE_HALVES. */
+/* Computes hi * I_hi for WIDE_HALVES. */
 WIDE_INLINE void high_products(tile_vecs v, const panel *p, int slot, int w)
 {
     for (int k = 0; k < w; k++)
@@ -33,7 +33,7 @@ WIDE_INLINE void high_products(tile_vecs v, const panel *p, int slot, int w)
 }
 
 /* Adds the block at `slot` to the sums of its lane, from the block's integer sums or, for
- * WIDE_HALVES, those of its lower half and the high products. at: act_at() of the first strip. */
+ * WIDE_HALVES, those of its lower half and the high products. pos: act_at() of the first strip. */
 WIDE_INLINE void add_block(tile_vecs lane_sum, const tile_vecs sum, const tile_vecs high,
                            const panel *p, const act_chunk *a, int pos, int slot, int w,
                            wide_kind kind)
