@@ -1,10 +1,10 @@
 /* kernels.h - products of weight rows with activations: the interface of a set of kernels.
  *
  * kernels_contract: int8 activations in blocks of 32, integer block products, eight lanes in a
- * fixed order, as docs/numerics.md has it. The sets of the instruction sets give the same bits,
- * faster.
+ * fixed order, as in docs/numerics.md. The sets of the instruction sets are faster and give the
+ * same bits.
  * kernels_exact: F32 activations on decoded weights, for comparisons and --exact.
- * Float weights (F32, F16, BF16) see F32 activations in all of them. */
+ * In all sets float weights (F32, F16, BF16) are multiplied by F32 activations. */
 #ifndef ENGINE_CPU_KERNELS_H
 #define ENGINE_CPU_KERNELS_H
 

@@ -7,8 +7,8 @@
  * scanned, not executed. Tags such as <tool_call> and <think> are ordinary text here; if the
  * vocabulary has tokens for them the tokenizer recognises them in any text.
  *
- * A developer message is a system message. Call arguments go out as they came in (JSON family);
- * the XML family takes them apart and so needs a JSON object. Empty reasoning counts as none.
+ * A developer message is a system message. In the JSON family call arguments are copied verbatim;
+ * the XML family splits them and so needs a JSON object. Empty reasoning counts as none.
  * tagged_tool_calls.c and chat_chatml_parse.c parse the model's answers. */
 #include "engine/text/chat/chat_internal.h"
 

@@ -6,9 +6,8 @@
  * strings between two <|"|>. Calls and results are part of one turn of the model, which continues
  * after them; the text of a message with calls follows the results.
  *
- * Rendering follows the template, odd as some of it is: parameters that are called "type" or
- * "description" do not appear, an object without a type is not closed. The rest of the parser of
- * answers is in tagged_tool_calls.c. */
+ * Rendering copies the template's oddities: parameters named "type" or "description" are omitted,
+ * and an object without a type is not closed. tagged_tool_calls.c parses the rest of the output. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <stdlib.h>

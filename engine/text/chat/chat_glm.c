@@ -3,10 +3,9 @@
  * A prompt begins with [gMASK]<sop>. A turn is the token of its role and its text; the next role's
  * token ends it. An assistant's turn has a block of reasoning, which is empty in history. A
  * call is <tool_call>NAME and then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each
- * argument: text as it stands, other values as JSON. Up to GLM-4.6 all parts stand on lines of
- * their own, and /nothink after what the user says switches reasoning off; from 4.7 on there are no
- * line breaks, and the cue opens the reasoning or leaves it out. The rest of the parser of answers
- * is in tagged_tool_calls.c. */
+ * argument: strings verbatim, other values as JSON. Up to GLM-4.6 each part is on its own line, and
+ * /nothink after the user's text disables reasoning. From 4.7 on there are no line breaks, and the
+ * cue opens the reasoning or closes it. tagged_tool_calls.c parses the rest of the output. */
 #include "engine/text/chat/chat_internal.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
 /* stop_strings.h - ends a text stream at the first stop string.
  *
- * The first is the one that starts earliest in the whole stream, whatever the division into pieces.
- * Bytes are compared, so a piece may end inside a character. Text that may still become a stop
- * string is held back, always less than the longest stop string; all text before it passes at once.
- * A complete stop string inside an incomplete one that started earlier waits for that one. One
- * thread at a time. */
+ * The first is the one that starts earliest in the stream, independent of its division into pieces.
+ * Bytes are compared, so a piece may end inside a character. Text that may become a stop string is
+ * buffered, always less than the longest stop string; earlier text passes at once. A complete stop
+ * string inside an earlier, incomplete one is buffered until that one is decided. Not
+ * thread-safe. */
 #ifndef ENGINE_TEXT_CHAT_STOP_STRINGS_H
 #define ENGINE_TEXT_CHAT_STOP_STRINGS_H
 

@@ -166,7 +166,7 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
     for (size_t i = 0; i < m->n_word; i++)
         if (bits[i]) return bits;
     err_set(err, ERR_RANGE, grammar_run_crowded(m->run)
-            ? "the grammar is in too many places at once: it is too ambiguous"
+            ? "the grammar is too ambiguous: it has too many possible positions here"
             : "no token of the vocabulary continues the grammar here");
     return NULL;
 }

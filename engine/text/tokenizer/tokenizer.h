@@ -2,7 +2,7 @@
  *
  * Three kinds: byte-level BPE (model gpt2), SentencePiece by scores (llama), BPE on characters
  * (gemma4). A tokenizer is immutable after tokenizer_create and may be shared by threads. An
- * encoder has the scratch memory and a small cache of recent words: one per thread. Encoding adds
+ * encoder, one per thread, has scratch memory and a small cache of recent pieces. Encoding adds
  * only the space of tokenizer_adds_space to a text; encoder_encode_whole also adds BOS and EOS. */
 #ifndef ENGINE_TEXT_TOKENIZER_TOKENIZER_H
 #define ENGINE_TEXT_TOKENIZER_TOKENIZER_H
