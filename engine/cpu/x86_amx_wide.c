@@ -1,9 +1,9 @@
 /* x86_amx_wide.c - tiles of 16 rows and 16 tokens for processors with AMX.
  *
- * One instruction multiplies 32 activations of each of 16 tokens with 32 weights of each of 16
- * rows: a block of 256 integer sums. It takes its time but runs in parallel with other
- * instructions. So all blocks of a lane are multiplied first, into memory, two side by side in
- * registers of their own, and then scaled and added with AVX-512, for eight tokens at a time. */
+ * One instruction multiplies 32 activations of each of 16 tokens by 32 weights of each of 16 rows
+ * and gives 256 integer sums. It is slow but runs in parallel with other instructions. So first all
+ * blocks of a lane are multiplied and stored to memory, two at a time in separate registers. Then
+ * AVX-512 scales and adds them, for eight tokens at a time. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -14,7 +14,7 @@ enum {
     STRIP_TOKENS = 1, TILE_STRIPS = 16,
     ACT_BYTES = 32,
     ACT_FLOATS = 1,
-    PART = 8,                            /* strips that are scaled at a time */
+    PART = 8,                            /* strips that are scaled together */
 };
 
 #define WIDE_ACTS_AS_THEY_ARE
@@ -77,7 +77,7 @@ WIDE_INLINE void multiply_two(block_sums to0, const int8_t *q0, const int8_t *w0
     _tile_stored(1, to1, sizeof to1[0]);
 }
 
-/* The sums of a lane, of halves or of whole blocks. */
+/* Sums of a lane, of half or of whole blocks. */
 typedef struct lane_sums {
     alignas(64) block_sums of[CHUNK_BLOCKS / LANES][2];
 } lane_sums;
@@ -85,8 +85,7 @@ typedef struct lane_sums {
 WIDE_INLINE void multiply_lane(lane_sums *sums, const panel *p, const act_chunk *a, int first,
                                int begin, int end, wide_kind kind)
 {
-    in_order();                          /* the unit reads memory that the compiler does not know
-                                          * about */
+    in_order();                          /* the compiler does not see the unit's reads of memory */
     if (kind == WIDE_HALVES) {
         for (int slot = begin; slot < end; slot++) {
             const int8_t *q = a->q[act_at(first, TILE_STRIPS, 0, slot)], *w = p->w[slot];

@@ -1,17 +1,16 @@
-/* x86_avx2.h - what the AVX2 kernels share: block sums, lanes and the walk over rows.
+/* x86_avx2.h - shared by the AVX2 kernels: block sums, lanes and the loops over rows.
  *
- * The arithmetic of docs/numerics.md with one register to a block: its 32 weights in order. Eight
- * blocks make a segment, and the eight lanes of a row are the eight floats of one register.
+ * The arithmetic of docs/numerics.md with one register for each block: its 32 weights in order.
+ * Eight blocks are a segment, and the eight lanes of a row are the eight floats of one register.
  *
  * maddubs multiplies unsigned bytes by signed ones and adds neighbours: a block becomes 16 words.
- * What remains is to add up the words of each of eight registers and to line up the eight sums. A
- * tree of seven merges does that: a merge takes two registers to one that has partial sums of
- * both. As long as sums fit in 16 bits they stay words, because the madd that makes dwords of them
- * then serves a merged register instead of every block. All merges but the last use one shuffle
- * and one blend, which runs on any port; hadd takes two shuffles.
+ * Then a tree of seven merges sums the words of each of eight registers and puts the eight sums in
+ * order: a merge turns two registers into one with partial sums of both. Sums stay words as long as
+ * they fit in 16 bits, so that the madd to dwords is needed only for merged registers. All merges
+ * but the last use one shuffle and one blend, which runs on any port; hadd takes two shuffles.
  *
- * A kernel is two functions, unpack and values, over one struct segment; walk_rows() makes a
- * dot_fn of them. Everything here is inlined, and so are they. */
+ * A kernel is two inlined functions, unpack and values, on a struct segment; walk_rows() builds a
+ * dot_fn from them. */
 #ifndef ENGINE_CPU_X86_AVX2_H
 #define ENGINE_CPU_X86_AVX2_H
 
@@ -27,8 +26,8 @@
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Rows follow each other in memory, so what lies this far ahead is soon needed, in the next rows
- * or in the next call. A prefetch cannot fault. */
+/* Rows are contiguous, so the bytes this far ahead are soon needed, by the next rows or the next
+ * call. A prefetch cannot fault. */
 enum { PREFETCH_AHEAD = 12 * 1024, CACHE_LINE = 64 };
 
 AVX_INLINE void prefetch_weights(const uint8_t *p, int bytes)
@@ -37,19 +36,19 @@ AVX_INLINE void prefetch_weights(const uint8_t *p, int bytes)
         _mm_prefetch((const char *)((uintptr_t)p + PREFETCH_AHEAD + (uintptr_t)pos), _MM_HINT_T0);
 }
 
-/* The same 16 bytes in both halves; the load does it, at no extra cost. */
+/* Loads 16 bytes to both halves; the broadcast is free. */
 AVX_INLINE __m256i load128_twice(const void *p)
 {
     return _mm256_broadcastsi128_si256(load128(p));
 }
 
-/* The same four bytes in all eight dwords; likewise. */
+/* Loads four bytes to all eight dwords; the broadcast is free. */
 AVX_INLINE __m256i load32_repeated(const void *p)
 {
     return _mm256_set1_epi32((int)load_u32(p));
 }
 
-/* Two binary16 that stand side by side, everywhere in a register each. */
+/* Broadcasts two adjacent binary16 numbers, each to one register. */
 AVX_INLINE void two_halves(__m256 *first, __m256 *second, const uint8_t *p)
 {
     const __m256 in_turn = _mm256_cvtph_ps(_mm256_castsi256_si128(load32_repeated(p)));
@@ -57,15 +56,15 @@ AVX_INLINE void two_halves(__m256 *first, __m256 *second, const uint8_t *p)
     *second = _mm256_movehdup_ps(in_turn);
 }
 
-/* "Halves order": 16 bytes, 32 codes. */
+/* Unpacks "halves order": 16 bytes, 32 codes. */
 AVX_INLINE __m256i nibbles_at(const uint8_t *p)
 {
     const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
     return _mm256_and_si256(_mm256_srlv_epi32(load128_twice(p), shift), _mm256_set1_epi8(15));
 }
 
-/* A weight of low and high bits, now: compilers put off such an or until its result is used, keep
- * shifted bits of all blocks until then and have no registers left for them. */
+/* Joins low and high bits immediately. Compilers delay such an `or` until its result is used, keep
+ * the shifted bits of all blocks and run out of registers. */
 AVX_INLINE __m256i joined_bits(__m256i low, __m256i high)
 {
     __m256i w = _mm256_or_si256(low, high);
@@ -75,19 +74,19 @@ AVX_INLINE __m256i joined_bits(__m256i low, __m256i high)
 
 /* ---- products ------------------------------------------------------------------------------ */
 
-/* Sums of two products. Words saturate; weights up to 129 keep clear of that. */
+/* Sums of two products. Words saturate, but not with weights up to 129. */
 AVX_INLINE __m256i products_unsigned(__m256i w, __m256i q)
 {
     return _mm256_maddubs_epi16(w, q);
 }
 
-/* The sign of w moves to q. No q is -128; a w of -128 becomes 128, and 2 * 128 * 127 fits. */
+/* Moves the sign of w to q. q is never -128. w = -128 becomes 128, and 2 * 128 * 127 fits. */
 AVX_INLINE __m256i products_signed(__m256i w, __m256i q)
 {
     return products_unsigned(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w));
 }
 
-/* How many merges, each of which may double a word, leave room for the largest sums of products. */
+/* Returns how many merges, each of which may double a word, cannot overflow 16 bits. */
 AVX_INLINE int merges_in_words(int max_weight)
 {
     const int most = 2 * 127 * max_weight;
@@ -107,7 +106,7 @@ AVX_INLINE __m256i widen_words(__m256i v)
     return _mm256_madd_epi16(v, _mm256_set1_epi16(1));
 }
 
-/* In the drawings a bar parts the two 128-bit halves of a register, the lower one first.
+/* In the drawings a bar separates the two 128-bit halves of a register, the lower one first.
  *
  * [ a0 | a1 ], [ b0 | b1 ]  to  [ a0 + a1 | b1 + b0 ] */
 AVX_INLINE __m256i merge_halves(__m256i a, __m256i b, bool words)
@@ -121,14 +120,14 @@ AVX_INLINE __m256i merge_quarters(__m256i a, __m256i b, bool words)
     return add_ints(_mm256_blend_epi32(a, b, 0xCC), _mm256_alignr_epi8(b, a, 8), words);
 }
 
-/* Likewise, but what is added are neighbours: two words or two dwords. */
+/* Like merge_quarters, but adds neighbours: two words or two dwords. */
 AVX_INLINE __m256i merge_neighbours(__m256i a, __m256i b, bool words)
 {
     return words ? _mm256_hadd_epi16(a, b) : _mm256_hadd_epi32(a, b);
 }
 
 /* words[j] belongs to block j. Returns eight dwords, the sums of the blocks in order. Of the three
- * merges on the way the first n_words, a constant, are made in words. */
+ * levels of merges the first n_words, a constant, work on words. */
 AVX_INLINE __m256i block_sums(const __m256i words[8], int n_words)
 {
     __m256i v[8], sums;
@@ -147,7 +146,7 @@ AVX_INLINE __m256i block_sums(const __m256i words[8], int n_words)
 
 /* ---- lanes --------------------------------------------------------------------------------- */
 
-/* lane[i] + lane[i+4], then ((p0 + p1) + (p2 + p3)) + 0: a minus zero becomes a plus zero. */
+/* lane[i] + lane[i+4], then ((p0 + p1) + (p2 + p3)) + 0; the last turns -0 into +0. */
 AVX_INLINE float lanes_fold(__m256 lanes)
 {
     const __m128 p = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
@@ -159,22 +158,22 @@ AVX_INLINE float lanes_fold(__m256 lanes)
 
 enum { SEGMENT_MAX_BYTES = 8 * 34, TOKENS_AT_ONCE = 8 };
 
-/* Eight blocks of weights, unpacked; d and sc and so on are the contract's letters. What exactly
- * the fields hold is between unpack and values. */
+/* Eight unpacked blocks of weights, with the contract's letters. unpack and values of a format
+ * agree on the exact content. */
 typedef struct segment {
     __m256i w[8];
     __m256 d, c;                         /* one for each block */
     __m256i sc, m;                       /* words, one for each half of a block */
 } segment;
 
-/* The activations that a segment meets. */
+/* The activations of a segment. */
 typedef struct act_segment {
     const int8_t *q;                     /* [256] */
     const float *dx;                     /* [8] */
     const int16_t *s;                    /* [16] */
 } act_segment;
 
-/* A constant: compilers follow its pointers, and inline what they point to. */
+/* Always a constant, so that compilers inline the functions. */
 typedef struct segment_kernel {
     void (*unpack)(segment *g, const uint8_t *blocks);           /* reads `bytes` */
     __m256 (*values)(const segment *g, const act_segment *x);    /* v of the contract, by block */
@@ -192,15 +191,15 @@ AVX_INLINE __m256 add_values(__m256 lanes, const act_segment *x, __m256 v)
     return _mm256_fmadd_ps(_mm256_loadu_ps(x->dx), v, lanes);
 }
 
-/* All ones for the first n of eight lanes. */
+/* Returns all ones for the first n of eight lanes. */
 AVX_INLINE __m256 first_lanes(int n)
 {
     static const int32_t mask[16] = { -1, -1, -1, -1, -1, -1, -1, -1 };
     return _mm256_castsi256_ps(load256(mask + 8 - n));
 }
 
-/* The last blocks of a row as a segment that can be read whole: in place where enough readable
- * bytes follow, else as a copy. The surplus blocks have to be masked out. */
+/* Returns the last blocks of a row as a whole readable segment: in place if enough readable bytes
+ * follow, else as a copy. The caller masks the surplus blocks. */
 AVX_INLINE const uint8_t *whole_segment(uint8_t copy[SEGMENT_MAX_BYTES], const uint8_t *blocks,
                                         size_t bytes, size_t readable, int segment_bytes)
 {
@@ -238,7 +237,7 @@ AVX_INLINE void walk_one_token(const segment_kernel *k, float *sums, const uint8
     }
 }
 
-/* One row with up to TOKENS_AT_ONCE: a segment is unpacked once and meets each token. The sum of
+/* One row with up to TOKENS_AT_ONCE tokens: a segment is unpacked once for all tokens. The sum of
  * token t goes to sums[t * stride]; `readable` bytes of later rows follow the row. */
 AVX_INLINE void walk_one_row(const segment_kernel *k, float *sums, size_t stride,
                              const uint8_t *p, size_t readable, const act_row *x, int n_token,

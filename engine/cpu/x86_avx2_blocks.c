@@ -1,11 +1,10 @@
 /* x86_avx2_blocks.c - AVX2 kernels of the formats with 32 weights and a scale (NVFP4: two).
  *
- * Scales stand between the weights, one every 17 to 34 bytes; x86_strides.h brings eight of them
- * together.
+ * Scales are between the weights, one every 17 to 34 bytes; x86_strides.h gathers eight of them.
  *
- * Where codes are stored with an offset, weights stay unsigned, and the offset times the sum of the
- * activations is subtracted from the block sums: one madd for eight blocks. Q8_0 and IQ4_NL have no
- * room for an offset in 16 bits; there the sign of a weight moves to its activation. */
+ * If codes have an offset, weights stay unsigned, and the offset times the sum of the activations
+ * is subtracted from the block sums: one madd for eight blocks. With an offset Q8_0 and IQ4_NL
+ * would exceed 16 bits; there the sign of a weight moves to its activation. */
 #include "engine/cpu/isa_sets.h"
 #include "engine/cpu/x86_avx2.h"
 #include "engine/cpu/x86_iq4.h"
@@ -23,8 +22,8 @@ AVX_INLINE __m128i dwords_at(const uint8_t *p0, const uint8_t *p1, const uint8_t
     return _mm_blend_epi32(v, load128(p3 - 12), 1 << 3);
 }
 
-/* Two binary16 at p, p + stride, ...: a scale and a minimum. The blocks come in an order that the
- * shuffles, which cannot cross the middle of a register, put right. */
+/* Gathers pairs of binary16, a scale and a minimum, at p, p + stride, ... The blocks are loaded in
+ * an order from which shuffles within 128-bit halves restore the right one. */
 AVX_INLINE void half_pairs_at(__m256 *first, __m256 *second, const uint8_t *p, int stride)
 {
     const __m256 a = _mm256_cvtph_ps(dwords_at(p, p + stride, p + 4 * stride, p + 5 * stride));
@@ -36,7 +35,7 @@ AVX_INLINE void half_pairs_at(__m256 *first, __m256 *second, const uint8_t *p, i
 
 /* ---- weights of one block ------------------------------------------------------------------ */
 
-/* nibbles_at() with a fifth bit of each code apart: bit i for weight i. */
+/* nibbles_at() plus separate fifth bits: bit i for weight i. */
 AVX_INLINE __m256i five_bits_at(const uint8_t *nibbles, const uint8_t *high)
 {
     const __m256i own_byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
@@ -63,7 +62,7 @@ AVX_INLINE __m256i signed_sums(const segment *g, const act_segment *x)
     return block_sums(words, merges_in_words(128));
 }
 
-/* d * (sum of w * q), weights being codes of 0 .. max_code, less offset. */
+/* d * (sum of w * q); the weights are codes of 0 .. max_code minus offset. */
 AVX_INLINE __m256 offset_values(const segment *g, const act_segment *x, int max_code, int offset)
 {
     const __m256i of_codes = unsigned_sums(g, x, max_code);
@@ -179,8 +178,8 @@ AVX_INLINE __m256 mxfp4_values(const segment *g, const act_segment *x)
     return offset_values(g, x, 2 * E2M1_OFFSET, E2M1_OFFSET);
 }
 
-/* The scales of 16 halves: those of first halves in *first. A code is E4M3 without sign and becomes
- * the binary16 with the same fields; 0x7F becomes 0. */
+/* Converts the scales of 16 halves; *first has those of first halves. A code is E4M3 without sign
+ * and becomes the binary16 with the same fields; 0x7F becomes 0. */
 AVX_INLINE void e4m3_scales(__m256 *first, __m256 *second, __m128i codes)
 {
     const __m128i apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
@@ -192,13 +191,13 @@ AVX_INLINE void e4m3_scales(__m256 *first, __m256 *second, __m128i codes)
     *second = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
 }
 
-/* 64 weights in 32 bytes: four runs of 8, whose low nibbles come before their high ones. Two blocks
- * share two registers here, w[2i] with the low nibbles and w[2i+1] with the high ones:
+/* 64 weights in 32 bytes: four runs of 8 bytes, each with 8 low nibbles, then 8 high ones. Two
+ * blocks share two registers, w[2i] with the low nibbles and w[2i+1] with the high ones:
  *
  *     [ first half of block 2i, of block 2i+1 | second half of block 2i, of block 2i+1 ]
  *
- * 8 weights each. Activations are brought into the same order by one unpack for each register, and
- * the sum of the two products is what a merge would have made. */
+ * 8 weights each. One unpack for each register gives activations the same order. The sum of the two
+ * products equals the result of a merge. */
 AVX_INLINE void nvfp4_unpack(segment *g, const uint8_t *p)
 {
     const block_nvfp4 *b = (const void *)p;

@@ -1,8 +1,8 @@
 /* x86_avx2_floats.c - AVX2 kernels of F32, F16 and BF16 weights, on F32 activations.
  *
- * 32 lanes are four registers. Rows may end anywhere; activations are not padded here, so the last
- * n % 32 numbers of both are copied between zeros. Up to three tokens keep their lanes in registers
- * and share the conversion of a row; the next three find the row in the cache. */
+ * 32 lanes are four registers. Rows may have any length and activations are not padded, so the last
+ * n % 32 numbers of both are copied to buffers of zeros. Up to three tokens keep their lanes in
+ * registers and share the conversion of a row; for the next three the row is in the cache. */
 #include "engine/cpu/isa_sets.h"
 #include "engine/cpu/x86_avx2.h"
 
@@ -45,7 +45,7 @@ AVX_INLINE float fold32(const __m256 lane[4])
                                     _mm256_add_ps(lane[1], lane[3])));
 }
 
-/* One row with n_token tokens, a constant: their lanes are registers. */
+/* One row with n_token tokens, a constant, so that their lanes are registers. */
 AVX_INLINE void dot_row(float_kernel k, float *sums, size_t stride, const uint8_t *row,
                         const act_row *x, const int n_token, int cols)
 {

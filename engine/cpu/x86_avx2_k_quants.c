@@ -1,10 +1,10 @@
 /* x86_avx2_k_quants.c - AVX2 kernels of the formats with 256 weights and small integer scales.
  *
  * A super-block is a segment: eight blocks of 32, each in one register after a shift and a mask.
- * Codes stay unsigned. Where a sub-block has 32 weights, its scale joins d, exactly, and the sums
- * of words need none. Where it has 16, the two halves of a register have different scales: there
- * the madd that turns words into dwords multiplies by the scales instead of ones. Minimums, and the
- * offsets of Q3_K and Q6_K, meet the sums of 16 activations in one madd for all eight blocks. */
+ * Codes stay unsigned. The scale of a sub-block of 32 weights is multiplied into d, exactly. With
+ * sub-blocks of 16 the two halves of a register have different scales: the madd from words to
+ * dwords multiplies by the scales instead of ones. For minimums, and for the offsets of Q3_K and
+ * Q6_K, one madd with the sums of 16 activations serves all eight blocks. */
 #include "engine/cpu/isa_sets.h"
 #include "engine/cpu/x86_avx2.h"
 #include "engine/cpu/x86_iq4.h"
@@ -12,8 +12,8 @@
 
 /* ---- bits and scales ----------------------------------------------------------------------- */
 
-/* Bits of each byte moved by some places, up if up > 0, and masked; what crosses into a neighbour
- * must be what the mask takes away. */
+/* Shifts the bits of each byte, left if up > 0, and masks them. The mask must clear the bits that
+ * cross into a neighbouring byte. */
 AVX_INLINE __m256i moved_bits(__m256i v, int up, int mask)
 {
     const __m256i moved = up > 0 ? _mm256_slli_epi16(v, up) :
@@ -21,7 +21,8 @@ AVX_INLINE __m256i moved_bits(__m256i v, int up, int mask)
     return _mm256_and_si256(moved, _mm256_set1_epi8((char)mask));
 }
 
-/* The scales of 16 halves, for scaled_sums(): first halves' in the low half of the register. */
+/* Arranges the scales of 16 halves for scaled_sums(): first halves in the low half of the
+ * register. */
 AVX_INLINE __m256i halves_apart(__m128i scales)
 {
     const __m128i apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
@@ -35,8 +36,8 @@ AVX_INLINE void products(__m256i words[8], const segment *g, const act_segment *
     for (int j = 0; j < 8; j++) words[j] = products_unsigned(g->w[j], load256(x->q + 32 * j));
 }
 
-/* sc_0 * I_0 + sc_1 * I_1 of each block; sc as halves_apart() has it. As block_sums(), but the
- * halves of a register stay apart until they are scaled. */
+/* Returns sc_0 * I_0 + sc_1 * I_1 of each block; sc is from halves_apart(). Like block_sums(), but
+ * merges the halves of a register only after they are scaled. */
 AVX_INLINE __m256i scaled_sums(const __m256i words[8], __m256i sc, int n_words)
 {
     const __m256i four_times = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302,
@@ -56,7 +57,7 @@ AVX_INLINE __m256i scaled_sums(const __m256i words[8], __m256i sc, int n_words)
     return merge_halves(v[0], v[1], false);
 }
 
-/* d * A - c * B, blocks of one scale, which d has in it. */
+/* d * A - c * B, for blocks of one scale, which is part of d. */
 AVX_INLINE __m256 less_minimum(const segment *g, const act_segment *x, __m256i a)
 {
     const __m256i b = _mm256_madd_epi16(load256(x->s), g->m);
@@ -64,7 +65,7 @@ AVX_INLINE __m256 less_minimum(const segment *g, const act_segment *x, __m256i a
     return _mm256_fmsub_ps(g->d, _mm256_cvtepi32_ps(a), minimum);
 }
 
-/* d * A, codes having an offset of 1 << offset_bits; m is the scales in the order of s. */
+/* d * A, for codes with an offset of 1 << offset_bits; g->m has the scales in the order of s. */
 AVX_INLINE __m256 less_offset(const segment *g, const act_segment *x, __m256i of_codes,
                               int offset_bits)
 {
@@ -75,7 +76,7 @@ AVX_INLINE __m256 less_offset(const segment *g, const act_segment *x, __m256i of
 
 /* ---- 32 weights to a scale: Q4_K, Q5_K, IQ4_XS ---------------------------------------------- */
 
-/* d, dmin and the 6-bit scales and minimums of Q4_K and Q5_K: 16 bytes. */
+/* Unpacks d, dmin and the 6-bit scales and minimums of Q4_K and Q5_K from 16 bytes. */
 AVX_INLINE void k_scales(segment *g, const uint8_t *head)
 {
     const __m128i v = load128(head);     /* dwords: d and dmin, scales[0..3], [4..7], [8..11] */
@@ -170,7 +171,8 @@ AVX_INLINE __m256 q2_k_values(const segment *g, const act_segment *x)
     return less_minimum(g, x, scaled_sums(words, g->sc, merges_in_words(3)));
 }
 
-/* 16 scales of 6 bits, less 32. The load begins two bytes early, because nothing follows d. */
+/* Returns 16 scales of 6 bits, minus 32. The load begins two bytes early, because the bytes after d
+ * may not be readable. */
 AVX_INLINE __m128i q3_k_scales(const block_q3_k *b)
 {
     const __m128i v = load128(b->scales - 2);

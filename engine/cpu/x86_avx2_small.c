@@ -1,22 +1,22 @@
 /* x86_avx2_small.c - tiles of 8 rows and up to 6 tokens for processors with AVX2, for the types
- * whose weights are small: 32 products an instruction instead of the 16 of x86_avx2_wide.c.
+ * with small weights: 32 products per instruction instead of the 16 of x86_avx2_wide.c.
  *
- * maddubs multiplies unsigned bytes with signed ones and adds two products in 16 bits. Weights are
- * made unsigned, u = w + offset; activations stay as they are. The products of a block are added up
- * in words, modulo 2^16, beginning with minus the offset times the sum of the activations, which
- * is kept with them; one madd makes dwords of the result. What has to fit in 16 bits therefore is
- * only this, with |q| <= 127 as act_quantise() has it and whatever bytes a file holds, for a weight
- * is a code of 1 to 6 bits less a constant, or from a table (MXFP4 and NVFP4 12, IQ3_S 15, IQ1 9):
+ * maddubs multiplies unsigned bytes by signed ones and adds two products in 16 bits. Weights are
+ * made unsigned, u = w + offset; activations stay signed. The products of a block are summed in
+ * words, modulo 2^16. Each sum starts at minus the offset times the sum of the activations, which
+ * is stored with them; one madd converts the result to dwords. A weight is a code of 1 to 6 bits
+ * minus a constant, or from a table (largest magnitude: MXFP4 and NVFP4 12, IQ3_S 15, IQ1 9), and
+ * act_quantise() ensures |q| <= 127. So with any bytes in a file these values fit in 16 bits:
  *
  *   sum of two products, where maddubs would saturate:     2 * 64 * 127 = 16256, u <= 64
- *   the words at the end, signed weights, offset 16:      16 * 16 * 127 = 32512, |w| <= 16
- *   a half of a block each, offset 32:                     8 * 32 * 127 = 32512, |w| <= 32
- *   weights that are unsigned anyway:                     16 * 15 * 127 = 30480, w <= 15
+ *   final words, signed weights, offset 16:               16 * 16 * 127 = 32512, |w| <= 16
+ *   final words of a half block, offset 32:                8 * 32 * 127 = 32512, |w| <= 32
+ *   final words, unsigned weights:                        16 * 15 * 127 = 30480, w <= 15
  *   two sums of half a block each (WIDE_LONG_MINIMUM):     8 * 31 * 127 = 31496, w <= 31
  *
- * Where the halves of a block have integers as scales, the madd multiplies by them: one float for a
- * block instead of two. Its dwords are below 2 * 32512 * 128 < 2^23, their sums, by the contract,
- * not above 2^24. */
+ * If the halves of a block have integer scales, the madd multiplies by them, so a block needs one
+ * float instead of two. Its dwords are below 2 * 32512 * 128 < 2^23; their sums, by the contract,
+ * are at most 2^24. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -26,15 +26,15 @@ enum { OFFSET = 16, HALVES_OFFSET = 32 };
 
 /* ---- layouts ------------------------------------------------------------------------------- */
 
-/* Minus the offset times the sums of the activations that meet in a word: bytes 0 and 1 of every
- * four in the first, bytes 2 and 3 in the second. */
+/* Stores minus the offset times the sums of the activations of a word: bytes 0 and 1 of every four
+ * in the first word, bytes 2 and 3 in the second. */
 static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind kind)
 {
     const __m256i q = _mm256_loadu_si256((const void *)(x->q + 32 * b));
     __m256i sum = _mm256_maddubs_epi16(_mm256_set1_epi8((char)offset_of(kind)), q);
     __m128i low, high;
 
-    if (kind_has_minimum(kind)) return;  /* sum_words() starts at nothing */
+    if (kind_has_minimum(kind)) return;  /* sum_words() starts at 0 */
     sum = _mm256_add_epi16(sum, _mm256_shuffle_epi32(sum, 0x4E));
     sum = _mm256_add_epi16(sum, _mm256_shuffle_epi32(sum, 0xB1));
     sum = _mm256_sub_epi16(_mm256_setzero_si256(), sum);
@@ -45,7 +45,7 @@ static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind ki
     store_u32((uint8_t *)dst + 4, (uint32_t)_mm_cvtsi128_si32(high));
 }
 
-/* Byte i of each dword, an int8, as a pair of int16. */
+/* Stores byte i of each dword, an int8, as a pair of int16. */
 WIDE_INLINE void put_byte_scales(float *dst, __m256i bytes, int i)
 {
     const __m256i upper = _mm256_set1_epi32((int)(0x00800080u | (uint32_t)i << 8 |
@@ -65,13 +65,13 @@ WIDE_INLINE void put_byte_scales(float *dst, __m256i bytes, int i)
     X(halves, WIDE_HALVES) X(scaled_halves, WIDE_SCALED_HALVES)
 #include "engine/cpu/wide_tile.h"
 
-/* Two products a word. */
+/* Adds two products to each word. */
 WIDE_INLINE __m256i add_products(__m256i words, __m256i rows, __m256i four)
 {
     return _mm256_add_epi16(words, _mm256_maddubs_epi16(rows, four));
 }
 
-/* The sums of both halves. */
+/* Sums both halves of a block in words. */
 WIDE_INLINE void sum_words(tile_ints words, const int8_t *weights, const int8_t *q, int w,
                            bool started)
 {
@@ -80,13 +80,13 @@ WIDE_INLINE void sum_words(tile_ints words, const int8_t *weights, const int8_t 
     add_half(words, weights, q, w, 1, false);
 }
 
-/* Words to dwords, each times the factor of its row, and two of them added. */
+/* Multiplies words by the factors of their rows and adds pairs to dwords. */
 WIDE_INLINE void widen_words(tile_ints words, __m256i factors, int w)
 {
     for (int k = 0; k < w; k++) words[k] = _mm256_madd_epi16(words[k], factors);
 }
 
-/* Two halves with a factor of their own each. */
+/* Sums two halves, each multiplied by its own factors. */
 WIDE_INLINE void sum_two(tile_ints sum, const int8_t *weights, const int8_t *q, int w, bool started,
                          __m256i low_factors, __m256i high_factors)
 {
@@ -106,7 +106,7 @@ WIDE_INLINE void to_floats(tile_vecs v, const tile_ints sum, int w)
     for (int k = 0; k < w; k++) v[k][0] = _mm256_cvtepi32_ps(sum[k]);
 }
 
-/* One half by itself, the floats that scale it being no integers. */
+/* Sums one half alone, for halves whose scales are not integers. */
 WIDE_INLINE void sum_half(tile_vecs v, const int8_t *weights, const int8_t *q, int w, int half)
 {
     tile_ints words;
@@ -148,7 +148,7 @@ WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const 
 
 /* ---- the types ----------------------------------------------------------------------------- */
 
-/* Bits rather than floats, as put_byte_scales() has them. */
+/* Stores bit patterns instead of floats, in the form of put_byte_scales(). */
 static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *restrict p)
 {
     add_offset(p, HALVES_OFFSET);
@@ -174,9 +174,9 @@ static void offset_scale_pairs(segment_floats *restrict f, int r, block_parts *r
     X(NVFP4, offset_float_scales, WIDE_HALVES)
 #include "engine/cpu/wide_types.h"
 
-/* Estimated from counted instructions and llvm-mca's cycles of Skylake: a token costs the other
- * kernels 14 to 16 for a block of eight rows, tiles 8. A panel costs about 20 where it is filled
- * directly, 70 to 110 where it is not, and that has to be won back first. */
+/* Thresholds estimated from instruction counts and llvm-mca for Skylake. For a block of eight rows
+ * and a token the other kernels take 14 to 16 cycles, tiles 8. Filling a panel takes about 20 with
+ * a fill function and 70 to 110 without, once for all tokens. */
 void put_avx2_small(kernel_set *s)
 {
     wide_put(s, 9, 16);

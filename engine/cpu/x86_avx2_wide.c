@@ -2,8 +2,8 @@
  * weights are too large for x86_avx2_small.c, and floats.
  *
  * Weights and activations are widened to 16 bits: madd multiplies pairs of them and adds the two
- * products in 32 bits, where nothing saturates whatever the weights are. Weights are stored as
- * [step][row][2], a step being two deep. */
+ * products in 32 bits, which cannot overflow. Weights are stored as [step][row][2], with two
+ * columns per step. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -27,7 +27,7 @@ WIDE_INLINE __m256i load_wide(const int8_t *p)
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
 }
 
-/* One half of a block. */
+/* Stores one half of a block. */
 WIDE_INLINE void put_half(int8_t *dst, const block_parts *parts, int pos)
 {
     __m256i row[8], step[8];
@@ -42,7 +42,7 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
     for (int h = 0; h < 2; h++) put_half(w + HALF_STEPS * STEP_BYTES * h, parts, 32 * j + 16 * h);
 }
 
-/* More tokens would have no registers for what a block of the kind needs. */
+/* The limits are the registers that a block of the kind needs. */
 static int tile_strips(wide_kind kind, int left)
 {
     return left >= 6 && kind != WIDE_HALVES ? 6 : left >= 3 ? 4 : left;
@@ -74,12 +74,12 @@ WIDE_INLINE void add_step(__m256i sum[TILE_STRIPS], const int8_t *weights, const
     for (int k = 0; k < w; k++) {
         const __m256i two = _mm256_set1_epi32((int)load_u32(q + ACT_BYTES * k + 4 * step));
         sum[k] = _mm256_add_epi32(sum[k], _mm256_madd_epi16(rows, two));
-        __asm__("" : "+x"(sum[k]));      /* or else gcc keeps the products and adds them later */
+        __asm__("" : "+x"(sum[k]));      /* stops gcc from delaying the additions */
     }
     in_order();
 }
 
-/* Written out: compilers do not unroll so much by themselves, and copy registers instead. */
+/* Unrolled by hand: compilers do not unroll so far and copy registers instead. */
 WIDE_INLINE void add_half(__m256i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
                           int half)
 {

@@ -1,23 +1,22 @@
-/* x86_avx512.h - what the AVX-512 kernels share. Internal to the x86_avx512_*.c files.
+/* x86_avx512.h - shared by the AVX-512 kernels; private to the x86_avx512_*.c files.
  *
- * A row is walked in groups of sixteen blocks of 32 weights, two blocks to a register. Weights are
- * unpacked to unsigned codes, because vpdpbusd multiplies unsigned by signed bytes and never
- * saturates; what the codes are too large by is taken out afterwards, with the sums of the
- * activations. The products of the group become sixteen integers, one for each block in its order,
- * and those sixteen values. Lane j % 8 of a row is a chain over j: the lower eight values are added
- * first, the upper eight second.
+ * A row is processed in groups of sixteen blocks of 32 weights, two blocks in a register. Weights
+ * are unpacked to unsigned codes, because vpdpbusd multiplies unsigned by signed bytes and never
+ * saturates; the codes' offset times the sums of the activations is subtracted afterwards. The
+ * products of the group become sixteen integers, one for each block in order, and then sixteen
+ * values. Lane j % 8 of a row is a chain over j: the lower eight values are added first, the upper
+ * eight second.
  *
- * What a type has of its own are two functions, always inlined: unpack, from the bytes of a group
- * to its codes and scales, and values, from those and the activations to the values of the blocks.
- * A group is unpacked once and meets up to eight tokens. Rows are read one after the other, and
- * nothing outside them: where the last group of a row is short, its last block stands in for those
- * that are missing, with a scale of zero.
+ * Each type has two functions, always inlined: unpack converts the bytes of a group to codes and
+ * scales; values computes the values of the blocks from those and the activations. A group is
+ * unpacked once and multiplied by up to eight tokens. No byte outside the rows is read: in a short
+ * last group the last block replaces the missing ones, with a scale of zero.
  *
- * Limits are ports 0 and 5, which do all 512-bit work but the loads: hence what is blended or
- * loaded twice below instead of being shuffled.
+ * The bottleneck is ports 0 and 5, which execute all 512-bit instructions except loads. So the
+ * kernels prefer blends and repeated loads to shuffles.
  *
- * Words: a "lane" of a register is one of its four runs of 128 bits; the eight lanes of a row are
- * the contract's. */
+ * A "lane" of a register is one of its four runs of 128 bits; the eight lanes of a row are those of
+ * the contract. */
 #ifndef ENGINE_CPU_X86_AVX512_H
 #define ENGINE_CPU_X86_AVX512_H
 
@@ -30,28 +29,28 @@
 
 enum {
     GROUP = 16,                          /* blocks */
-    TOKENS = 8,                          /* that meet a group while it is unpacked */
-    AHEAD_BYTES = 4096,                  /* of prefetching; rows follow each other in memory */
+    TOKENS = 8,                          /* tokens that share an unpacked group */
+    AHEAD_BYTES = 4096,                  /* distance of the prefetch; rows are contiguous */
 };
 
-/* Sixteen blocks. A type sets what its values function reads. */
+/* Sixteen blocks. unpack sets the fields that the type's values function reads. */
 typedef struct group {
     __m512i w[8];                        /* codes: w[i] has blocks 2i and 2i + 1 */
     __m512 d, c;                         /* by block: scale, and scale of the minimum */
     __m512i sc, m;                       /* by half block, int16: sub-scales and sub-minimums */
-    __m512i by[4];                       /* as the type explains */
+    __m512i by[4];                       /* defined by the type */
 } group;
 
-/* Reads the blocks 0 .. last of a group and nothing else; last is 15 except at the end of a row.
- * What it says of the blocks after last must not make their values infinite. */
+/* Reads only blocks 0 .. last of a group; last is 15 except at the end of a row. The scales of
+ * later blocks must not make their values infinite. */
 typedef void unpack_fn(group *g, const uint8_t *blocks, int last);
 
-/* The values of the blocks, in order, without the scale of the activations. */
+/* Returns the values of the blocks, in order, without the scale of the activations. */
 typedef __m512 values_fn(const group *g, const int8_t *q, const int16_t *s);
 
 /* ---- bytes of a group ------------------------------------------------------------------------ */
 
-/* The k-th block of the format, this many bytes long; after the last one, the last one again. */
+/* Returns block min(k, last); a block has `bytes` bytes. */
 INLINE const uint8_t *block_at(const uint8_t *blocks, int k, int bytes, int last)
 {
     return blocks + (k < last ? k : last) * bytes;
@@ -62,8 +61,8 @@ INLINE __m256i spread_word(const uint8_t *p)
     return _mm256_set1_epi32((int)load_u32(p));
 }
 
-/* The first four bytes of eight blocks, from k on. Blends, because insertions would all go to one
- * port. */
+/* Gathers the first four bytes of eight blocks, from k on. Uses blends, because all insertions run
+ * on one port. */
 INLINE __m256i eight_words(const uint8_t *blocks, int k, int bytes, int last)
 {
     __m256i v[8];
@@ -76,33 +75,33 @@ INLINE __m256i eight_words(const uint8_t *blocks, int k, int bytes, int last)
                               _mm256_blend_epi32(v[4], v[6], 0xC0), 0xF0);
 }
 
-/* The first four bytes of the sixteen blocks. */
+/* Gathers the first four bytes of the sixteen blocks. */
 INLINE __m512i sixteen_words(const uint8_t *blocks, int bytes, int last)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(eight_words(blocks, 0, bytes, last)),
                               eight_words(blocks, 8, bytes, last), 1);
 }
 
-/* The binary16 numbers in the lower halves of 32-bit words. */
+/* Converts the binary16 numbers in the lower halves of 32-bit words. */
 INLINE __m512 low_halves(__m512i words)
 {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
 }
 
-/* Sixteen bytes, twice each: lanes a, a, b, b. */
+/* Loads sixteen bytes twice from each address: lanes a, a, b, b. */
 INLINE __m512i twice_each(const uint8_t *a, const uint8_t *b)
 {
     const __m512i all_a = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)a));
     return _mm512_mask_broadcast_i32x4(all_a, 0xFF00, _mm_loadu_si128((const __m128i *)b));
 }
 
-/* 32 bytes in both halves. */
+/* Loads 32 bytes to both halves. */
 INLINE __m512i both_halves(const uint8_t *p)
 {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)p));
 }
 
-/* One 64-bit number for the lower half, one for the upper: how far to shift them, mostly. */
+/* Returns one 64-bit number in the lower half and one in the upper, mostly shift counts. */
 INLINE __m512i halves_of(int64_t low, int64_t high)
 {
     return _mm512_set_epi64(high, high, high, high, low, low, low, low);
@@ -126,14 +125,14 @@ INLINE __m512i nibbles_of(__m512i lanes)
     return and_byte(_mm512_srlv_epi64(lanes, shift), 15);
 }
 
-/* Sixteen levels, made unsigned, as vpshufb wants them. */
+/* Returns sixteen levels plus offset as a table for vpshufb. */
 INLINE __m512i table_of(const int8_t levels[16], int offset)
 {
     const __m512i t = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)levels));
     return _mm512_add_epi8(t, _mm512_set1_epi8((char)offset));
 }
 
-/* Zero after the last block: a scale read from elsewhere may be infinite, and 0 * Inf is NaN. */
+/* Clears elements after the last block: the repeated scale may be infinite, and 0 * Inf is NaN. */
 INLINE __m512 until(__m512 v, int last)
 {
     return last == GROUP - 1 ? v : _mm512_maskz_mov_ps((__mmask16)(0xFFFF >> (15 - last)), v);
@@ -148,15 +147,15 @@ INLINE __m512i products(const group *g, const int8_t *q, int i)
                                _mm512_loadu_si512((const void *)(q + 64 * i)));
 }
 
-/* Neighbours of a, then neighbours of b, added, in each lane. All of them must fit in 16 bits. */
+/* Adds neighbours of a, then neighbours of b, in each lane. All inputs must fit in 16 bits. */
 INLINE __m512i add_neighbours(__m512i a, __m512i b)
 {
     return _mm512_madd_epi16(_mm512_packs_epi32(a, b), _mm512_set1_epi16(1));
 }
 
-/* The sums of the half blocks of eight blocks, from w[i] on. Lane h has half h % 2 of the blocks
- * h / 2, + 2, + 4, + 6: a register of products has four half blocks in its lanes, and this is a
- * transposition. Codes may be up to 31: eight of their products fit in 16 bits. */
+/* Returns the sums of the half blocks of eight blocks, from w[i] on. Lane h has half h % 2 of the
+ * blocks h / 2, + 2, + 4, + 6: the lanes of a product register are four half blocks, and the result
+ * is their transposition. Codes are at most 31, so that eight products fit in 16 bits. */
 INLINE __m512i half_sums(const group *g, const int8_t *q, int i)
 {
     return add_neighbours(add_neighbours(products(g, q, i), products(g, q, i + 1)),
@@ -168,7 +167,7 @@ INLINE __m512i add_interleaved(__m512i a, __m512i b)
     return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
 }
 
-/* The same for codes of eight bits. */
+/* half_sums() for codes of eight bits. */
 INLINE __m512i half_sums_wide(const group *g, const int8_t *q, int i)
 {
     const __m512i a = add_interleaved(products(g, q, i), products(g, q, i + 1));
@@ -176,8 +175,8 @@ INLINE __m512i half_sums_wide(const group *g, const int8_t *q, int i)
     return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
 }
 
-/* Where the first halves of the blocks are in two results of half_sums(); the second halves are
- * four places further. */
+/* Indices of the first halves of the blocks in two results of half_sums(); those of the second
+ * halves are larger by four. */
 INLINE __m512i first_halves(void)
 {
     return _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27);
@@ -188,14 +187,14 @@ INLINE __m512i second_halves(void)
     return _mm512_add_epi32(first_halves(), _mm512_set1_epi32(4));
 }
 
-/* Two results of half_sums() to the sums of the sixteen blocks, in order. */
+/* Adds two results of half_sums() to the sums of the sixteen blocks, in order. */
 INLINE __m512i block_sums(__m512i low, __m512i high)
 {
     return _mm512_add_epi32(_mm512_permutex2var_epi32(low, first_halves(), high),
                             _mm512_permutex2var_epi32(low, second_halves(), high));
 }
 
-/* The sums of a group whose codes are `offset` too large; bits says how many those have at most. */
+/* Returns the sums of a group whose codes include `offset` and have at most `bits` bits. */
 INLINE __m512i group_sums(const group *g, const int8_t *q, const int16_t *s, int bits, int offset)
 {
     const __m512i sums = bits > 5 ? block_sums(half_sums_wide(g, q, 0), half_sums_wide(g, q, 4))
@@ -213,7 +212,7 @@ INLINE __m512 scaled(const group *g, __m512i sums)
     return _mm512_mul_ps(g->d, _mm512_cvtepi32_ps(sums));
 }
 
-/* fma(d, I, c * B), B being the sums of the activations by sub-minimums */
+/* fma(d, I, c * B); B is the sum over halves of activations' sum times sub-minimum */
 INLINE __m512 with_minimum(const group *g, __m512i sums, const int16_t *s)
 {
     const __m512i b = _mm512_madd_epi16(g->m, _mm512_loadu_si512((const void *)s));
@@ -229,7 +228,7 @@ INLINE __m256 add_values(__m256 lanes, __m512 v, const float *dx)
     return _mm256_fmadd_ps(_mm256_loadu_ps(dx + 8), _mm512_extractf32x8_ps(v, 1), lanes);
 }
 
-/* The contract's tree, and + 0 to make a plus zero of a minus zero. */
+/* The contract's tree, then + 0, which turns -0 into +0. */
 INLINE float fold8(__m256 lanes)
 {
     const __m128 p = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
@@ -270,7 +269,7 @@ INLINE void dot_tokens(float *sums, const uint8_t *rows, size_t row_bytes, int n
         for (int t = 0; t < n; t++) lanes[t] = _mm256_setzero_ps();
         for (; j + GROUP <= n_block; j += GROUP, blocks += group_bytes)
             dot_group(lanes, blocks, GROUP - 1, x, n, j, group_bytes, unpack, values);
-        if (n_block - j == 10)           /* gpt-oss: worth a constant */
+        if (n_block - j == 10)           /* gpt-oss: a constant is faster */
             dot_group(lanes, blocks, 9, x, n, j, group_bytes, unpack, values);
         else if (j < n_block)
             dot_group(lanes, blocks, n_block - j - 1, x, n, j, group_bytes, unpack, values);
@@ -293,8 +292,8 @@ INLINE void dot_groups(float *sums, const uint8_t *rows, size_t row_bytes, int n
                    values);
 }
 
-/* dot_NAME() for a type whose blocks have `elems` weights in a block_<format>, from the functions
- * unpack_<format> and values_<format>. */
+/* Defines dot_NAME() for a type with `elems` weights in a block_<format>, from unpack_<format> and
+ * values_<format>. */
 #define DEFINE_DOT(NAME, format, elems)                                                            \
     static void dot_##NAME(float *sums, const uint8_t *rows, size_t row_bytes, int n_row,          \
                            const act_row *x, int n_token, int cols)                                \

@@ -1,23 +1,23 @@
-/* x86_avx512_blocks.c - AVX-512 kernels for the formats whose blocks have scales of their own: 32
- * weights and a binary16 (Q4_0 to Q8_0, IQ4_NL), 32 and an exponent (MXFP4), 64 and four (NVFP4).
+/* x86_avx512_blocks.c - AVX-512 kernels for small blocks: 32 weights and a binary16 (Q4_0 to Q8_0,
+ * IQ4_NL), 32 weights and an exponent (MXFP4), 64 weights and four scales (NVFP4).
  *
- * Blocks are 17 to 36 bytes apart, so every one is loaded by itself. Four-bit codes of two blocks
+ * Blocks are 17 to 36 bytes apart, so each is loaded separately. The four-bit codes of two blocks
  * are loaded twice each, one half of a register for each block, and the second copy is shifted:
- * this puts the weights into the order of the activations without a shuffle. The scales come as
- * sixteen 32-bit words, of which they are a part. */
+ * this gives the weights the order of the activations without a shuffle. Scales are extracted from
+ * sixteen 32-bit words. */
 #include "engine/cpu/x86_avx512.h"
 #include "loader/quant_blocks.h"
 
 /* ---- one binary16 ---------------------------------------------------------------------------- */
 
-/* Blocks 2i and 2i + 1 of a format with 16 bytes of nibbles at `from`. */
+/* Unpacks blocks 2i and 2i + 1 of a format with 16 bytes of nibbles at offset `from`. */
 INLINE __m512i nibble_pair(const uint8_t *blocks, int i, int bytes, int from, int last)
 {
     return nibbles_of(twice_each(block_at(blocks, 2 * i, bytes, last) + from,
                                  block_at(blocks, 2 * i + 1, bytes, last) + from));
 }
 
-/* The fifth bits of blocks 2i and 2i + 1: 16 for each bit of the 32 at `from`. */
+/* Adds 16 for each set bit of the 32 fifth bits at offset `from` of blocks 2i and 2i + 1. */
 INLINE __m512i add_fifth_bits(__m512i w, const uint8_t *blocks, int i, int bytes, int from,
                               int last)
 {
@@ -26,13 +26,13 @@ INLINE __m512i add_fifth_bits(__m512i w, const uint8_t *blocks, int i, int bytes
     return _mm512_mask_add_epi8(w, low | high << 32, w, _mm512_set1_epi8(16));
 }
 
-/* The binary16 that blocks begin with. */
+/* Sets d from the binary16 at the start of the blocks. */
 INLINE void put_scale(group *g, const uint8_t *blocks, int bytes, int last)
 {
     g->d = until(low_halves(sixteen_words(blocks, bytes, last)), last);
 }
 
-/* The two that they begin with. The minimum meets all 32 activations alike. */
+/* Sets d and c from the two binary16 at the start of the blocks. One minimum serves both halves. */
 INLINE void put_scale_and_minimum(group *g, const uint8_t *blocks, int bytes, int last)
 {
     const __m512i words = sixteen_words(blocks, bytes, last);
@@ -97,7 +97,7 @@ INLINE __m512 values_q5_1(const group *g, const int8_t *q, const int16_t *s)
     return with_minimum(g, group_sums(g, q, s, 5, 0), s);
 }
 
-/* Signed bytes, made unsigned by adding 128. */
+/* Adds 128 to make the signed weights unsigned. */
 INLINE void unpack_q8_0(group *g, const uint8_t *blocks, int last)
 {
     enum { BYTES = sizeof(block_q8_0), FROM = offsetof(block_q8_0, quants) };
@@ -116,7 +116,7 @@ INLINE __m512 values_q8_0(const group *g, const int8_t *q, const int16_t *s)
     return scaled(g, group_sums(g, q, s, 8, 128));
 }
 
-/* Levels -127 .. 113, made unsigned by adding 127. */
+/* Adds 127 to make the levels -127 .. 113 unsigned. */
 INLINE void unpack_iq4_nl(group *g, const uint8_t *blocks, int last)
 {
     enum { BYTES = sizeof(block_iq4_nl) };
@@ -136,9 +136,9 @@ INLINE __m512 values_iq4_nl(const group *g, const int8_t *q, const int16_t *s)
 /* ---- 4-bit floats ---------------------------------------------------------------------------- */
 
 static const int8_t e2m1_twice[16] = { E2M1_TWICE };
-enum { E2M1_OFFSET = 12 };               /* makes them 0 .. 24 */
+enum { E2M1_OFFSET = 12 };               /* makes E2M1_TWICE unsigned: 0 .. 24 */
 
-/* The scale is the exponent field of a float; the bits above it are the first nibble's. */
+/* The scale is the exponent field of a float; the bits above it belong to the first nibble. */
 INLINE void unpack_mxfp4(group *g, const uint8_t *blocks, int last)
 {
     enum { BYTES = sizeof(block_mxfp4) };
@@ -157,9 +157,9 @@ INLINE __m512 values_mxfp4(const group *g, const int8_t *q, const int16_t *s)
     return scaled(g, group_sums(g, q, s, 5, E2M1_OFFSET));
 }
 
-/* The scales of the half blocks of eight NVFP4 blocks, 32 bytes: E4M3 in the fields of a binary16,
- * and zero for the codes that are no number. Those of the first four come first, as half_sums() has
- * their blocks: all first scales, all second ones, and so on. */
+/* Converts the 32 scales of the half blocks of eight block_nvfp4: E4M3 in the fields of a binary16,
+ * zero for codes that are not numbers. The first 16 results belong to the first four blocks, in the
+ * order of half_sums(): all first scales, all second ones, and so on. */
 INLINE __m512i nvfp4_scales(__m256i words)
 {
     const __m256i transposed = _mm256_broadcastsi128_si256(
@@ -170,9 +170,9 @@ INLINE __m512i nvfp4_scales(__m256i words)
     return _mm512_maskz_slli_epi16(finite, magnitudes, 7);
 }
 
-/* 64 weights in four runs of 16, which have their nibbles in 8 bytes: those are loaded twice, too.
- * No scale is infinite, so blocks after the last need no care. d and c are the scales of the first
- * eight blocks and of the last eight, by half block in the order of half_sums(). */
+/* 64 weights in four runs of 16, each with its nibbles in 8 bytes, which are loaded twice. No scale
+ * is infinite, so blocks after the last need no mask. d and c are the scales of the first and of
+ * the last eight blocks, by half block in the order of half_sums(). */
 INLINE void unpack_nvfp4(group *g, const uint8_t *blocks, int last)
 {
     enum { BYTES = sizeof(block_nvfp4) };
@@ -190,8 +190,8 @@ INLINE void unpack_nvfp4(group *g, const uint8_t *blocks, int last)
     g->c = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(scales, 1));
 }
 
-/* f * I by half block, exact. sums is from half_sums(); first says which eight of the sixteen
- * blocks it is about. */
+/* Returns f * I by half block, exactly. sums is from half_sums(); first selects eight of the
+ * sixteen blocks. */
 INLINE __m512 nvfp4_products(__m512 f, __m512i sums, __m512i s, int first)
 {
     const __m512i blocks = _mm512_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);

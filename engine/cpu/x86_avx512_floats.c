@@ -1,15 +1,16 @@
 /* x86_avx512_floats.c - AVX-512 kernels for float weights: F32, F16, BF16 with F32 activations.
  *
  * Weight i belongs to lane i % 32, so two registers are the lanes of a row, and every 32 weights
- * are one fma for each. 128 weights are widened at a time and meet up to eight tokens. Lengths are
- * arbitrary: the end of a row is loaded under masks, which read nothing that they hide and put
- * zeros there. A product of zeros can at most turn a lane from -0 to +0, which the fold hides. */
+ * need one fma for each. 128 weights are widened together and multiplied by up to eight tokens.
+ * Rows may have any length: masked loads at the end read no byte outside the row and return zeros
+ * for the rest. Products of zeros can only turn a lane from -0 to +0, which the fold does
+ * anyway. */
 #include "engine/cpu/float_types.h"
 #include "engine/cpu/x86_avx512.h"
 
 enum { LANES = 32, CHUNK = 128 };
 
-/* 16 weights, those of them that the mask has. */
+/* Converts the weights that the mask selects from 16. */
 typedef __m512 widen_fn(const uint8_t *p, __mmask16 mask);
 
 INLINE __m512 widen_f32(const uint8_t *p, __mmask16 mask)
@@ -30,7 +31,7 @@ INLINE __m512 widen_bf16(const uint8_t *p, __mmask16 mask)
 
 typedef struct lanes32 { __m512 low, high; } lanes32;
 
-/* n weights, a multiple of 32, with one token. The mask says which of each 32 there are. */
+/* Adds n weights, a multiple of 32, with one token. The mask selects the valid ones of each 32. */
 INLINE lanes32 add_floats(lanes32 a, const __m512 *w, const float *x, int n, uint32_t mask)
 {
     for (int i = 0; i < n; i += LANES) {
@@ -48,7 +49,7 @@ INLINE float fold32(lanes32 a)
     return fold8(_mm256_add_ps(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1)));
 }
 
-/* Weights c .. c + n of a row with all tokens; n and mask as above. */
+/* Adds weights c .. c + n - 1 of a row with all tokens; n and mask as above. */
 INLINE void dot_part(lanes32 *lanes, const uint8_t *row, const act_row *x, int n_token, int c,
                      int n, uint32_t mask, int width, widen_fn *widen)
 {

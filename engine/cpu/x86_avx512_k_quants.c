@@ -1,35 +1,35 @@
 /* x86_avx512_k_quants.c - AVX-512 kernels for super-blocks of 256 weights: Q2_K to Q6_K, IQ4_XS.
  *
- * A group is two super-blocks; at the end of a row with an odd number of them, the last one twice,
- * the second time with a scale of zero. In these formats one byte has codes of several blocks, so
- * 32 bytes are loaded into both halves of a register and shifted by different amounts: that is two
- * blocks in order. Sub-scales of 32 weights are unpacked to 32-bit words and multiplied by d, which
- * is exact. Sub-scales of 16 are unpacked to int16, and vpmaddwd joins the halves of a block:
- * integers throughout, because a block is rounded once. */
+ * A group is two super-blocks. If a row has an odd number of them the last one is used twice, the
+ * second time with a scale of zero. In these formats one byte has codes of several blocks, so 32
+ * bytes are loaded to both halves of a register and shifted by different amounts, which gives two
+ * blocks in order. Sub-scales of 32 weights are converted to 32-bit words and multiplied by d,
+ * which is exact. Sub-scales of 16 weights become int16, and vpmaddwd joins the halves of a block
+ * in integers, because a block is rounded once. */
 #include "engine/cpu/x86_avx512.h"
 #include "loader/quant_blocks.h"
 
-/* The second super-block of a group. */
+/* Returns the second super-block of a group. */
 INLINE const uint8_t *second_of(const uint8_t *blocks, int bytes, int last)
 {
     return block_at(blocks, 1, bytes, last / 8);
 }
 
-/* 16 bytes of each super-block. */
+/* Loads 16 bytes of each super-block. */
 INLINE __m256i sixteen_each(const uint8_t *a, const uint8_t *b)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)a)),
                                    _mm_loadu_si128((const __m128i *)b), 1);
 }
 
-/* The two binary16 numbers at a, alternating, for eight blocks, and those at b for the other
- * eight. */
+/* Returns the two binary16 numbers at a, alternating, for eight blocks, and those at b for the
+ * other eight. */
 INLINE __m512 half_pairs(const uint8_t *a, const uint8_t *b)
 {
     return _mm512_cvtph_ps(_mm256_blend_epi32(spread_word(a), spread_word(b), 0xF0));
 }
 
-/* The first of the two, the second of them. */
+/* Return the first, or the second, of the two for all blocks. */
 INLINE __m512 first_half(__m512 pairs, int last)
 {
     return until(_mm512_moveldup_ps(pairs), last);
@@ -45,8 +45,8 @@ INLINE __m512 minus(__m512 v)
     return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
 }
 
-/* Bits 2p and 2p + 1 of 32 bytes, for blocks 2p and 2p + 1, moved to bit `to`. The other bits are
- * anything, because rotating mixes bytes. */
+/* Moves bits 2p and 2p + 1 of 32 bytes, for blocks 2p and 2p + 1, to bit dst. Other bits are
+ * undefined, because the rotation mixes bytes. */
 INLINE __m512i bit_pair(const uint8_t *bytes, int p, int dst)
 {
     const int left = dst - 2 * p;
@@ -57,10 +57,10 @@ INLINE __m512i bit_pair(const uint8_t *bytes, int p, int dst)
 
 #define NO 0x80                          /* as an index of vpshufb: a zero byte */
 
-/* Scales and minimums of q4_k and q5_k, which begin alike: binary16 d and dmin, then 12 bytes of
- * six bits. Of blocks 0-3 these stand in one byte; of blocks 4-7 the lower four are in bytes 12-15,
- * the upper two on top of those of blocks 0-3. Tables have a line for each four. m has every
- * minimum twice, for both halves of its block. */
+/* Scales and minimums of q4_k and q5_k, which have the same header: binary16 d and dmin, then 12
+ * bytes of 6-bit numbers. Those of blocks 0-3 are in one byte each. Of those of blocks 4-7 the
+ * lower four bits are in bytes 12-15 and the upper two above the numbers of blocks 0-3. Each line
+ * of the tables has four. m has every minimum twice, for both halves of its block. */
 INLINE void put_six_bits(group *g, const uint8_t *a, const uint8_t *b, int last)
 {
     static const uint8_t scale[32] = {
@@ -98,7 +98,7 @@ INLINE void put_six_bits(group *g, const uint8_t *a, const uint8_t *b, int last)
     g->m = or_and(_mm512_and_si512(m_low, whole_or_low), m_top, top_bits);
 }
 
-/* Blocks 2p and 2p + 1 of a super-block from the lower and the upper nibbles of 32 bytes. */
+/* Returns blocks 2p and 2p + 1 of a super-block: the lower and the upper nibbles of 32 bytes. */
 INLINE __m512i low_and_high(const uint8_t *nibbles)
 {
     return and_byte(_mm512_srlv_epi64(both_halves(nibbles), halves_of(0, 4)), 15);
@@ -133,7 +133,7 @@ INLINE __m512 values_q5_k(const group *g, const int8_t *q, const int16_t *s)
     return with_minimum(g, group_sums(g, q, s, 5, 0), s);
 }
 
-/* d * (six bits - 32), the six bits being in two places: four in bytes 4-7, two in bytes 2-3. */
+/* d * (n - 32); the lower four bits of n are in bytes 4-7, the upper two in bytes 2-3. */
 INLINE void put_iq4_xs_scales(group *g, const uint8_t *a, const uint8_t *b, int last)
 {
     static const uint8_t low_at[32] = {
@@ -156,7 +156,7 @@ INLINE void put_iq4_xs_scales(group *g, const uint8_t *a, const uint8_t *b, int 
     g->d = _mm512_mul_ps(first_half(half_pairs(a, b), last), _mm512_cvtepi32_ps(sc));
 }
 
-/* Levels -127 .. 113, made unsigned by adding 127. */
+/* Adds 127 to make the levels -127 .. 113 unsigned. */
 INLINE void unpack_iq4_xs(group *g, const uint8_t *blocks, int last)
 {
     static const int8_t levels[16] = { IQ4_LEVELS };
@@ -176,7 +176,7 @@ INLINE __m512 values_iq4_xs(const group *g, const int8_t *q, const int16_t *s)
 
 /* ---- sub-blocks of 16, few bits: Q2_K, Q3_K -------------------------------------------------- */
 
-/* The sums of the 32 half blocks as int16, in order: with codes of three bits they fit. */
+/* Returns the sums of the 32 half blocks as int16, in order; they fit for codes of three bits. */
 INLINE __m512i ordered_half_sums(const group *g, const int8_t *q)
 {
     static const uint16_t from[32] = {
@@ -187,7 +187,7 @@ INLINE __m512i ordered_half_sums(const group *g, const int8_t *q)
     return _mm512_permutexvar_epi16(_mm512_loadu_si512((const void *)from), packed);
 }
 
-/* "Four planes": blocks 2i and 2i + 1 of 8, two bits. */
+/* "Four planes": returns the 2-bit codes of blocks 2i and 2i + 1 of 8. */
 INLINE __m512i plane_pair(const uint8_t *quants, int i)
 {
     const int first = 4 * (i % 2);
@@ -214,9 +214,9 @@ INLINE __m512 values_q2_k(const group *g, const int8_t *q, const int16_t *s)
     return with_minimum(g, _mm512_madd_epi16(ordered_half_sums(g, q), g->sc), s);
 }
 
-/* The 32 sub-scales of two super-blocks, six bits - 32. They are read with the two bytes before and
- * after them: bytes 2-9 have the lower four bits of scales 0-7 and 8-15, bytes 10-13 the upper two
- * of 0-3, 4-7, 8-11 and 12-15. */
+/* Returns the 32 sub-scales of two super-blocks, minus 32. The 16 input bytes include two before
+ * and two after the scales: bytes 2-9 have the lower four bits of scales 0-7 and 8-15, bytes 10-13
+ * the upper two of 0-3, 4-7, 8-11 and 12-15. */
 INLINE __m512i q3_k_scales(__m256i bytes)
 {
     const __m256i low_at = _mm256_broadcastsi128_si256(
@@ -232,7 +232,7 @@ INLINE __m512i q3_k_scales(__m256i bytes)
     return _mm512_cvtepi8_epi16(_mm256_sub_epi8(six, _mm256_set1_epi8(32)));
 }
 
-/* Two bits in planes, the third in the bits j of 32 bytes: 4 too large. */
+/* Two bits in planes, the third in bit j of 32 bytes. Codes have an offset of 4. */
 INLINE void unpack_q3_k(group *g, const uint8_t *blocks, int last)
 {
     enum { SCALES = offsetof(block_q3_k, scales) - 2, PAIR = offsetof(block_q3_k, d) - 2 };
@@ -255,8 +255,8 @@ INLINE __m512 values_q3_k(const group *g, const int8_t *q, const int16_t *s)
 
 /* ---- sub-blocks of 16, six bits: Q6_K -------------------------------------------------------- */
 
-/* Sub-scales where vpmaddwd meets products that vpackssdw has put together: four times that of the
- * lane's half block in one register, four times that in the next. */
+/* Arranges sub-scales for vpmaddwd with products from vpackssdw: in each lane four times the scale
+ * of its half block in one register, then four times that in the next. */
 INLINE __m512i q6_k_lane_scales(const uint8_t *scales, int first)
 {
     static const uint8_t from[64] = {
@@ -271,8 +271,8 @@ INLINE __m512i q6_k_lane_scales(const uint8_t *scales, int first)
     return _mm512_srai_epi16(_mm512_shuffle_epi8(all, places), 8);
 }
 
-/* Codes are 32 too large, which is taken out by m, -32 times the sub-scales. by[k] has the lane
- * scales of w[2k] and w[2k + 1]. */
+/* Codes have an offset of 32; m, -32 times the sub-scales, corrects it. by[k] has the lane scales
+ * of w[2k] and w[2k + 1]. */
 INLINE void unpack_q6_k(group *g, const uint8_t *blocks, int last)
 {
     enum { SCALES = offsetof(block_q6_k, scales), PAIR = offsetof(block_q6_k, d) - 2 };
@@ -294,15 +294,14 @@ INLINE void unpack_q6_k(group *g, const uint8_t *blocks, int last)
     g->d = second_half(half_pairs(b[0] + PAIR, b[1] + PAIR), last);
 }
 
-/* Sums of four products fit in 16 bits, but no more of them: neighbours are added while they are
- * scaled. */
+/* Only sums of four products fit in 16 bits, so neighbours are added while they are scaled. */
 INLINE __m512i q6_k_pairs(const group *g, const int8_t *q, int k)
 {
     const __m512i packed = _mm512_packs_epi32(products(g, q, 2 * k), products(g, q, 2 * k + 1));
     return _mm512_madd_epi16(packed, g->by[k]);
 }
 
-/* As half_sums(), scaled. */
+/* Like half_sums(), but scaled. */
 INLINE __m512i q6_k_half_sums(const group *g, const int8_t *q, int k)
 {
     const __m512 a = _mm512_castsi512_ps(q6_k_pairs(g, q, k));

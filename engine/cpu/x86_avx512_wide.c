@@ -1,8 +1,8 @@
 /* x86_avx512_wide.c - tiles of 16 rows and up to 12 tokens for processors with AVX-512 VNNI.
  *
- * dpbusd multiplies four unsigned bytes with four signed ones. Activations are made unsigned, q +
- * 128, and sums start at -128 times the sum of their weights, which is kept with them. Nothing
- * saturates: |sum| <= 32 * 255 * 128 < 2^21. */
+ * dpbusd multiplies four unsigned bytes by four signed ones. Activations are made unsigned, q +
+ * 128, and sums start at -128 times the sum of the weights, which is stored with the weights. Sums
+ * cannot overflow: |sum| <= 32 * 255 * 128 < 2^21. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -35,7 +35,7 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
                            _mm512_sub_epi32(_mm512_setzero_si512(), times_128[h]));
 }
 
-/* More tokens would have no registers for what a block of the kind needs. */
+/* The limits are the registers that a block of the kind needs. */
 static int tile_strips(wide_kind kind, int left)
 {
     return left >= 12 && kind != WIDE_HALVES ? 12 : left >= 8 ? 8 : left >= 3 ? 4 : left;
@@ -76,7 +76,7 @@ WIDE_INLINE void add_step(__m512i sum[TILE_STRIPS], const int8_t *weights, const
     in_order();
 }
 
-/* Written out: compilers do not unroll so much by themselves, and copy registers instead. */
+/* Unrolled by hand: compilers do not unroll so far and copy registers instead. */
 WIDE_INLINE void add_half(__m512i sum[TILE_STRIPS], const int8_t *weights, const int8_t *q, int w,
                           int half)
 {

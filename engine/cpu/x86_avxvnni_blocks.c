@@ -1,9 +1,9 @@
-/* x86_avxvnni_blocks.c - AVX-VNNI kernels of the types whose weights need all of a byte: Q8_0,
- * IQ4_NL and IQ4_XS. Those of other types are as good with AVX2.
+/* x86_avxvnni_blocks.c - AVX-VNNI kernels of the types with weights of 8 bits: Q8_0, IQ4_NL and
+ * IQ4_XS. For other types AVX-VNNI is not faster than AVX2.
  *
- * dpbusd adds four products to 32 bits, and nothing saturates: weights are made unsigned by an
- * offset, where AVX2 has to move the sign of each to its activation, and sums need no widening.
- * The offset times the sum of the activations is subtracted from the block sums. */
+ * dpbusd adds four products to 32 bits, which cannot overflow. So weights are made unsigned by an
+ * offset, while AVX2 must move the sign of each to its activation, and sums need no widening. The
+ * offset times the sum of the activations is subtracted from the block sums. */
 #include "engine/cpu/isa_sets.h"
 #include "engine/cpu/x86_avx2.h"
 #include "engine/cpu/x86_iq4.h"
@@ -16,7 +16,7 @@ AVX_INLINE __m256i products(const segment *g, const act_segment *x, int j)
     return _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), g->w[j], load256(x->q + 32 * j));
 }
 
-/* Sums of the blocks, weights having the offset; in the order of block_sums(). */
+/* Returns the sums of the blocks with offset weights, in the order of block_sums(). */
 AVX_INLINE __m256i offset_sums(const segment *g, const act_segment *x)
 {
     __m256i v[4];

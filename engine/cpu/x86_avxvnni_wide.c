@@ -1,20 +1,20 @@
 /* x86_avxvnni_wide.c - tiles of 8 rows and up to 6 tokens for processors with AVX-VNNI.
  *
- * dpbusd multiplies four unsigned bytes with four signed ones and adds the products to 32 bits.
- * Weights of all types are therefore made unsigned by the same offset, but for Q6_K's, and a block
- * takes one sum, or one for each half. Nothing saturates: with |q| <= 127 the sum of a block, less
- * what it starts with, is within 32 * 128 * 127 < 2^19.
+ * dpbusd multiplies four unsigned bytes by four signed ones and adds the products to 32 bits. So
+ * the weights of all types except Q6_K are made unsigned by the same offset, and a block needs one
+ * sum, or one for each half. With |q| <= 127 the sum of a block, without its initial value, is
+ * within 32 * 128 * 127 < 2^19.
  *
- * So small a sum can become a float by a subtraction. It starts at the bits of the float 1.5 *
- * 2^23, whose last place is worth 1, and ends as the bits of that float plus the sum, exactly:
- * between 2^23 and 2^24 all floats are a place apart. Conversions would share two ports with
- * dpbusd, where subtractions have a third. */
+ * Such a small sum is converted to float by a subtraction. It starts at the bits of the float 1.5 *
+ * 2^23, whose unit in the last place is 1, and ends as the bits of that float plus the sum,
+ * exactly, because floats between 2^23 and 2^24 are the integers. Conversions would share two ports
+ * with dpbusd, while subtractions can use a third. */
 #include <immintrin.h>
 #include <stdint.h>
 
 enum {
     OFFSET = 128, HALVES_OFFSET = 32,
-    ZERO_BITS = 0x4B400000,              /* of 1.5 * 2^23 */
+    ZERO_BITS = 0x4B400000,              /* bits of 1.5 * 2^23 */
 };
 
 #include "engine/cpu/x86_unsigned8.h"
@@ -31,7 +31,7 @@ static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind ki
     store_u32((uint8_t *)dst + 4, (uint32_t)(ZERO_BITS - high));
 }
 
-/* Byte i of each dword, an int8, as a float. */
+/* Stores byte i of each dword, an int8, as a float. */
 WIDE_INLINE void put_byte_scales(float *dst, __m256i bytes, int i)
 {
     const __m256i byte = _mm256_srai_epi32(_mm256_slli_epi32(bytes, 24 - 8 * i), 24);
@@ -47,7 +47,7 @@ WIDE_INLINE void put_byte_scales(float *dst, __m256i bytes, int i)
     X(halves, WIDE_HALVES) X(scaled_halves, WIDE_SCALED_HALVES)
 #include "engine/cpu/wide_tile.h"
 
-/* Four products a dword. */
+/* Adds four products to each dword. */
 WIDE_INLINE __m256i add_products(__m256i sum, __m256i rows, __m256i four)
 {
     return _mm256_dpbusd_avx_epi32(sum, rows, four);
@@ -65,7 +65,7 @@ WIDE_INLINE void sum_halves(tile_vecs v, const int8_t *weights, const int8_t *q,
     for (int k = 0; k < w; k++) v[k][0] = _mm256_sub_ps(_mm256_castsi256_ps(sum[k]), zero);
 }
 
-/* Scales of halves are floats for both kinds: integers would take mullo, of two instructions. */
+/* Scales of halves are floats for both kinds: integers would need mullo, which is two uops. */
 WIDE_INLINE void sum_block(tile_vecs sum, tile_vecs high, const panel *p, const act_chunk *a,
                            int pos, int slot, int w, wide_kind kind)
 {
@@ -108,10 +108,10 @@ DEFINE_OFFSET_SCALES(offset_weights_minimum, scaled_weights_minimum, OFFSET)
     X(IQ1_M, offset_half_scales, WIDE_HALVES) X(NVFP4, offset_float_scales, WIDE_HALVES)
 #include "engine/cpu/wide_types.h"
 
-/* Estimated from llvm-mca's cycles of Alder Lake, for a block of eight rows: the other kernels take
- * 12 to 14 a token and 10 to 14 once, tiles 5 to 6 a token. A panel costs 15 to 25 where it is
- * filled directly, 70 to 105 where it is not, and what surrounds tiles 30 if K is 512, 8 if it is
- * 2048. */
+/* Thresholds estimated with llvm-mca for Alder Lake. For a block of eight rows the other kernels
+ * take 12 to 14 cycles per token plus 10 to 14, tiles 5 to 6 per token. Filling a panel takes 15 to
+ * 25 with a fill function and 70 to 105 without; the loops around tiles take 30 if K is 512, 8 if
+ * it is 2048. */
 void put_avxvnni_wide(kernel_set *s)
 {
     wide_put(s, 9, 16);

@@ -1,13 +1,12 @@
-/* x86_fill8.h - panels of eight rows, filled straight from the blocks of MXFP4, Q4_K, Q5_K and
- * Q6_K: the fill_fn of wide.h for tiles of unsigned weights, x86_unsigned8.h.
+/* x86_fill8.h - fills panels of eight rows directly from the blocks of MXFP4, Q4_K, Q5_K and Q6_K:
+ * the fill_fn of wide.h for tiles of unsigned weights (x86_unsigned8.h).
  *
- * A prompt gives an expert few tokens, and then filling a panel counts as much as its tiles. Codes
- * are transposed as they are stored, two or four to a byte, and taken apart afterwards, a step of
- * eight rows at a time. Small scales of the eight rows are brought together as dwords in the same
- * way, so that each float is made where it is needed.
+ * In a prompt an expert has few tokens, so filling a panel takes as long as its tiles. Codes are
+ * transposed in packed form, two or four in a byte, and then unpacked, a step of eight rows at a
+ * time. Small scales of the eight rows are gathered as dwords in the same way.
  *
- * Weights become unsigned: OFFSET and HALVES_OFFSET are added, which the codes of Q6_K have. The
- * including file defines put_byte_scales() before. */
+ * Weights are made unsigned by OFFSET or HALVES_OFFSET; Q6_K's codes already include it. Define
+ * put_byte_scales() before the include. */
 #ifndef ENGINE_CPU_X86_FILL8_H
 #define ENGINE_CPU_X86_FILL8_H
 
@@ -45,7 +44,7 @@ WIDE_INLINE void four_dwords(__m256i step[4], const uint8_t *p, size_t row_bytes
     step[3] = _mm256_unpackhi_epi64(high[0], high[1]);
 }
 
-/* As panel_fill() does, but the number of bytes is a constant. */
+/* Prefetches like panel_fill(), with a constant number of bytes. */
 WIDE_INLINE void prefetch_next(const uint8_t *blocks, size_t row_bytes, size_t segment_bytes)
 {
     for (size_t r = 8; r < 16; r++) prefetch_bytes(blocks, r * row_bytes, segment_bytes);
@@ -56,8 +55,8 @@ WIDE_INLINE void put_step(panel *p, int slot, int s, __m256i weights)
     _mm256_store_si256((void *)(p->w[slot] + STEP_BYTES * s), weights);
 }
 
-/* Bits of each byte moved down by some places, up if down < 0, and masked; what crosses into a
- * neighbour must be what the mask takes away. */
+/* Shifts the bits of each byte, right if down > 0, and masks them. The mask must clear the bits
+ * that cross into a neighbouring byte. */
 WIDE_INLINE __m256i moved_bits(__m256i v, int down, int mask)
 {
     const __m256i moved = down > 0 ? _mm256_srli_epi16(v, down) :
@@ -88,7 +87,7 @@ static void fill_mxfp4(panel *p, int slot, int stride, const uint8_t *blocks, si
 
 /* ---- Q4_K and Q5_K ------------------------------------------------------------------------- */
 
-/* Byte i of each dword times the factor, for block i of four. */
+/* Stores byte i of each dword times the factor, for block i of four. */
 WIDE_INLINE void put_four_scales(row_floats *dst, int stride, __m256i bytes, __m256 factor)
 {
     for (int i = 0; i < 4; i++) {
@@ -98,7 +97,7 @@ WIDE_INLINE void put_four_scales(row_floats *dst, int stride, __m256i bytes, __m
     }
 }
 
-/* d, dmin and the 6-bit scales and minimums, those of blocks 4 to 7 in two pieces. */
+/* Stores d, dmin and the 6-bit scales and minimums; those of blocks 4 to 7 are in two fields. */
 WIDE_INLINE void put_k_scale_rows(panel *p, int slot, int stride, const uint8_t *blocks,
                                   size_t row_bytes)
 {
@@ -141,7 +140,7 @@ static void fill_q4_k(panel *p, int slot, int stride, const uint8_t *blocks, siz
     put_k_scale_rows(p, slot, stride, b->d, row_bytes);
 }
 
-/* Bit j of `high` is the fifth one of the codes of block j. */
+/* Bit j of `high` is the fifth bit of the codes of block j. */
 WIDE_INLINE void put_five_bit_pair(panel *p, int slot, int stride, const uint8_t *nibbles,
                                    size_t row_bytes, const __m256i high[8], int i)
 {
@@ -216,7 +215,7 @@ static fill_fn *const fills[QT_COUNT] = {
 };
 #define WIDE_FILL(NAME) fills[QT_##NAME]
 
-/* Their wide kernels serve from this many tokens on. */
+/* Sets wide_from of the types with a fill function. */
 static void put_directly_filled(kernel_set *s, int from)
 {
     for (int type = 0; type < QT_COUNT; type++)

@@ -1,5 +1,5 @@
-/* x86_iq4.h - IQ4_NL and IQ4_XS for the kernels with AVX2 and those with AVX-VNNI: segments whose
- * weights have an offset, a constant, that makes them unsigned, or none. */
+/* x86_iq4.h - IQ4_NL and IQ4_XS for the AVX2 and AVX-VNNI kernels: segments whose weights have a
+ * constant offset that makes them unsigned, or 0. */
 #ifndef ENGINE_CPU_X86_IQ4_H
 #define ENGINE_CPU_X86_IQ4_H
 

@@ -1,10 +1,10 @@
-/* x86_strides.h - loads, and eight scales that stand a fixed number of bytes apart: those of eight
- * blocks, or of eight rows.
+/* x86_strides.h - loads, and gathers of eight scales that are a fixed number of bytes apart: those
+ * of eight blocks, or of eight rows.
  *
- * They are brought together by blends straight from memory: a load that begins the right number of
- * bytes early has scale j in element j. The first load begins with the first scale and ends in the
- * blocks or rows that follow it; the last one ends two bytes after its scale begins, four where
- * scales are exponents. */
+ * Blends gather them directly from memory: a load that begins the right number of bytes early has
+ * scale j in element j. The first load begins with the first scale and ends in later blocks or
+ * rows. The last load ends two bytes after the start of its scale, or four if scales are
+ * exponents. */
 #ifndef ENGINE_CPU_X86_STRIDES_H
 #define ENGINE_CPU_X86_STRIDES_H
 
@@ -18,7 +18,7 @@ AVX_INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 
 AVX_INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
 
-/* The binary16 at p, p + stride, ... */
+/* Gathers the binary16 at p, p + stride, ... */
 AVX_INLINE __m256 halves_at(const uint8_t *p, ptrdiff_t stride)
 {
     const ptrdiff_t step = stride - 2;
@@ -33,7 +33,8 @@ AVX_INLINE __m256 halves_at(const uint8_t *p, ptrdiff_t stride)
     return _mm256_cvtph_ps(h);
 }
 
-/* The floats whose exponent fields are the bytes at p, p + stride, ...: powers of two, +0, +Inf. */
+/* Gathers floats whose exponent fields are the bytes at p, p + stride, ...: powers of two, +0,
+ * +Inf. */
 AVX_INLINE __m256 exponents_at(const uint8_t *p, ptrdiff_t stride)
 {
     const ptrdiff_t step = stride - 4;

@@ -1,12 +1,10 @@
-/* x86_unsigned8.h - what the tiles of eight rows share whose weights are unsigned bytes, u = w +
- * offset, and whose activations are signed ones, as they are: x86_avx2_small.c and
- * x86_avxvnni_wide.c.
+/* x86_unsigned8.h - shared by x86_avx2_small.c and x86_avxvnni_wide.c: tiles of eight rows with
+ * unsigned weights, u = w + offset, and signed activations.
  *
- * Sums start at minus the offset times the sum of the activations, which is kept with them.
- * Weights are stored as [step][row][4], a step being four bytes deep.
+ * Sums start at minus the offset times the sum of the activations, which is stored with the
+ * activations. Weights are stored as [step][row][4], with four columns per step.
  *
- * The including file defines, before, OFFSET and HALVES_OFFSET, and after, put_starts() and
- * add_products(). */
+ * Define OFFSET and HALVES_OFFSET before the include, put_starts() and add_products() after it. */
 #ifndef ENGINE_CPU_X86_UNSIGNED8_H
 #define ENGINE_CPU_X86_UNSIGNED8_H
 
@@ -17,7 +15,7 @@ enum {
     WEIGHT_BYTES = 32 * PANEL_ROWS,
     SCALE_COPIES = 1,
     STRIP_TOKENS = 1, TILE_STRIPS = 6,
-    ACT_BYTES = 32 + 2 * 4,              /* codes, then what the sums of the halves start with */
+    ACT_BYTES = 32 + 2 * 4,              /* codes, then initial values of the sums of the halves */
     ACT_FLOATS = 1,
     STEPS = 8, STEP_BYTES = 32,
 };
@@ -25,8 +23,7 @@ enum {
 #include "engine/cpu/wide.h"
 #include "engine/cpu/x86_wide8.h"
 
-/* What weights become unsigned by, where they are not. Panels of Q6_K, which are of this kind, may
- * hold its codes as they are. */
+/* Returns the offset that makes weights unsigned. */
 static inline int offset_of(wide_kind kind)
 {
     return kind == WIDE_SCALED_HALVES ? HALVES_OFFSET : OFFSET;
@@ -42,16 +39,16 @@ static void put_weights(int8_t *restrict w, const block_parts *restrict parts, i
     for (int s = 0; s < STEPS; s++) _mm256_store_si256((void *)(w + STEP_BYTES * s), step[s]);
 }
 
-/* Two sums for each of six tokens leave no registers for their lanes, which then wait in memory.
- * Four tokens are as fast each, but two by themselves are slower. */
+/* With two sums for each of six tokens the lanes do not fit in registers. Four tokens have the same
+ * speed per token, two are slower. */
 static int tile_strips(wide_kind kind, int left)
 {
     const bool one_sum = !kind_is_of_halves(kind) && kind != WIDE_LONG_MINIMUM;
     return left >= 6 && (one_sum || left % 4 >= 2) ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-/* Four bytes that the sums of a block's lower half start with, or those of both halves together if
- * the kind takes them so, and four for the upper half. */
+/* Stores the initial value of the sums of a block's lower half, or of the whole block if the kind
+ * has one sum, in four bytes; then that of the upper half in four more. */
 static inline void put_starts(int8_t *dst, const act_row *x, int b, wide_kind kind);
 
 static void pack_strip(act_chunk *a, int first, int k, int w, const act_row *x, int n_token,
@@ -91,12 +88,12 @@ WIDE_INLINE void add_step(tile_ints sum, const int8_t *weights, const int8_t *q,
     for (int k = 0; k < w; k++) {
         sum[k] = add_products(first ? _mm256_setzero_si256() : sum[k], rows,
                               four_repeated(q + ACT_BYTES * k + 4 * step));
-        __asm__("" : "+x"(sum[k]));      /* or else gcc keeps the products and adds them later */
+        __asm__("" : "+x"(sum[k]));      /* stops gcc from delaying the additions */
     }
     in_order();
 }
 
-/* Half of a block. Written out: compilers do not unroll so much by themselves, and copy registers
+/* Adds half of a block. Unrolled by hand: compilers do not unroll so far and copy registers
  * instead. */
 WIDE_INLINE void add_half(tile_ints sum, const int8_t *weights, const int8_t *q, int w, int half,
                           bool first)
@@ -119,7 +116,7 @@ static inline void add_offset(block_parts *p, int offset)
     for (int i = 0; i < SEGMENT; i++) p->w[i] = (int8_t)(p->w[i] + offset);
 }
 
-/* A scales_fn that does what another one does, and makes the weights unsigned. */
+/* Defines a scales_fn that calls another one and makes the weights unsigned. */
 #define DEFINE_OFFSET_SCALES(name, scales, offset)                                                 \
     static void name(segment_floats *restrict f, int r, block_parts *restrict p)                   \
     {                                                                                              \

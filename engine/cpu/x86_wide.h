@@ -1,7 +1,7 @@
-/* x86_wide.h - what the tiles with 512-bit registers share: 16 rows to a vector.
+/* x86_wide.h - shared by the tiles with 512-bit registers: 16 rows in a vector.
  *
- * Weights are stored as [step][row][4], a step being four bytes deep: a register has four bytes of
- * each of 16 rows, which is what dpbusd wants, and the matrix unit too. */
+ * Weights are stored as [step][row][4], with four columns per step: a register has four bytes of
+ * each of 16 rows, the operand of dpbusd and of the matrix unit. */
 #ifndef ENGINE_CPU_X86_WIDE_H
 #define ENGINE_CPU_X86_WIDE_H
 
@@ -9,7 +9,7 @@
 
 enum { STEPS = 8, STEP_BYTES = 64 };
 
-/* Rows `low` and `high`, 32 bytes each. */
+/* Loads rows `low` and `high`, 32 bytes each. */
 WIDE_INLINE __m512i two_rows_of(const block_parts *parts, int low, int high, int j)
 {
     const __m256i a = _mm256_loadu_si256((const void *)(parts[low].w + 32 * j));
@@ -17,8 +17,8 @@ WIDE_INLINE __m512i two_rows_of(const block_parts *parts, int low, int high, int
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
 
-/* Dword s of 16 rows to step[s]: a transposition in three rounds. After two of them every quarter
- * of a register has one dword of four rows: dwords s and s + 4 alternate. */
+/* Writes dword s of 16 rows to step[s]: a transposition in three rounds. After two of them every
+ * quarter of a register has one dword of four rows: dwords s and s + 4 alternate. */
 WIDE_INLINE void transpose_rows(__m512i step[STEPS], const block_parts *parts, int j)
 {
     __m512i row[8], two[8], four[8];

@@ -1,10 +1,10 @@
-/* x86_wide8.h - what the tiles with 256-bit registers share: eight rows to a vector. */
+/* x86_wide8.h - shared by the tiles with 256-bit registers: eight rows in a vector. */
 #ifndef ENGINE_CPU_X86_WIDE8_H
 #define ENGINE_CPU_X86_WIDE8_H
 
 #include <immintrin.h>
 
-/* Dword s of eight rows to step[s]: a transposition in three rounds. */
+/* Writes dword s of eight rows to step[s]: a transposition in three rounds. */
 WIDE_INLINE void transpose_dwords(__m256i step[8], const __m256i row[8])
 {
     __m256i two[8], four[8];
