@@ -265,7 +265,7 @@ static_assert(sizeof(block_q2_0) == 18, "q2_0");
 
 /* Initialisers rather than arrays: host and device each place their own copy. */
 
-/* IQ4_NL and IQ4_XS: what a nibble stands for. */
+/* IQ4_NL and IQ4_XS: the value of each nibble. */
 #define IQ4_LEVELS -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
 /* E2M1 doubled, which makes integers of it. Code 8, minus zero, counts as zero. */

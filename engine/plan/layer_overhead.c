@@ -2,10 +2,10 @@
  * choice of experts, and with whole layers.
  *
  * The differences, less the time of the weights' bytes, are the overhead. Weights are zeros, so
- * the first experts are always chosen. All banks overlap in one allocation, each a token's
- * experts behind the one before: layers read different bytes, as in use. Where whole banks are
- * too large, there are fewer experts. As many layers as fit take part, so that caches hold no
- * more of them than in use. */
+ * the first experts are always chosen. All banks overlap in one allocation, each offset by the
+ * experts of one token, so that layers read different bytes, as in real use. If whole banks are too
+ * large, they have fewer experts. As many layers as fit are recorded, so that caches have no larger
+ * share of them than in real use. */
 #include "engine/plan/layer_overhead.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ static void place_bank(layer_weights_gpu *y, uint8_t *data, int n_expert)
     }
 }
 
-/* The largest bank takes half of the memory: each may begin anywhere in the first half. */
+/* The largest bank takes half of the memory; every bank begins in the first half. */
 static int make_banks(layer_bench *b, err_ctx *err)
 {
     model_hparams *hp = &b->m.hp;

@@ -18,12 +18,12 @@
 #include "tiers/topology.h"
 
 enum {
-    MANY_TOKENS = 256,                   /* for the figure of prompts */
-    LEAST_TOKENS = 16,                   /* the same where memory is short */
-    MANY_EXPERTS = 4,                    /* groups of experts that those tokens use */
+    MANY_TOKENS = 256,                   /* tokens for the speed of prompts */
+    LEAST_TOKENS = 16,                   /* tokens for it if memory is short */
+    MANY_EXPERTS = 4,                    /* groups of experts that these tokens use */
     LAYER_LOOPS = 10,                    /* parallel loops in a layer of one token */
-    FILL = 0x66                          /* no scale becomes so small that products are subnormal:
-                                          * some processors are ten times slower with those */
+    FILL = 0x66                          /* scales are large enough that no product is subnormal;
+                                          * subnormals are ten times slower on some processors */
 };
 #define MEMORY_LEAST ((uint64_t)512 << 20)
 #define MEMORY_MOST ((uint64_t)4 << 30)
@@ -33,7 +33,7 @@ static const double LAYER_WINDOW_S = 0.002;
 
 typedef struct measurement {
     const measure_parts *parts;
-    const model *m;                      /* m, o and g are those of parts */
+    const model *m;                      /* m, o and g are copies from parts */
     const ops *o;
     gpu *g;
     uint64_t ram_bytes;                  /* limit */
@@ -45,7 +45,7 @@ typedef struct measurement {
     size_t bytes;
     tensor slabs[SLAB_COUNT];
     expert_bank bank;
-    /* what computes them */
+    /* objects that compute them */
     experts_cpu *cpu;
     worklist *work;
     acts x;
@@ -82,7 +82,7 @@ static void fill_range(void *ctx, int64_t begin, int64_t end, int thread)
     memset(b->memory + begin, FILL, (size_t)(end - begin));
 }
 
-/* A bank in a quarter of the RAM, within bounds; one tensor after the other. */
+/* Allocates a bank in a quarter of the RAM, within bounds; its tensors are contiguous. */
 static int make_bank(measurement *b, err_ctx *err)
 {
     const expert_bank *like = model_first_bank(b->m);
@@ -116,7 +116,7 @@ static int make_bank(measurement *b, err_ctx *err)
     return 0;
 }
 
-/* Bytes of n tokens: inputs, outputs of the experts, and what these use between. */
+/* Returns the bytes of n tokens: inputs, outputs and scratch of the experts. */
 static uint64_t tokens_bytes(const model_hparams *hp, int n)
 {
     const uint64_t slots = (uint64_t)n * (uint64_t)hp->n_expert_used;
@@ -231,8 +231,8 @@ static void nothing(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
 }
 
-/* One layer without its products: ten times a vector is normed and quantised, and the threads run
- * an empty loop. */
+/* One layer without its products: norms and quantises a vector and runs an empty parallel loop, ten
+ * times. */
 static int empty_layer(double *done, measurement *b, err_ctx *err)
 {
     const int n_embd = b->m->hp.n_embd;
@@ -285,7 +285,7 @@ static int gemm_rows(const model *m)
     return min_int(GEMM_ROWS, 2 * m->hp.n_embd);
 }
 
-/* As one matrix of the experts' type. */
+/* Measures one matrix of the experts' type. */
 static int measure_expert_gemm(speeds *out, measurement *b, err_ctx *err)
 {
     static const int tokens[] = { EXPERT_TOKENS };
@@ -356,7 +356,7 @@ static int time_layers(speeds *out, measurement *b, err_ctx *err)
     return 0;
 }
 
-/* The CPU's experts while a kernel pulls. */
+/* Measures the CPU's experts while a GPU kernel reads RAM. */
 static int load_speeds(speeds *out, measurement *b, err_ctx *err)
 {
     gpu_load *load;
@@ -396,7 +396,7 @@ static int measure_gpu(speeds *out, measurement *b, err_ctx *err)
     return allow_no_memory(b, measure_busy(out, b, err));
 }
 
-/* The largest file of a split model: the first one may hold nothing but metadata. */
+/* Returns the largest file of a split model: the first one may have only metadata. */
 static int largest_part(const gguf *g)
 {
     int most = 0;

@@ -25,8 +25,8 @@ typedef struct measure_parts {
     struct gpu *g;                       /* or NULL */
 } measure_parts;
 
-/* Uses at most ram_bytes of RAM, or what the experts of two tokens and READER_DEPTH reads take if
- * that is more; at most a quarter of them, and 4 GB, for experts. Returns 0, ERR_STOPPED if watch
+/* Uses at most ram_bytes of RAM, or the size of the experts of two tokens and READER_DEPTH reads if
+ * that is more; at most a quarter of it, and 4 GB, for experts. Returns 0, ERR_STOPPED if watch
  * returned false, or MEASURE_PARTIAL: a figure could not be measured, for lack of memory or because
  * page-locking was refused. That figure is 0 (speeds_assume fills it in), or the idle machine's for
  * a busy one; such speeds serve one run and are not saved. A model in memory has no drive: its

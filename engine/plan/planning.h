@@ -37,14 +37,15 @@ int planning_session(plan_session *out, const model *m, const session_options *o
                      planning_work *work, void *ctx, err_ctx *err);
 
 /* The plan for a session of m; the caller has filled to->machine, the rest is filled here. n_thread
- * 0: one per core. work NULL: the CPU alone, whatever the machine says. */
+ * 0: one per core. work NULL: plans for the CPU alone. */
 int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,
                   planning_work *work, void *ctx, const plan_wish *w, err_ctx *err);
 
-/* Bytes of a repacked head (repack_head.h), for plan_wish; 0 if there is nothing to gain. */
+/* Returns the bytes of a repacked head (repack_head.h), for plan_wish, or 0 if it is not faster. */
 uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact);
 
-/* The key under which measured speeds are kept. gpu_name "": none. isa NULL or "": the fastest. */
+/* Sets the key under which measured speeds are saved. gpu_name "": none. isa NULL or "":
+ * fastest. */
 int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
                  const char *gpu_name, err_ctx *err);
 
