@@ -383,7 +383,7 @@ SLOW      := $(addprefix test_,sim_prompts forward sim_forward sim_state experts
 RUN_TESTS  = GPU_TESTS='$(GPU_TESTS) $(GPU_PARTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' TEST_SAN='$(SAN)' tools/run_tests.sh $B
 check test: all $(if $(filter %.sh,$(or $(ONLY),all.sh)),tests,$(ONLY:%=$B/tests/%) $(UNPACKED))
 	$Q$(RUN_TESTS) $(or $(ONLY),$(SCRIPTS) $(filter $(SIMS) $(TESTS),$(SLOW)) $(filter-out $(SLOW),$(SIMS) $(TESTS)) \
-	    $(TEST_CU) $(FUZZ_ALL) check_layers.sh)
+	    $(TEST_CU) $(FUZZ_ALL) check_layers.sh check_words.sh)
 
 check-gpu: all $(GPU_TESTS:%=$B/tests/%) $B/tests/small_model $(UNPACKED)
 	$QONLY_GPU=1 $(RUN_TESTS) $(GPU_TESTS) $(GPU_PARTS)
