@@ -86,7 +86,7 @@ static void add_chunks(loading *d, const tensor *t, uint64_t from, uint64_t byte
     }
 }
 
-static void make_pieces(loading *d)
+static void make_chunks(loading *d)
 {
     const expert_store *s = d->s;
     d->n_chunk = 0;
@@ -216,7 +216,7 @@ static int load(loading *d, err_ctx *err)
     const uint64_t bytes = place_banks(d);
     if ((rc = make_lists(d, err)) < 0 || (rc = store_map(s, bytes, err)) < 0) return rc;
     place_banks(d);
-    make_pieces(d);
+    make_chunks(d);
     if ((rc = load_all(d, err)) < 0) return rc;
     reader_close(s->r);
     s->r = NULL;
@@ -278,7 +278,7 @@ static int fill_frames(loading *d, const bool *in_vram, err_ctx *err)
         if (!has_frame(s, i, in_vram)) continue;
         const int frame = ram_frames_take(s->ram, i / n_expert);
         if (frame < 0)
-            return err_set(err, ERR_RANGE, "experts: there is no frame for expert %d of layer %d",
+            return err_set(err, ERR_RANGE, "experts: no frame for expert %d of layer %d",
                            i % n_expert, i / n_expert);
         add_expert(d, i / n_expert, i % n_expert, frame);
         ram_frames_put(s->ram, frame, i / n_expert, i % n_expert);

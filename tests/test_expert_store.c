@@ -674,7 +674,7 @@ static void test_slots_faults(const made_model *f)
     s = make_with(f, &o);
     err = (err_ctx){ 0 };
     CHECK(s && expert_store_fill(s, elsewhere, NULL, NULL, &err) == ERR_RANGE &&
-          strstr(err.msg, "there is no slot for expert"));
+          strstr(err.msg, "no frame for expert"));
     expert_store_free(s);
 }
 
