@@ -305,7 +305,7 @@ static void check_team(pieces *g, int n_thread, unsigned *heights)
                                .n_expert = PIECES_USED, .n_expert_used = PIECES_USED };
     if (!CHECK(pool_create(&g->o.team, n_thread, NULL) == 0)) return;
     if (CHECK(experts_cpu_create(&g->e, &g->o, &hp, NULL, NULL, PIECES_SLOTS, NULL) == 0))
-        for (size_t i = 0; i < ARRAY_LEN(counts); i++)
+        for (size_t i = 0; i < ARRAY_LEN(counts); i += (size_t)test_rounds(1, 2))
             for (int n = counts[i], n_sure = 0; n_sure <= n; n_sure += max_int(1, n / 2)) {
                 check_pieces(g, 1, n, n_sure);
                 const int rows = (int)g->bank.n_ff * n, most = atomic_load(&calls.most);
@@ -655,8 +655,8 @@ int main(int argc, char **argv)
         ffn_golden g;
         if (ffn_golden_read(&g, *name)) {
             for (int k = 0; k < n_set; k++)
-                for (size_t i = test_is_long() ? 0 : (size_t)k % 2; i < ARRAY_LEN(some_teams);
-                     i += (size_t)test_rounds(1, 2))
+                for (size_t i = test_is_long() ? 0 : (size_t)k % 4; i < ARRAY_LEN(some_teams);
+                     i += (size_t)test_rounds(1, 4))
                     check_experts(&g, *name, sets[k], some_teams[i]);
             check_failures(&g);
         }

@@ -184,7 +184,7 @@ static void test_reasons(const fixture *r)
     grammar *g;
     int n_reasoned = 0;
     CHECK(grammar_from_gbnf(&g, str_from("root ::= \"{}\""), &err) == 0);
-    for (uint64_t seed = 0; seed < (uint64_t)test_rounds(12, 2); seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)test_rounds(12, 1); seed++) {
         said s;
         const answer_end end = ask(&s, r, g, seed, 400, false);
         n_reasoned += s.reasoning.len > 20;
