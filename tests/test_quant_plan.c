@@ -381,7 +381,7 @@ static const damage damages[] = {
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F32, NULL },
     { NULL, NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F32, "general.type" },
     { "model", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, 1, QT_F32, "is 'model'" },
-    { "imatrix", NAME ".in_sum2", NAME ".extra", COLS, EXPERTS, EXPERTS, 1, QT_F32, "no .counts" },
+    { "imatrix", NAME ".in_sum2", NAME ".extra", COLS, EXPERTS, EXPERTS, 1, QT_F32, "its .counts" },
     { "imatrix", NAME ".counts", NAME ".other", COLS, EXPERTS, EXPERTS, 1, QT_F32, "in_sum2" },
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, 3, 1, QT_F32, "and 3 counts" },
     { "imatrix", NAME ".in_sum2", NAME ".counts", COLS, EXPERTS, EXPERTS, NAN, QT_F32, "is nan" },

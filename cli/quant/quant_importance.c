@@ -53,7 +53,7 @@ static int check_tensor(const quant_importance *q, const tensor *t, err_ctx *err
     const str_view stem = { t->name.ptr, t->name.len - strlen(ending) };
     const tensor *other = entry(q, stem, partner);
     if (!other)
-        return err_set(err, ERR_FORMAT, "tensor %s has no counterpart %s", shown, partner);
+        return err_set(err, ERR_FORMAT, "tensor %s comes without its %s", shown, partner);
     if (t->slabs != 1)
         return err_set(err, ERR_FORMAT, "tensor %s has %d dimensions, expected 2", shown,
                        t->n_dims);
