@@ -105,6 +105,14 @@ const char *case_replace(char *dst, size_t cap, const char *text, const char *fr
     return dst;
 }
 
+int case_word(const char *words, const char *word)
+{
+    const size_t n = strcspn(word, " ");
+    for (int i = 0; *words; i++, words += strcspn(words, " "), words += *words == ' ')
+        if (strcspn(words, " ") == n && strncmp(words, word, n) == 0) return i;
+    return CHECK_MSG(false, "the row is wrong: %s", word) - 1;
+}
+
 bool case_begins(const char *text, const char *name, char end)
 {
     const size_t n = strlen(name);

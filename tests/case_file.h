@@ -31,6 +31,7 @@ bool case_rows_read(case_rows *r, const char *name);     /* the same */
 void case_rows_free(case_rows *r);
 /* dst = text with the first `from` replaced, or all of it if from is empty. */
 const char *case_replace(char *dst, size_t cap, const char *text, const char *from, const char *to);
+int case_word(const char *words, const char *word);      /* "a b c", "b": 1; -1: a failed check */
 bool case_begins(const char *text, const char *name, char end);  /* text is name, then end */
 char *case_unescape(char *s);            /* makes newlines of each \n, in place; returns s */
 

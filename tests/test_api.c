@@ -4,13 +4,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/case_file.h"
-#include "tests/test.h"
 
-static const char *const kinds[] = { "chat", "completion", "responses", "messages", "ollama",
-                                     "generate" };
+static const char kinds[] = "chat completion responses messages ollama generate";
 
 /* ---- a request as text --------------------------------------------------------------------- */
 
@@ -101,12 +100,9 @@ static case_file requests;
 /* The API that a head names, "!chat" or "chat: reason". */
 static api_kind kind_of(const test_case *c)
 {
-    const char *name = c->head + (c->head[0] == '!');
-    size_t kind = 0;
-    while (kind < ARRAY_LEN(kinds) && !case_begins(name, kinds[kind], name == c->head ? ':' : '\0'))
-        kind++;
-    CHECK_MSG(kind < ARRAY_LEN(kinds), "no API: %s", c->head);
-    return (api_kind)kind;
+    char name[20];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(c->head, ":"), c->head + (c->head[0] == '!'));
+    return (api_kind)case_word(kinds, name);
 }
 
 static void check_parsed(const test_case *c, const api_request *r)
@@ -222,66 +218,41 @@ static void test_no_memory(void)
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-static const struct { api_error_type type; api_kind kind; int status; const char *want; }
-errors[] = {
-    { API_BAD_REQUEST, API_CHAT, 400, "{\"error\":{\"message\":\"m\",\"type\":"
-      "\"invalid_request_error\",\"param\":null,\"code\":null}}" },
-    { API_NO_KEY, API_CHAT, 401, "{\"error\":{\"message\":\"m\",\"type\":\"authentication_error\","
-      "\"param\":null,\"code\":\"invalid_api_key\"}}" },
-    { API_NO_MODEL, API_RESPONSES, 404, "{\"error\":{\"message\":\"m\",\"type\":"
-      "\"not_found_error\",\"param\":null,\"code\":\"model_not_found\"}}" },
-    { API_LOADING, API_CHAT, 503, "{\"error\":{\"message\":\"m\",\"type\":\"unavailable_error\","
-      "\"param\":null,\"code\":\"loading\"}}" },
-    { API_BUSY, API_COMPLETION, 503, "{\"error\":{\"message\":\"m\",\"type\":\"server_error\","
-      "\"param\":null,\"code\":\"server_is_overloaded\"}}" },
-    { API_BUSY, API_MESSAGES, 529, "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\","
-      "\"message\":\"m\"},\"request_id\":\"R\"}" },
-    { API_LOADING, API_MESSAGES, 503, "{\"type\":\"error\",\"error\":{\"type\":"
-      "\"overloaded_error\",\"message\":\"m\"},\"request_id\":\"R\"}" },
-    { API_TOO_LARGE, API_MESSAGES, 413, "{\"type\":\"error\",\"error\":{\"type\":"
-      "\"request_too_large\",\"message\":\"m\"},\"request_id\":\"R\"}" },
-    { API_BROKEN, API_MESSAGES, 500, "{\"type\":\"error\",\"error\":{\"type\":\"api_error\","
-      "\"message\":\"m\"},\"request_id\":\"R\"}" },
-    { API_BUSY, API_OLLAMA_CHAT, 503, "{\"error\":\"m\"}" },
-};
+static void check_error(char *const *cells, api_kind kind)
+{
+    static const char types[] = "bad_request unsupported no_key not_found no_model bad_method "
+                                "too_large loading busy broken";
+    api_error error;
+    api_error_make(&error, (api_error_type)case_word(types, cells[0]), kind, "%s", "m");
+    char *body = api_error_body(&error, kind, "R");
+    CHECK_MSG(error.status == atoi(cells[2]) && body && strcmp(body, cells[3]) == 0,
+              "%s, %s: %d %s", cells[0], cells[1], error.status, body);
+    mem_free(body);
+}
+
+static void check_overflow(char *const *cells, api_kind kind)
+{
+    api_request *r;
+    api_error error;
+    if (!CHECK(api_parse(&r, kind, cells[2], strlen(cells[2]), &error) == 0)) return;
+    const bool inside = api_error_overflow(&error, r, 200, 100);
+    CHECK_MSG(inside == !strcmp(cells[4], "inside") && error.status == 400 &&
+              strcmp(error.code, "context_length_exceeded") == 0 &&
+              strcmp(error.message, cells[3]) == 0, "%s: %d %s", cells[1], inside, error.message);
+    api_request_free(r);
+}
 
 static void test_errors(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(errors); i++) {
-        api_error error;
-        api_error_make(&error, errors[i].type, errors[i].kind, "%s", "m");
-        char *body = api_error_body(&error, errors[i].kind, "R");
-        CHECK_MSG(error.status == errors[i].status && body && strcmp(body, errors[i].want) == 0,
-                  "error %zu: %d %s", i, error.status, body);
-        mem_free(body);
+    static case_rows rows;
+    (void)case_rows_read(&rows, "api_errors.txt");
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        const api_kind kind = (api_kind)case_word(kinds, cells[1]);
+        if (!strcmp(cells[0], "overflow")) check_overflow(cells, kind);
+        else check_error(cells, kind);
     }
-}
-
-static const struct { api_kind kind; const char *body; bool inside; const char *words; } longs[] = {
-    { API_CHAT, "{" ASK ",\"stream\":true}", false, "This model's maximum context length is 100 "
-      "tokens. However, your messages resulted in 200 tokens." },
-    { API_MESSAGES, "{\"max_tokens\":1," ASK ",\"stream\":true}", false,
-      "prompt is too long: 200 tokens > 100 maximum" },
-    { API_RESPONSES, "{\"input\":\"q\"}", false, "This model's maximum context length is 100 "
-      "tokens. However, your messages resulted in 200 tokens." },
-    { API_RESPONSES, "{\"input\":\"q\",\"stream\":true}", true, "This model's maximum context "
-      "length is 100 tokens. However, your messages resulted in 200 tokens." },
-};
-
-static void test_overflow(void)
-{
-    for (size_t i = 0; i < ARRAY_LEN(longs); i++) {
-        api_request *r;
-        api_error error;
-        if (!CHECK(api_parse(&r, longs[i].kind, longs[i].body, strlen(longs[i].body), &error) == 0))
-            continue;
-        const bool inside = api_error_overflow(&error, r, 200, 100);
-        CHECK_MSG(inside == longs[i].inside && error.status == 400 &&
-                  strcmp(error.code, "context_length_exceeded") == 0 &&
-                  strcmp(error.message, longs[i].words) == 0, "%s: %d %s", kinds[longs[i].kind],
-                  inside, error.message);
-        api_request_free(r);
-    }
+    case_rows_free(&rows);
 }
 
 static void test_count(void)
@@ -355,7 +326,6 @@ int main(int argc, char **argv)
     case_file_free(&requests);
     test_depth();
     test_errors();
-    test_overflow();
     test_count();
     test_models();
     return test_end();

@@ -1,8 +1,9 @@
 /* test_reader.c - files read in pieces, by io_uring and by threads: the same bytes, each tag once,
  * and every way in which a read can go wrong. Also the faults injected for that. */
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -30,6 +31,8 @@ static struct {
     uint8_t *memory;                     /* MEMORY bytes, from a page on */
     bool direct;                         /* the file system of dir_path can do it */
 } at;
+
+static case_rows rows;                   /* of cases/reader.txt */
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -194,55 +197,38 @@ static void run_batch(reader *r, batch *b, const char *why)
 
 /* ---- what is read ---------------------------------------------------------------------------- */
 
-static const struct {
-    int depth;
-    uint32_t piece;
-    bool buffered, keep;
-    int n, n_file;
-    uint32_t most;
-    int cap, min;
-    const char *why;
-} mixes[] = {
-    { 0, 0, false, false, 200, 3, 300000, 64, 1, "as the engine reads" },
-    { 0, 0, true, false, 200, 3, 300000, 64, 1, "through the page cache" },
-    { 0, 0, false, true, 200, 3, 300000, 64, 1, "memory known to the kernel" },
-    { 1, 0, false, false, 60, 3, 50000, 1, 1, "one at a time" },
-    { 2, 4096, false, false, 60, 3, 80000, 7, 3, "pages one by one" },
-    { 5, 20000, false, true, 80, 1, 2000000, 100, 100, "pieces that are no whole pages" },
-    { 3, 100, true, false, 30, 2, 30000, 5, 0, "pieces smaller than a page, without a wait" },
-    { 3, 4 << 20, false, false, 40, 1, 3000000, 64, 1, "pieces larger than a cell" },
-    { READER_MAX_DEPTH, 65536, false, false, 300, 3, 200000, 300, 300, "very deep" },
-    { 4, 0, false, false, MAX_JOBS, 3, 5000, 1000, 900, "more jobs than have room" },
-};
-
 static void test_mixes(reader_kind kind, const char *name)
 {
     batch *b = new_batch();
     test_rng rng = { 7 };
-    for (size_t i = 0; i < ARRAY_LEN(mixes); i++) {
-        const reader_options o = { kind, mixes[i].depth, mixes[i].piece, mixes[i].buffered, false };
-        reader *r = open_reader(N_FILE, &o);
-        char why[100];
+    for (int i = 0; i < rows.n; i++) {
+        int depth, n, n_file, cap, min, sent = 0;
+        uint32_t piece, most;
+        char how, why[100];
         err_ctx err;
-        int sent = 0;
+        if (strcmp(rows.cells[i][0], "mix") != 0 ||
+            !CHECK(sscanf(rows.cells[i][1], "%d %" SCNu32 " %c %d %d %" SCNu32 " %d %d", &depth,
+                          &piece, &how, &n, &n_file, &most, &cap, &min) == 8)) continue;
+        const reader_options o = { kind, depth, piece, how == 'b', false };
+        reader *r = open_reader(N_FILE, &o);
         if (!r) continue;
-        snprintf(why, sizeof why, "%s, %s", name, mixes[i].why);
+        snprintf(why, sizeof why, "%s, %s", name, rows.cells[i][2]);
         CHECK_MSG(strstr(reader_name(r), name) &&
                   !strstr(reader_name(r), "direct") == (o.buffered || !at.direct),
                   "%s is called %s", why, reader_name(r));
-        if (mixes[i].keep) reader_register(r, at.memory, MEMORY / 3);
+        if (how == 'k') reader_register(r, at.memory, MEMORY / 3);
         b->n = 0;
         b->used = 0;
-        add_random(b, &rng, mixes[i].n, mixes[i].n_file, mixes[i].most);
+        add_random(b, &rng, n, n_file, most);
         CHECK_MSG(b->n > 15, "%s: only %d jobs", why, b->n);
         clear_memory(b);
         while (sent < b->n) {            /* in parts of some size */
-            const int n = min_int(b->n - sent, 1 + (int)test_below(&rng, (uint32_t)b->n));
-            CHECK(reader_submit(r, b->jobs + sent, n, &err) == 0);
-            sent += n;
+            const int now = min_int(b->n - sent, 1 + (int)test_below(&rng, (uint32_t)b->n));
+            CHECK(reader_submit(r, b->jobs + sent, now, &err) == 0);
+            sent += now;
         }
         CHECK(reader_open_jobs(r) == b->n);
-        if (collect(r, b, mixes[i].cap, mixes[i].min, why)) check_batch(b, why);
+        if (collect(r, b, cap, min, why)) check_batch(b, why);
         reader_close(r);
     }
     mem_free(b);
@@ -393,45 +379,39 @@ done:
 
 /* ---- what goes wrong ------------------------------------------------------------------------- */
 
-static const struct {
-    off_t cut;
-    uint64_t offset, bytes;
-    const char *want;                    /* NULL: it is still all there */
-    const char *why;
-} cuts[] = {
-    { 50000, 40000, 20000, "ends at byte 50000, but bytes 40000..59999 are wanted", "in a page" },
-    { 49152, 40000, 20000, "ends at byte 49152, but bytes 40000..59999 are wanted", "at a page" },
-    { 50000, 49999, 2, "ends at byte 50000, but bytes 49999..50000 are wanted", "by one byte" },
-    { 49152, 49151, 2, "ends at byte 49152, but bytes 49151..49152 are wanted", "by a page" },
-    { 50000, 90000, 100, "ends at byte 50000, but bytes 90000..90099 are wanted", "far past it" },
-    { 0, 0, 1, "ends at byte 0, but bytes 0..0 are wanted", "nothing left" },
-    { 50000, 0, 50000, NULL, "up to the cut" },
-    { 49152, 49151, 1, NULL, "up to a cut at a page" },
-};
+static void check_cut(const reader_options *o, const char *name, char *const *cells)
+{
+    uint64_t tag = 0;
+    long cut, offset, bytes;
+    char want[100];
+    err_ctx err = { 0 };
+    batch *b = new_batch();
+    reader *r = write_file(CUT) ? open_reader(N_FILE + 1, o) : NULL;
+    CHECK(sscanf(cells[1], "%ld %ld %ld", &cut, &offset, &bytes) == 3);
+    const bool lost = offset + bytes > cut;
+    snprintf(want, sizeof want, "ends at byte %ld, but bytes %ld..%ld are wanted", cut, offset,
+             offset + bytes - 1);
+    add_job(b, CUT, (uint64_t)offset, (uint64_t)bytes);
+    clear_memory(b);
+    if (r && CHECK(truncate(at.paths[CUT], cut) == 0) &&
+        CHECK(reader_submit(r, b->jobs, 1, &err) == 0)) {
+        const int n = reader_wait(r, &tag, 1, 1, &err);
+        CHECK_MSG(lost ? n == ERR_IO && strstr(err.msg, want) && strstr(err.msg, at.paths[CUT]) &&
+                  strstr(err.msg, "cut while in use?") : n == 1, "%s, cut %s: %d, %s", name,
+                  cells[2], n, err.msg);
+        CHECK(tag == b->jobs[0].tag && reader_open_jobs(r) == 0);
+        note_tags(b, &tag, 1);
+        if (!lost) check_batch(b, cells[2]);
+    }
+    reader_close(r);
+    mem_free(b);
+}
 
 static void test_cut(reader_kind kind, const char *name)
 {
-    for (size_t i = 0; i < 2 * ARRAY_LEN(cuts); i++) {
-        const size_t k = i / 2;
+    for (int i = 0; i < 2 * rows.n; i++) {
         const reader_options o = { .kind = kind, .piece = 16384, .buffered = i % 2 };
-        uint64_t tag = 0;
-        err_ctx err = { 0 };
-        batch *b = new_batch();
-        reader *r = write_file(CUT) ? open_reader(N_FILE + 1, &o) : NULL;
-        add_job(b, CUT, cuts[k].offset, cuts[k].bytes);
-        clear_memory(b);
-        if (r && CHECK(truncate(at.paths[CUT], cuts[k].cut) == 0) &&
-            CHECK(reader_submit(r, b->jobs, 1, &err) == 0)) {
-            const int n = reader_wait(r, &tag, 1, 1, &err);
-            CHECK_MSG(cuts[k].want ? n == ERR_IO && strstr(err.msg, cuts[k].want) &&
-                      strstr(err.msg, at.paths[CUT]) && strstr(err.msg, "cut while in use?") :
-                      n == 1, "%s, cut %s: %d, %s", name, cuts[k].why, n, err.msg);
-            CHECK(tag == b->jobs[0].tag && reader_open_jobs(r) == 0);
-            note_tags(b, &tag, 1);
-            if (!cuts[k].want) check_batch(b, cuts[k].why);
-        }
-        reader_close(r);
-        mem_free(b);
+        if (!strcmp(rows.cells[i / 2][0], "cut")) check_cut(&o, name, rows.cells[i / 2]);
     }
     write_file(CUT);
 }
@@ -669,36 +649,6 @@ static void test_refused_files(reader_kind kind)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-static const struct { const char *text; bool ok; fault_point p; const char *hits; } texts[] = {
-    { "", true, FAULT_VRAM, "------" },
-    { "vram", true, FAULT_VRAM, "++++++" },
-    { "vram:2", true, FAULT_VRAM, "--++++" },
-    { "vram:2:3", true, FAULT_VRAM, "--+++-" },
-    { "vram:0:0", true, FAULT_VRAM, "------" },
-    { "vram:1:1", true, FAULT_READ_ERROR, "------" },
-    { "read-error:3:1,io-uring", true, FAULT_READ_ERROR, "---+--" },
-    { "read-error:3:1,io-uring", true, FAULT_URING, "++++++" },
-    { "read-short:0:1,read-short:1:1", true, FAULT_READ_SHORT, "-+----" },
-    { "read-end:5", true, FAULT_READ_END, "-----+" },
-    { "direct:0:1", true, FAULT_DIRECT, "+-----" },
-    { "page-lock:999999999", true, FAULT_PAGE_LOCK, "------" },
-    { "gpu-lost", true, FAULT_GPU_LOST, "++++++" },
-    { "gpu", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost:", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost:1:", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost:1:1:1", true, FAULT_GPU_LOST, "-+++++" },
-    { "gpu-lost:2:1:2", true, FAULT_GPU_LOST, "--+-+-" },
-    { "gpu-lost:1:2:3", true, FAULT_GPU_LOST, "-++-++" },
-    { "gpu-lost:1:1:1:1", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost:-1", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost:9999999999", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost,", false, FAULT_GPU_LOST, "------" },
-    { ",gpu-lost", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost,,vram", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost,vrams", false, FAULT_GPU_LOST, "------" },
-    { "gpu-lost vram", false, FAULT_GPU_LOST, "------" },
-};
-
 static _Atomic int n_yes;
 
 static void *ask(void *arg)
@@ -711,14 +661,20 @@ static void *ask(void *arg)
 
 static void test_faults(void)
 {
+    static const char points[] = "read-error read-short read-end direct io-uring page-lock vram "
+                                 "gpu-lost";                     /* as fault_point has them */
     pthread_t t[3];
-    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
-        CHECK_MSG(fault_arm_text(texts[i].text) == texts[i].ok, "'%s'", texts[i].text);
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        if (strcmp(cells[0], "fault") != 0) continue;
+        const bool ok = cells[2][0] != '\0';
+        const fault_point p = ok ? (fault_point)case_word(points, cells[2]) : FAULT_GPU_LOST;
+        const char *hits = ok ? strchr(cells[2], ' ') + 1 : "------";
+        CHECK_MSG(fault_arm_text(cells[1]) == ok, "'%s'", cells[1]);
         for (int k = 0; k < 6; k++)
-            CHECK_MSG(fault_hits(texts[i].p) == (texts[i].hits[k] == '+'), "'%s': question %d",
-                      texts[i].text, k);
+            CHECK_MSG(fault_hits(p) == (hits[k] == '+'), "'%s': question %d", cells[1], k);
         fault_disarm_all();
-        CHECK(!fault_hits(texts[i].p));
+        CHECK(!fault_hits(p));
     }
     fault_arm(FAULT_READ_SHORT, 1000, 777);
     for (int i = 0; i < 3; i++)
@@ -752,6 +708,7 @@ int main(int argc, char **argv)
     reader *r = NULL;
     err_ctx err = { 0 };
     test_begin("reader", argc, argv);
+    (void)case_rows_read(&rows, "reader.txt");
     test_faults();
     if (make_files() && (r = open_reader(N_FILE, &threads))) {
         at.direct = strstr(reader_name(r), ", direct") != NULL;
@@ -768,5 +725,6 @@ int main(int argc, char **argv)
         test_uring_refused(!strstr(err.msg, "this build"));
     }
     remove_files();
+    case_rows_free(&rows);
     return test_end();
 }
