@@ -8,9 +8,49 @@
 
 #include "engine/session/sampler.h"
 #include "loader/gguf_write.h"
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 #define PLAIN .top_p = 1, .repeat_penalty = 1            /* nothing switched on */
+
+static case_rows rows;                   /* of cases/sampler.txt */
+
+/* Holds until the next call. */
+static sampler_options options_of(const char *text)
+{
+    static logit_bias bias;
+    sampler_options o = { PLAIN };
+    char name[16];
+    double v;
+    for (int n; sscanf(text, " %15[a-z_]=%lf%n", name, &v, &n) == 2; text += n)
+        switch (case_word("temp top_p min_p repeat presence frequency top_k last n_bias token bias",
+                          name)) {
+        case 0: o.temperature = v; break;
+        case 1: o.top_p = v; break;
+        case 2: o.min_p = v; break;
+        case 3: o.repeat_penalty = v; break;
+        case 4: o.presence_penalty = v; break;
+        case 5: o.frequency_penalty = v; break;
+        case 6: o.top_k = (int)v; break;
+        case 7: o.penalty_window = (int)v; break;
+        case 8: o.n_bias = (int)v; break;
+        case 9: bias.id = (int)v; o.biases = &bias; o.n_bias = 1; break;
+        case 10: bias.bias = (float)v; break;
+        }
+    CHECK_MSG(*text == '\0', "the row is wrong: %s", text);
+    return o;
+}
+
+/* The cells of the next row of a kind from *i on, or NULL, and its options. */
+static char *const *next_row(int *i, const char *kind, sampler_options *o)
+{
+    while (*i < rows.n) {
+        char *const *cells = rows.cells[(*i)++];
+        if (strcmp(cells[0], kind) != 0) continue;
+        *o = options_of(cells[1]);
+        return cells;
+    }
+    return NULL;
+}
 
 static sampler *make(const sampler_options *o, int n_vocab, int ctx)
 {
@@ -133,39 +173,6 @@ static const logit_bias some_biases[] = {
     { 0, 1.5f }, { 5, -INFINITY }, { 2, -3.0f }, { 2, 0.5f }, { 6, 10000.0f }, { 6, -10000.0f },
 };
 
-static const struct { sampler_options o; const char *why; } settings[] = {
-    { { .temperature = 0, PLAIN }, "greedy" },
-    { { .temperature = 1e-6, PLAIN }, "so cold that it is greedy" },
-    { { .temperature = 1e-5, PLAIN }, "coldest that draws" },
-    { { .temperature = 1, PLAIN }, "temperature alone" },
-    { { .temperature = 100, PLAIN }, "hottest" },
-    { { .temperature = 1, .top_k = 1, PLAIN }, "top-k 1" },
-    { { .temperature = 0.7, .top_k = 20, PLAIN }, "top-k" },
-    { { .temperature = 3, .top_k = 65, PLAIN }, "top-k beyond one block" },
-    { { .temperature = 2, .top_k = 700, PLAIN }, "top-k that needs every block" },
-    { { .temperature = 2, .top_k = INT_MAX, PLAIN }, "top-k beyond any vocabulary" },
-    { { .temperature = 1, .top_p = 0.9, .repeat_penalty = 1 }, "top-p" },
-    { { .temperature = 4, .top_p = 0.999, .repeat_penalty = 1 }, "top-p far down the order" },
-    { { .temperature = 1, .top_p = 1e-300, .repeat_penalty = 1 }, "smallest top-p: one token" },
-    { { .temperature = 1, .top_p = 0.5, .repeat_penalty = 1 }, "top-p met exactly among equals" },
-    { { .temperature = 1, .min_p = 0.05, PLAIN }, "min-p" },
-    { { .temperature = 1, .min_p = 1, PLAIN }, "min-p 1: the largest and its equals" },
-    { { .temperature = 20, .min_p = 0.3, PLAIN }, "min-p that keeps many" },
-    { { .temperature = 0.8, .top_k = 50, .top_p = 0.8, .min_p = 0.02, .repeat_penalty = 1 },
-      "all three; top-p over what top-k left" },
-    { { .temperature = 1, .repeat_penalty = 1.3, .top_p = 0.95, .penalty_window = 64 }, "repeat" },
-    { { .temperature = 1, .repeat_penalty = 0.5, .top_p = 1, .penalty_window = -1 },
-      "repeat below 1 encourages; all the past" },
-    { { .temperature = 0, .presence_penalty = 2, PLAIN, .penalty_window = 3 },
-      "presence, short window" },
-    { { .temperature = 0.5, .frequency_penalty = 0.7, PLAIN, .penalty_window = -1 }, "frequency" },
-    { { .temperature = 0.5, .frequency_penalty = -2, .presence_penalty = -1, PLAIN,
-        .penalty_window = 10 }, "negative ones encourage" },
-    { { .temperature = 0.9, .top_k = 40, .top_p = 0.95, .min_p = 0.01, .repeat_penalty = 1.1,
-        .presence_penalty = 0.3, .frequency_penalty = 0.2, .penalty_window = 17 }, "everything" },
-    { { .temperature = 1, .repeat_penalty = 2, .top_p = 1, .penalty_window = 0 }, "window 0: off" },
-};
-
 typedef enum terrain { SMOOTH, TIES, FLAT, STEEP, HOLES, ZEROS, N_TERRAIN } terrain;
 
 static void make_logits(float *x, int n, terrain kind, test_rng *r)
@@ -224,18 +231,20 @@ static void compare(const sampler_options *setting, terrain kind, int n, int n_p
 static void test_settings(void)
 {
     static const int sizes[] = { 1, 2, 7, 63, 64, 65, 200, 1000 };
-    for (size_t k = 0; k < ARRAY_LEN(settings); k++) {
+    sampler_options o;
+    char *const *cells;
+    size_t k = 0;
+    for (int i = 0; (cells = next_row(&i, "set", &o)); k++) {
         for (size_t n = test_is_long() ? 0 : k % 4; n < ARRAY_LEN(sizes);
              n += (size_t)test_rounds(1, 4))
             for (terrain t = 0; t < N_TERRAIN; t++) {
                 const int n_pick = sizes[n] < 100 ? 60 : 15;
-                compare(&settings[k].o, t, sizes[n], n_pick, false, settings[k].why);
-                if (sizes[n] >= 7 && t < FLAT)
-                    compare(&settings[k].o, t, sizes[n], n_pick, true, settings[k].why);
+                compare(&o, t, sizes[n], n_pick, false, cells[2]);
+                if (sizes[n] >= 7 && t < FLAT) compare(&o, t, sizes[n], n_pick, true, cells[2]);
             }
         /* enough blocks for every way in which the order grows */
         if (test_is_long() || k % 3 == 0)
-            compare(&settings[k].o, k % 2 ? SMOOTH : TIES, 40000, 3, false, settings[k].why);
+            compare(&o, k % 2 ? SMOOTH : TIES, 40000, 3, false, cells[2]);
     }
 }
 
@@ -359,16 +368,6 @@ static void fill_mask(uint64_t *bits, int n_vocab, int kind, test_rng *rng)
     if (n_vocab % 64) bits[n_word - 1] |= UINT64_MAX << n_vocab % 64;
 }
 
-static const struct { sampler_options o; const char *why; } masked_rows[] = {
-    { { PLAIN }, "greedy" },
-    { { .temperature = 1, PLAIN }, "all" },
-    { { .temperature = 0.7, .top_k = 20, .top_p = 0.8, .repeat_penalty = 1 }, "top-k and top-p" },
-    { { .temperature = 4, .top_p = 0.99, .repeat_penalty = 1 }, "nearly flat" },
-    { { .temperature = 1, .top_p = 1, .min_p = 0.05, .repeat_penalty = 1 }, "min-p" },
-    { { .temperature = 1, .top_p = 0.9, .repeat_penalty = 1.3, .presence_penalty = 0.5,
-        .frequency_penalty = 0.25, .penalty_window = 32 }, "penalties" },
-};
-
 /* A sampler that gets masks, one after the other, and one whose other tokens are banned. */
 static void test_masks(void)
 {
@@ -376,12 +375,14 @@ static void test_masks(void)
     static float x[VOCAB];
     static uint64_t bits[VOCAB / 64 + 1];
     test_rng rng = { 31 };
-    for (size_t k = 0; k < ARRAY_LEN(masked_rows); k++) {
-        sampler *masked = make(&masked_rows[k].o, VOCAB, 200);
+    sampler_options o;
+    char *const *cells;
+    for (int row = 0; (cells = next_row(&row, "mask", &o));) {
+        sampler *masked = make(&o, VOCAB, 200);
         int32_t came[ROUNDS];
         int differ = 0, none = 0;
         for (int round = 0; round < ROUNDS; round++) {
-            sampler *banned = make(&masked_rows[k].o, VOCAB, 200);
+            sampler *banned = make(&o, VOCAB, 200);
             for (int i = 0; i < VOCAB; i++) {
                 x[i] = (float)test_below(&rng, 2000) * 0.01f - 8.0f;
                 if (round % 4 == 0 && i % 5 == 0) x[i] = NAN;
@@ -400,9 +401,9 @@ static void test_masks(void)
             came[round] = got < 0 ? 3 : got;
             sampler_free(banned);
         }
-        CHECK_MSG(differ == 0, "%s: %d of %d tokens differ", masked_rows[k].why, differ, ROUNDS);
-        CHECK_MSG(none >= ROUNDS / N_MASK && none < ROUNDS / 3, "%s: %d without any",
-                  masked_rows[k].why, none);
+        CHECK_MSG(differ == 0, "%s: %d of %d tokens differ", cells[2], differ, ROUNDS);
+        CHECK_MSG(none >= ROUNDS / N_MASK && none < ROUNDS / 3, "%s: %d without any", cells[2],
+                  none);
         sampler_free(masked);
     }
 }
@@ -448,8 +449,10 @@ static int far_prepare(void *ctx, const sampler_rules *r, float *block_max, doub
         const float x = may ? f->logits[i] + r->bias[i] : -INFINITY;
         f->work[i] = isnan(x) ? -INFINITY : x;
     }
-    for (int i = 0; i < r->n_penalised; i++)
-        f->work[r->penalised[i]] = far_penalised(r, f->work[r->penalised[i]], r->count[r->penalised[i]]);
+    for (int i = 0; i < r->n_penalised; i++) {
+        const int32_t id = r->penalised[i];
+        f->work[id] = far_penalised(r, f->work[id], r->count[id]);
+    }
     for (int i = 0; i < FAR_VOCAB; i++) {
         float *top = &block_max[i / SAMPLER_BLOCK];
         if (i % SAMPLER_BLOCK == 0 || f->work[i] > *top) *top = f->work[i];
@@ -484,18 +487,6 @@ static int far_gather(void *ctx, sampler_pair *to, int cap, float bound, err_ctx
     return n;
 }
 
-static const struct { sampler_options o; const char *why; } far_rows[] = {
-    { { PLAIN }, "greedy" },
-    { { .temperature = 1, PLAIN }, "all tokens" },
-    { { .temperature = 3, PLAIN }, "all tokens, nearly flat" },
-    { { .temperature = 0.7, .top_k = 20, .top_p = 0.8, .repeat_penalty = 1 }, "top-k and top-p" },
-    { { .temperature = 1.5, .top_p = 0.95, .repeat_penalty = 1 }, "top-p of all" },
-    { { .temperature = 1, .top_p = 1, .min_p = 0.05, .repeat_penalty = 1 }, "min-p" },
-    { { .temperature = 1, .top_p = 0.9, .repeat_penalty = 1.3, .presence_penalty = 0.5,
-        .frequency_penalty = 0.25, .penalty_window = 32 }, "penalties" },
-    { { .repeat_penalty = 1.3, .top_p = 1, .penalty_window = -1 }, "greedy, penalties" },
-};
-
 /* The same tokens as from a row at hand; a gather that fails leaves everything as it was. */
 static void test_from(void)
 {
@@ -504,10 +495,11 @@ static void test_from(void)
     static uint64_t bits[FAR_VOCAB / 64 + 1];
     const sampler_source from = { &f, far_prepare, far_gather };
     test_rng rng = { 77 };
+    sampler_options o;
+    char *const *cells;
 
-    for (size_t k = 0; k < ARRAY_LEN(far_rows); k++) {
-        sampler *near = make(&far_rows[k].o, FAR_VOCAB, 200);
-        sampler *far = make(&far_rows[k].o, FAR_VOCAB, 200);
+    for (int row = 0; (cells = next_row(&row, "far", &o));) {
+        sampler *near = make(&o, FAR_VOCAB, 200), *far = make(&o, FAR_VOCAB, 200);
         int differ = 0, failed = 0;
         for (int round = 0; round < 200; round++) {
             for (int i = 0; i < FAR_VOCAB; i++) {
@@ -535,12 +527,12 @@ static void test_from(void)
             sampler_accept(near, want);
             sampler_accept(far, want);
         }
-        CHECK_MSG(differ == 0, "%s: %d of 200 tokens differ", far_rows[k].why, differ);
-        CHECK_MSG(failed >= 7, "%s: %d failures seen", far_rows[k].why, failed);
+        CHECK_MSG(differ == 0, "%s: %d of 200 tokens differ", cells[2], differ);
+        CHECK_MSG(failed >= 7, "%s: %d failures seen", cells[2], failed);
         sampler_allow(far, NULL);
         x[17] = INFINITY;
         int32_t id;
-        CHECK_MSG(sampler_pick_from(&id, far, &from, NULL) == 1, "%s: +Inf", far_rows[k].why);
+        CHECK_MSG(sampler_pick_from(&id, far, &from, NULL) == 1, "%s: +Inf", cells[2]);
         sampler_free(near);
         sampler_free(far);
     }
@@ -548,57 +540,19 @@ static void test_from(void)
 
 /* ---- numbers by hand ------------------------------------------------------------------------- */
 
-/* Four tokens, greedy: the largest one shows what became of the logits. */
-static const struct {
-    sampler_options o;
-    float x[4];
-    int32_t past[6];                     /* -1 ends */
-    int32_t want;
-    const char *why;
-} by_hand[] = {
-    { { .repeat_penalty = 2, .top_p = 1, .penalty_window = 64 }, { 4, 1.9f, 2.1f, 0 }, { 0, -1 }, 2,
-      "4 / 2 is below 2.1" },
-    { { .repeat_penalty = 2, .top_p = 1, .penalty_window = 64 }, { 4, 1.9f, 0, 0 }, { 0, 0, -1 }, 0,
-      "4 / 2 is above 1.9; divided once, however often it came" },
-    { { .repeat_penalty = 2, .top_p = 1, .penalty_window = 64 }, { -1, -1.9f, -9, -9 }, { 0, -1 },
-      1, "-1 * 2 is below -1.9" },
-    { { .presence_penalty = 1, PLAIN, .penalty_window = 64 }, { 3, 2.1f, 0, 0 }, { 0, 0, 0, -1 }, 1,
-      "3 - 1 is below 2.1" },
-    { { .presence_penalty = 1, PLAIN, .penalty_window = 64 }, { 3, 1.9f, 0, 0 }, { 0, 0, 0, -1 }, 0,
-      "subtracted once" },
-    { { .frequency_penalty = 0.5, PLAIN, .penalty_window = 64 }, { 3, 1.6f, 0, 0 }, { 0, 0, 0, -1 },
-      1, "3 - 3 * 0.5 is below 1.6" },
-    { { .frequency_penalty = 0.5, PLAIN, .penalty_window = 64 }, { 3, 1.6f, 0, 0 }, { 0, 0, -1 }, 0,
-      "3 - 2 * 0.5 is above" },
-    { { .frequency_penalty = 0.5, PLAIN, .penalty_window = 2 }, { 3, 1.6f, 0, 0 }, { 0, 0, 0, -1 },
-      0, "the window holds two of three" },
-    { { .frequency_penalty = 2, PLAIN, .penalty_window = 2 }, { 3, 2.5f, 0, 0 }, { 0, 2, 3, -1 }, 0,
-      "out of the window: forgotten" },
-    { { .repeat_penalty = 2, .presence_penalty = 1, .frequency_penalty = 0.5, .top_p = 1,
-        .penalty_window = -1 }, { 8, 2.1f, 1.9f, 0 }, { 0, 0, -1 }, 1, "8 / 2 - 1 - 2 * 0.5 = 2" },
-    { { .repeat_penalty = 1e-30, .top_p = 1, .penalty_window = -1 }, { 3e38f, 3.1e38f, 0, 0 },
-      { 0, -1 }, 0, "a penalty never makes Inf" },
-    { { .repeat_penalty = 10, .top_p = 1, .penalty_window = -1 }, { -3e38f, NAN, NAN, NAN },
-      { 0, -1 }, 0, "nor bans" },
-    { { .frequency_penalty = 2, PLAIN, .penalty_window = -1 }, { 3, 2.5f, 0, 0 }, { -7, 4, -1 }, 0,
-      "ids outside the vocabulary" },
-    { { PLAIN }, { 1, 7, 7, 7 }, { -1 }, 1, "equal: the lower id" },
-    { { PLAIN }, { -0.0f, 0.0f, -1, -1 }, { -1 }, 0, "-0 and 0 are equal" },
-    { { .temperature = 1, .top_k = 1, .top_p = 1, .repeat_penalty = 0.1, .penalty_window = -1 },
-      { -1e-45f, 0, -1, -1 }, { 0, -1 }, 0, "also where a penalty makes -0" },
-    { { PLAIN }, { NAN, -INFINITY, -FLT_MAX, NAN }, { -1 }, 2, "NaN is banned" },
-    { { .temperature = 1e-5, PLAIN }, { -FLT_MAX, 1, FLT_MAX, 2 }, { -1 }, 2, "no overflow" },
-};
-
+/* Four tokens, mostly greedy: the largest one shows what became of the logits. */
 static void test_by_hand(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(by_hand); i++) {
-        sampler *s = make(&by_hand[i].o, 4, 6);
-        for (int k = 0; k < 6 && by_hand[i].past[k] != -1; k++)
-            sampler_accept(s, by_hand[i].past[k]);
-        const int32_t id = pick(s, by_hand[i].x);
-        CHECK_MSG(id == by_hand[i].want, "%s: %d, expected %d", by_hand[i].why, id,
-                  by_hand[i].want);
+    sampler_options o;
+    char *const *cells;
+    for (int i = 0; (cells = next_row(&i, "hand", &o));) {
+        sampler *s = make(&o, 4, 6);
+        float x[4] = { 0 };
+        char *next = cells[2], *past = cells[3];
+        for (int k = 0; k < 4; k++) x[k] = strtof(next, &next);
+        while (*past) sampler_accept(s, (int32_t)strtol(past, &past, 10));
+        const int32_t id = pick(s, x);
+        CHECK_MSG(id == atoi(cells[4]), "%s: %d, expected %s", cells[5], id, cells[4]);
         sampler_free(s);
     }
 }
@@ -667,56 +621,17 @@ static void test_not_numbers(void)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static const logit_bias bias_id = { 100, 1 }, bias_low = { -1, 1 }, bias_nan = { 3, NAN },
-                        bias_inf = { 3, INFINITY }, bias_large = { 3, 10001 },
-                        bias_edge = { 99, -10000 };
-
-static const struct { sampler_options o; const char *msg; } checks[] = {
-    { { PLAIN }, NULL },
-    { { .temperature = 100, .top_k = INT_MAX, .top_p = 1e-9, .min_p = 1, .repeat_penalty = 10,
-        .presence_penalty = 2, .frequency_penalty = -2, .penalty_window = -1 }, NULL },
-    { { PLAIN, .biases = &bias_edge, .n_bias = 1 }, NULL },
-    { { .temperature = -0.1, PLAIN }, "temperature -0.1 is not within [0, 100]" },
-    { { .temperature = 101, PLAIN }, "temperature 101 is not within [0, 100]" },
-    { { .temperature = INFINITY, PLAIN }, "temperature inf is not within [0, 100]" },
-    { { .temperature = NAN, PLAIN }, "temperature nan is not within [0, 100]" },
-    { { .top_k = -1, PLAIN }, "top-k -1 is not 0 or more" },
-    { { .top_p = 1.5, .repeat_penalty = 1 }, "top-p 1.5 is not within (0, 1]" },
-    { { .top_p = 0, .repeat_penalty = 1 }, "top-p 0 is not within (0, 1]" },
-    { { .top_p = NAN, .repeat_penalty = 1 }, "top-p nan is not within (0, 1]" },
-    { { .min_p = -1, PLAIN }, "min-p -1 is not within [0, 1]" },
-    { { .min_p = NAN, PLAIN }, "min-p nan is not within [0, 1]" },
-    { { .top_p = 1, .repeat_penalty = 0 }, "repeat penalty 0 is not within (0, 10]" },
-    { { .top_p = 1, .repeat_penalty = NAN }, "repeat penalty nan is not within (0, 10]" },
-    { { PLAIN, .presence_penalty = 2.5 }, "presence penalty 2.5 is not within [-2, 2]" },
-    { { PLAIN, .presence_penalty = NAN }, "presence penalty nan is not within [-2, 2]" },
-    { { PLAIN, .frequency_penalty = -3 }, "frequency penalty -3 is not within [-2, 2]" },
-    { { PLAIN, .frequency_penalty = NAN }, "frequency penalty nan is not within [-2, 2]" },
-    { { PLAIN, .penalty_window = -2 }, "penalty window -2 is not -1 or more" },
-    { { PLAIN, .n_bias = -1 }, "-1 logit biases" },
-    { { PLAIN, .n_bias = 1 }, "1 logit biases" },
-    { { PLAIN, .biases = &bias_id, .n_bias = 1 },
-      "logit bias of token 100: the vocabulary has 100 tokens" },
-    { { PLAIN, .biases = &bias_low, .n_bias = 1 },
-      "logit bias of token -1: the vocabulary has 100 tokens" },
-    { { PLAIN, .biases = &bias_nan, .n_bias = 1 },
-      "logit bias nan of token 3 is not within [-10000, 10000] or -inf" },
-    { { PLAIN, .biases = &bias_inf, .n_bias = 1 },
-      "logit bias inf of token 3 is not within [-10000, 10000] or -inf" },
-    { { PLAIN, .biases = &bias_large, .n_bias = 1 },
-      "logit bias 10001 of token 3 is not within [-10000, 10000] or -inf" },
-};
-
 static void test_checks(void)
 {
-    for (size_t i = 0; i < ARRAY_LEN(checks); i++) {
+    sampler_options o;
+    char *const *cells;
+    for (int i = 0; (cells = next_row(&i, "check", &o));) {
         err_ctx err = { 0 };
         sampler *s;
-        const int want = checks[i].msg ? ERR_RANGE : 0;
-        const int rc = sampler_check(&checks[i].o, 100, &err);
-        CHECK_MSG(rc == want && !strcmp(err.msg, checks[i].msg ? checks[i].msg : ""),
-                  "row %zu: %d '%s'", i, rc, err.msg);
-        CHECK(sampler_create(&s, &checks[i].o, 100, 10, NULL) == want && !s == (want != 0));
+        const int want = cells[2][0] ? ERR_RANGE : 0;
+        const int rc = sampler_check(&o, 100, &err);
+        CHECK_MSG(rc == want && !strcmp(err.msg, cells[2]), "%s: %d '%s'", cells[1], rc, err.msg);
+        CHECK(sampler_create(&s, &o, 100, 10, NULL) == want && !s == (want != 0));
         sampler_free(s);
     }
     sampler *s;
@@ -725,39 +640,6 @@ static void test_checks(void)
     CHECK(sampler_create(&s, &(sampler_options){ PLAIN }, 1, -1, NULL) == ERR_RANGE && !s);
     sampler_free(NULL);
 }
-
-#define KEY(name) "general.sampling." name
-#define REFUSED { .seed = 0 }
-static const struct {
-    const char *key;                     /* NULL: none */
-    char type;                           /* f, i or s */
-    double value;
-    sampler_options want;                /* of qwen3next, if msg is NULL */
-    const char *msg;
-} files[] = {
-    { NULL, 0, 0, { 0.7, 20, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("temp"), 'f', 0.25, { 0.25, 20, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("temp"), 'i', 0, { 0, 20, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("top_k"), 'i', 40, { 0.7, 40, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("top_k"), 'i', -1, { 0.7, 0, 0.8, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("top_p"), 'f', 0.5, { 0.7, 20, 0.5, 0, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("min_p"), 'f', 0.125, { 0.7, 20, 0.8, 0.125, 1, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("penalty_repeat"), 'f', 1.5, { 0.7, 20, 0.8, 0, 1.5, 0, 0, 64, 0, NULL, 0 }, NULL },
-    { KEY("penalty_last_n"), 'i', -1, { 0.7, 20, 0.8, 0, 1, 0, 0, -1, 0, NULL, 0 }, NULL },
-    { KEY("temp"), 'f', -1, REFUSED,
-      "key general.sampling.temp: temperature -1 is not within [0, 100]" },
-    { KEY("top_p"), 'f', 0, REFUSED, "key general.sampling.top_p: top-p 0 is not within (0, 1]" },
-    { KEY("top_p"), 'f', 1.5, REFUSED,
-      "key general.sampling.top_p: top-p 1.5 is not within (0, 1]" },
-    { KEY("min_p"), 'f', NAN, REFUSED, "general.sampling.min_p" },
-    { KEY("top_k"), 'i', -2, REFUSED, "key general.sampling.top_k: top-k -2 is not 0 or more" },
-    { KEY("top_k"), 'f', 40, REFUSED, "key general.sampling.top_k is f32, expected an integer" },
-    { KEY("temp"), 's', 0, REFUSED, "key general.sampling.temp is string, expected a number" },
-    { KEY("penalty_repeat"), 'f', 0, REFUSED,
-      "key general.sampling.penalty_repeat: repeat penalty 0 is not within (0, 10]" },
-    { KEY("penalty_last_n"), 'i', -2, REFUSED,
-      "key general.sampling.penalty_last_n: penalty window -2 is not -1 or more" },
-};
 
 static bool same_options(const sampler_options *a, const sampler_options *b)
 {
@@ -772,29 +654,33 @@ static bool same_options(const sampler_options *a, const sampler_options *b)
 static void test_defaults(void)
 {
     const sampler_options gptoss = { 1, 0, 1, 0, 1, 0, 0, 64, 0, NULL, 0 };
-    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+    sampler_options want;
+    char *const *cells;
+    for (int i = 0; (cells = next_row(&i, "file", &want));) {
         gguf_writer *w = gguf_writer_create();
         const uint8_t *head;
         size_t bytes;
         gguf *g = NULL;
         err_ctx err = { 0 };
         sampler_options o;
+        char name[20], type = '-', key[40];
+        double v = 0;
+        const bool has_key = sscanf(cells[2], "%19s %c %lf", name, &type, &v) == 3;
 
+        snprintf(key, sizeof key, "general.sampling.%s", has_key ? name : "");
         gguf_write_str(w, "general.architecture", str_from("qwen3next"));
-        if (files[i].type == 'f') gguf_write_f32(w, files[i].key, (float)files[i].value);
-        if (files[i].type == 'i') gguf_write_i32(w, files[i].key, (int32_t)files[i].value);
-        if (files[i].type == 's') gguf_write_str(w, files[i].key, str_from("warm"));
+        if (type == 'f') gguf_write_f32(w, key, (float)v);
+        if (type == 'i') gguf_write_i32(w, key, (int32_t)v);
+        if (type == 's') gguf_write_str(w, key, str_from("warm"));
         CHECK(gguf_write_head(w, &head, &bytes, &err) == 0 &&
               gguf_open_memory(&g, head, bytes, &err) == 0);
         model m = { .file = g, .family = model_family_of(ARCH_QWEN3NEXT) };
         const int rc = sampler_defaults(&o, &m, &err);
-        if (files[i].msg)
-            CHECK_MSG(rc < 0 && strstr(err.msg, files[i].msg), "row %zu: %d '%s'", i, rc, err.msg);
-        else
-            CHECK_MSG(rc == 0 && same_options(&o, &files[i].want) &&
-                      sampler_check(&o, 10, &err) == 0, "row %zu: %d '%s'", i, rc, err.msg);
+        CHECK_MSG(cells[3][0] ? rc < 0 && strstr(err.msg, cells[3]) : rc == 0 &&
+                  same_options(&o, &want) && sampler_check(&o, 10, &err) == 0,
+                  "%s: %d '%s'", cells[2], rc, err.msg);
         m.family = model_family_of(ARCH_GPTOSS);
-        if (!files[i].key) CHECK(sampler_defaults(&o, &m, &err) == 0 && same_options(&o, &gptoss));
+        if (!has_key) CHECK(sampler_defaults(&o, &m, &err) == 0 && same_options(&o, &gptoss));
         gguf_close(g);
         gguf_writer_free(w);
     }
@@ -821,6 +707,7 @@ static void test_memory(void)
 int main(int argc, char **argv)
 {
     test_begin("sampler", argc, argv);
+    (void)case_rows_read(&rows, "sampler.txt");
     test_draws();
     test_settings();
     test_frequencies();
@@ -835,5 +722,6 @@ int main(int argc, char **argv)
     test_checks();
     test_defaults();
     test_memory();
+    case_rows_free(&rows);
     return test_end();
 }
