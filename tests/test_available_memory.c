@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/case_file.h"
 #include "tiers/available_memory.h"
 #include "tiers/page_advice.h"
 
@@ -31,45 +31,35 @@ static void put(const char *path, const char *text)
     fclose(f);
 }
 
-#define V2 "sys/fs/cgroup"
-#define V1 "sys/fs/cgroup/memory"
+/* Writes the files of "2/NAME=TEXT;1/NAME=TEXT", or removes them. */
+static void put_all(const char *files, bool remove)
+{
+    char copy[400], path[200];
+    char *next = strcpy(copy, files);
+    for (char *file; next && *next && (file = strsep(&next, ";"));) {
+        char *text = strchr(file, '=');
+        *text++ = '\0';
+        snprintf(path, sizeof path, "sys/fs/cgroup%s%s", file[0] == '1' ? "/memory" : "", file + 1);
+        put(path, remove ? NULL : text);
+    }
+}
 
-static const struct room_row {
-    struct { const char *path, *text; } files[8];
-    bool limited;
-    uint64_t room;
-    const char *why;
-} rows[] = {
-    { { { NULL, NULL } }, false, 0, "no /proc/self/cgroup at all" },
-    { { { "proc/self/cgroup", "0::/\n" } }, false, 0, "version 2, no limit file: the root" },
-    { { { "proc/self/cgroup", "0::/\n" }, { V2 "/memory.max", "max\n" },
-        { V2 "/memory.current", "5\n" } }, false, 0, "version 2, no limit" },
-    { { { "proc/self/cgroup", "0::/\n" }, { V2 "/memory.max", "1000\n" },
-        { V2 "/memory.current", "600\n" }, { V2 "/memory.stat", "anon 100\nfile 500\nslab 1\n" } },
-      true, 900, "version 2: the page cache is room" },
-    { { { "proc/self/cgroup", "0::/\n" }, { V2 "/memory.max", "1000\n" },
-        { V2 "/memory.current", "1200\n" } }, true, 0, "over the limit already" },
-    { { { "proc/self/cgroup", "0::/\n" }, { V2 "/memory.max", "1000\n" } }, true, 1000,
-      "nothing known about use" },
-    { { { "proc/self/cgroup", "0::/a/b\n" }, { V2 "/a/b/memory.max", "900\n" },
-        { V2 "/a/memory.max", "700\n" }, { V2 "/memory.max", "800\n" } }, true, 700,
-      "a group above ours is tighter" },
-    { { { "proc/self/cgroup", "0::/a/b\n" }, { V2 "/a/b/memory.max", "900\n" },
-        { V2 "/a/b/memory.current", "850\n" }, { V2 "/a/memory.max", "700\n" } }, true, 50,
-      "ours is nearly full" },
-    { { { "proc/self/cgroup", "0::/../elsewhere\n" }, { V2 "/memory.max", "300\n" } }, true, 300,
-      "seen from inside a container" },
-    { { { "proc/self/cgroup", "3:cpu:/x\n4:memory:/pod/c1\n0::/\n" },
-        { V1 "/pod/c1/memory.limit_in_bytes", "5000\n" },
-        { V1 "/pod/c1/memory.usage_in_bytes", "3000\n" },
-        { V1 "/pod/c1/memory.stat", "cache 1\ntotal_cache 1000\n" } }, true, 3000, "version 1" },
-    { { { "proc/self/cgroup", "4:memory:/pod\n" }, { V1 "/memory.limit_in_bytes", "4000\n" } },
-      true, 4000, "version 1 in a container: only the root is mounted" },
-    { { { "proc/self/cgroup", "4:memory:/\n" },
-        { V1 "/memory.limit_in_bytes", "9223372036854771712\n" } }, false, 0,
-      "version 1 without a limit" },
-    { { { "proc/self/cgroup", "nonsense\n\n:::\n" } }, false, 0, "lines that mean nothing" },
-};
+static void test_room(void)
+{
+    static case_rows rows;
+    (void)case_rows_read(&rows, "available_memory.txt");
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i], got[32];
+        uint64_t room = 1;
+        put("proc/self/cgroup", cells[1][0] ? cells[1] : NULL);
+        put_all(cells[2], false);
+        const bool limited = available_memory_cgroup(&room, root);
+        snprintf(got, sizeof got, limited ? "%llu" : "none", (unsigned long long)room);
+        CHECK_MSG(!strcmp(got, cells[0]), "%s: %s, expected %s", cells[3], got, cells[0]);
+        put_all(cells[2], true);
+    }
+    case_rows_free(&rows);
+}
 
 /* Pages of a file that were read leave memory, and their contents stay. */
 static void test_forget(void)
@@ -119,18 +109,10 @@ int main(int argc, char **argv)
 {
     test_begin("memory_room", argc, argv);
     if (!CHECK(mkdtemp(test_temp(root, sizeof root)) != NULL)) return test_end();
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const struct room_row *r = &rows[i];
-        uint64_t room = 1;
-        for (int k = 0; k < 8 && r->files[k].path; k++) put(r->files[k].path, r->files[k].text);
-        const bool limited = available_memory_cgroup(&room, root);
-        CHECK_MSG(limited == r->limited, "%s: limited %d", r->why, limited);
-        CHECK_MSG(!r->limited || room == r->room, "%s: %llu, expected %llu", r->why,
-                  (unsigned long long)room, (unsigned long long)r->room);
-        for (int k = 0; k < 8 && r->files[k].path; k++) put(r->files[k].path, NULL);
-    }
+    test_room();
     const uint64_t now = resident_memory_bytes(), peak = peak_memory_bytes();    /* in that order */
-    CHECK_MSG(now > 100000 && now <= peak + (1 << 20), "resident memory %llu", (unsigned long long)now);
+    CHECK_MSG(now > 100000 && now <= peak + (1 << 20), "resident memory %llu",
+              (unsigned long long)now);
     test_forget();
     test_counted();
     CHECK_MSG(peak > 100000 && peak < (uint64_t)1 << 40, "peak memory %llu",

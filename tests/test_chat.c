@@ -90,41 +90,28 @@ static void test_rendering(void)
     case_file_free(&prompts);
 }
 
-#define TOOL "{`name`: `get`, `parameters`: {`type`: `object`}}"
+static void check_refusal(char *const *cells)
+{
+    const int kind = chat_kind_of(cells[0], '\0'), v = kinds[kind].vocab;
+    err_ctx err = { 0 };
+    id_list got = { 0 };
+    request r;
+    read_request(&r, cells[1], cells[2][0] ? cells[2] : NULL);
+    CHECK_MSG(chat_render(&got, chats[kind], vocab[v].e, &r.chat, &err) < 0, "%s: accepted",
+              cells[4]);
+    CHECK_MSG(strstr(err.msg, cells[3]) != NULL, "%s: message \"%s\" lacks \"%s\"", cells[4],
+              err.msg, cells[3]);
+    CHECK_MSG(got.n == 0, "%s: %zu ids left behind", cells[4], got.n);
+    ids_free(&got);
+    request_free(&r);
+}
 
 static void test_refusals(void)
 {
-    static const struct { int kind; const char *format, *tools, *part, *why; } rows[] = {
-        { JSON, "", NULL, "none", "no messages" },
-        { JSON, "U x", "{}", "not an array", "tools of another type" },
-        { JSON, "U x", "[3]", "tools[0]", "a tool that is a number" },
-        { JSON, "U x", "[" TOOL ", {`function`: {}}]", "tools[1]: no function name", "no name" },
-        { XML, "U x", "[{`name`: `a b`}]", "\"a b\"", "a name with a space" },
-        { XML, "U x", "[{`name`: `a`, `parameters`: 3}]", "parameters", "no object" },
-        { JSON, "U x", "[{`type`: `browser`, `name`: `a`}]", "browser", "another type" },
-        { JSON, "U x^C f {}", NULL, "user", "a user that calls" },
-        { XML, "A ^C f [1]", NULL, "messages[0]: the arguments of f", "an array" },
-        { XML, "A ^C f {", NULL, "not a JSON object", "broken JSON" },
-        { HARMONY, "U x^T y", NULL, "messages[1]", "a result of nothing" },
-        { HARMONY, "T x^N a<b", NULL, "\"a<b\"", "a bad name" },
-        { HARMONY, "A ^C  {}", NULL, "call 0", "an empty name" },
-        { RAW, "U x", "[" TOOL "]", "tools", "tools without a format" },
-        { RAW, "T x", NULL, "messages[0]", "a result without a format" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const int kind = rows[i].kind, v = kinds[kind].vocab;
-        err_ctx err = { 0 };
-        id_list got = { 0 };
-        request r;
-        read_request(&r, rows[i].format, rows[i].tools);
-        CHECK_MSG(chat_render(&got, chats[kind], vocab[v].e, &r.chat, &err) < 0, "%s: accepted",
-                  rows[i].why);
-        CHECK_MSG(strstr(err.msg, rows[i].part) != NULL, "%s: message \"%s\" lacks \"%s\"",
-                  rows[i].why, err.msg, rows[i].part);
-        CHECK_MSG(got.n == 0, "%s: %zu ids left behind", rows[i].why, got.n);
-        ids_free(&got);
-        request_free(&r);
-    }
+    static case_rows rows;
+    (void)case_rows_read(&rows, "chat_refused.txt");
+    for (int i = 0; i < rows.n; i++) check_refusal(rows.cells[i]);
+    case_rows_free(&rows);
 
     json_t *deep = json_object();        /* schemas nested without end */
     for (int i = 0; i < 200; i++) deep = json_pack("{s:s, s:o}", "type", "array", "items", deep);

@@ -181,22 +181,6 @@ out:
 #define Q(text) "<|\"|>" text "<|\"|>"
 #define CHANNEL(name, text) "<|channel|>" name "<|message|>" text
 
-/* What was asked for decides how the answer begins. */
-static const struct { int kind; const char *format, *text, *want, *why; } beginnings[] = {
-    { HYBRID, "-^U x", "\n\nA <think>", "A{A <think>}", "the cue closed the block" },
-    { HYBRID, "+^U x", "<think>r</think>A", "R{r}A{A}", "it did not" },
-    { THINK, "-^U x", "r</think>A", "R{r}A{A}", "a template without the switch" },
-    { QWEN35, "-^U x", "A</think>", "A{A</think>}", "off" },
-    { QWEN35, "+^U x", "r</think>A", "R{r}A{A}", "on" },
-    { GLM, "-^U x", "\nA", "A{A}", "off" },
-    { GLM47, "-^U x", "A", "A{A}", "off" },
-    { GEMMA, "-^U x", "\nA", "A{A}", "off" },
-    { GEMMA, "U x", "\nA", "A{A}", "off unless it is asked for" },
-    { GEMMA, "+^U x", "<|channel>thought\nr<channel|>A", "R{r}A{A}", "on" },
-    { GEMMA, "U x^A ^C f {}^T r", "<|channel>thought\nr<channel|>A", "R{r}A{A}",
-      "a turn that goes on has no cue" },
-};
-
 static void test_parsing(void)
 {
     static case_file answers;
@@ -204,20 +188,16 @@ static void test_parsing(void)
     for (int i = 0; i < answers.n && ok; i++) {
         const test_case *c = &answers.cases[i];
         const char *offered = strstr(c->head, ", ") + 2;
+        char asked[40] = "";
         request r;
-        read_request(&r, "", case_begins(offered, "typed", ':') ? XML_TOOLS :
+        if (case_begins(offered, "ask", ' '))
+            snprintf(asked, sizeof asked, "%.*s", (int)strcspn(offered + 4, ":"), offered + 4);
+        read_request(&r, asked, case_begins(offered, "typed", ':') ? XML_TOOLS :
                      case_begins(offered, "any", ':') ? "[{`name`: `get`}]" : NULL);
         check_parse(chat_kind_of(c->head, ','), &r.chat, c->body, c->want, c->head);
         request_free(&r);
     }
     case_file_free(&answers);
-    for (size_t i = 0; i < ARRAY_LEN(beginnings); i++) {
-        request r;
-        read_request(&r, beginnings[i].format, NULL);
-        check_parse(beginnings[i].kind, &r.chat, beginnings[i].text, beginnings[i].want,
-                    beginnings[i].why);
-        request_free(&r);
-    }
     check_parse(JSON, NULL, CALL("x", "{}"), "C:x {}", "unknown request: calls are looked for");
 }
 

@@ -6,10 +6,12 @@
  * the same bits for any number of threads and of tokens at a time. */
 #include "tests/numbers.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/cpu/loops.h"
 #include "engine/models/rope.h"
+#include "tests/case_file.h"
 #include "tests/state_reference.h"
 
 /* ---- rotary positions ---------------------------------------------------------------------- */
@@ -206,40 +208,6 @@ typedef struct attend_case {
     double bound;
     const char *why;
 } attend_case;
-
-static const attend_case attend_cases[] = {
-    { KV_F32, 1, 1, 64, 0, 1, 0, KEYS_RANDOM, NAN, 0.0, "one key: its value, bit for bit" },
-    { KV_F32, 2, 2, 16, 0, 1, 0, KEYS_RANDOM, 0.5f, 2e-7, "one key and a sink" },
-    { KV_F32, 4, 2, 64, 0, 70, 0, KEYS_RANDOM, NAN, 3e-7, "every length around a tile" },
-    { KV_F32, 4, 1, 64, 120, 16, 0, KEYS_RANDOM, -1.0f, 3e-7, "around two tiles, sinks" },
-    { KV_F32, 16, 2, 256, 300, 2, 0, KEYS_RANDOM, NAN, 3e-7, "Qwen's shape" },
-    { KV_F32, 64, 8, 64, 300, 2, 128, KEYS_RANDOM, 1.0f, 1e-6, "gpt-oss's shape, sinks to 17" },
-    { KV_F32, 2, 1, 64, 3000, 3, 0, KEYS_RANDOM, 2.0f, 4e-7, "many tiles" },
-    { KV_F32, 2, 1, 512, 2000, 1, 0, KEYS_RANDOM, 2.0f, 4e-7, "more parts than there is room for" },
-    { KV_F32, 3, 3, 32, 900, 2, 0, KEYS_RANDOM, 2.0f, 4e-7, "one query head a KV head" },
-    { KV_F32, 10, 1, 32, 900, 6, 0, KEYS_RANDOM, NAN, 4e-7, "a block of eight, a block of two" },
-    { KV_F32, 24, 1, 16, 700, 1, 600, KEYS_RANDOM, 1.0f, 1e-6, "three blocks, a long window" },
-    { KV_F32, 1, 1, 23, 100, 2, 0, KEYS_RANDOM, NAN, 3e-7, "no multiple of anything" },
-    { KV_F32, 1, 1, 1, 130, 2, 0, KEYS_RANDOM, NAN, 3e-7, "one dimension" },
-    { KV_F32, 2, 2, 32, 40, 3, 1, KEYS_RANDOM, NAN, 0.0, "window of one: its own value" },
-    { KV_F32, 2, 1, 32, 120, 20, 128, KEYS_RANDOM, 0.0f, 3e-7, "window fills and moves" },
-    { KV_F32, 2, 1, 32, 1000, 5, 100, KEYS_RANDOM, 0.0f, 3e-7, "ring turned many times" },
-    { KV_F32, 2, 1, 32, 50, 3, 4000, KEYS_RANDOM, NAN, 3e-7, "window beyond the start" },
-    { KV_F16, 4, 2, 64, 200, 4, 0, KEYS_RANDOM, 0.25f, 3e-7, "F16, decoded by tiles" },
-    { KV_F16, 2, 1, 64, 700, 4, 90, KEYS_RANDOM, 0.25f, 3e-7, "F16 ring" },
-    { KV_F16, 3, 1, 23, 700, 9, 0, KEYS_RANDOM, 0.25f, 3e-7, "F16, no multiple of anything" },
-    { KV_F16, 16, 2, 256, 1000, 1, 0, KEYS_RANDOM, NAN, 3e-7, "Qwen's shape, F16" },
-    { KV_F32, 2, 1, 64, 500, 2, 0, KEYS_EQUAL, NAN, 3e-7, "all scores equal: the mean" },
-    { KV_F32, 2, 1, 64, 500, 2, 0, KEYS_EQUAL, 3.0f, 3e-7, "all scores equal, sink" },
-    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_RISING, NAN, 3e-7, "new maximum with every key" },
-    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_RISING, 100.0f, 3e-7, "sink, then overtaken" },
-    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_FALLING, NAN, 3e-7, "maximum at the first key" },
-    { KV_F32, 1, 1, 64, 400, 2, 0, KEYS_FALLING, 20.0f, 3e-7, "sink above all keys" },
-    { KV_F32, 2, 1, 64, 300, 3, 0, KEYS_HUGE, NAN, 3e-7, "scores of a million" },
-    { KV_F32, 2, 1, 64, 300, 3, 0, KEYS_HUGE, -1e30f, 3e-7, "scores of a million, sink far below" },
-    { KV_F32, 1, 1, 64, 300, 3, 0, KEYS_STEEP, NAN, 0.0, "one key takes all" },
-    { KV_F32, 1, 1, 64, 300, 3, 0, KEYS_STEEP, 1e30f, 0.0, "the sink takes all" },
-};
 
 /* Values that F16 holds too. */
 static void fill_f16(float *x, size_t n, test_rng *r)
@@ -474,6 +442,21 @@ static void test_attention_golden(const loops *f)
     kv_free(store);
 }
 
+static void test_attention(void)
+{
+    static case_rows rows;
+    (void)case_rows_read(&rows, "attention.txt");
+    for (int i = 0; i < rows.n; i++) {
+        char *const *cells = rows.cells[i];
+        attend_case c = { .type = cells[0][1] == '3' ? KV_F32 : KV_F16, .why = cells[3] };
+        c.keys = (key_kind)case_word("random equal rising falling huge steep", cells[1]);
+        if (CHECK(sscanf(cells[0], "F%*d %d %d %d %d %d %d", &c.n_head, &c.n_head_kv, &c.head_dim,
+                         &c.pos, &c.n, &c.window) == 6 &&
+                  sscanf(cells[2], "%f %lf", &c.sink, &c.bound) == 2)) test_attention_case(&c);
+    }
+    case_rows_free(&rows);
+}
+
 int main(int argc, char **argv)
 {
     const loops *sets[LOOPS_MAX_SETS];
@@ -484,7 +467,7 @@ int main(int argc, char **argv)
     test_rope_spec();
     test_rope_table();
     test_q8_0_range();
-    for (size_t i = 0; i < ARRAY_LEN(attend_cases); i++) test_attention_case(&attend_cases[i]);
+    test_attention();
     for (int i = 0; i < n_set; i++) {
         test_rope_rotate(sets[i]);
         test_attention_golden(sets[i]);
