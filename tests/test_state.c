@@ -1,10 +1,11 @@
 /* test_state.c - KV store, recurrent block, snapshots, rewinding and copies in parts. Files:
  * test_state_file.c. */
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "tests/sim_gpu.h"
 #include "tests/state_reference.h"
 
+static case_rows cases;                  /* of cases/state.txt */
 static int n_ram;                        /* layers of theirs that are in RAM anyway */
 static mem_space *where;                 /* of the states under test; NULL: RAM */
 
@@ -367,39 +369,24 @@ static void test_view(void)
 
 static void test_limit(void)
 {
-    static const struct {
-        const char *layers;
+    for (int i = 0; i < cases.n; i++) {
+        char *const *cells = cases.cells[i], *next = cases.cells[i][3];
         int window, slack, ctx;
-        int steps[6];                    /* > 0: that many tokens; < 0: back to -step; 0: end */
-        int limit;
-        const char *why;
-    } rows[] = {
-        { "F", 4, 3, 100, { 3, 3, 3 }, 0, "full attention: anywhere" },
-        { "W", 4, 3, 100, { 3, 3 }, 0, "6 of 7 rows used" },
-        { "W", 4, 3, 100, { 3, 3, 1 }, 0, "all 7 rows used" },
-        { "W", 4, 3, 100, { 3, 3, 2 }, 4, "position 0 is gone: 4 sees 1, 2, 3" },
-        { "W", 4, 3, 100, { 3, 3, 3, 3 }, 8, "slack + 1 back from 12" },
-        { "W", 4, 3, 100, { 3, 3, 3, 3, -9 }, 8, "going back brings nothing back" },
-        { "W", 4, 3, 100, { 3, 3, 3, 3, -9, 3 }, 8, "nor does writing it again" },
-        { "W", 4, 3, 7, { 3, 3, 1 }, 0, "ring as long as the context" },
-        { "W", 1, 3, 100, { 3, 3, 3 }, 0, "a window of 1 sees no older key" },
-        { "WFW", 4, 3, 100, { 3, 3, 3, 3 }, 8, "some layers are enough" },
-        { "WFwf", 4, 3, 100, { 3, 3, 3, 3 }, 8, "layers that share a ring" },
-        { "D", 4, 3, 100, { 3, 3 }, 0, "no attention at all" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = reference_model(rows[i].layers, 1, 32, rows[i].window);
-        const state_options o = { rows[i].ctx, rows[i].slack, KV_F32, 0, where, n_ram };
-        test_rng rng = { i };
+        if (strcmp(cells[0], "limit") != 0 ||
+            !CHECK(sscanf(cells[2], "%d %d %d", &window, &slack, &ctx) == 3)) continue;
+        model *m = reference_model(cells[1], 1, 32, window);
+        const state_options o = { ctx, slack, KV_F32, 0, where, n_ram };
+        test_rng rng = { (uint64_t)i };
         reference t;
         reference_open(&t, m, &o);
-        for (int k = 0; k < 6 && rows[i].steps[k]; k++) {
-            if (rows[i].steps[k] > 0) reference_run(&t, &rng, rows[i].steps[k], false);
-            else reference_rewind(&t, -rows[i].steps[k]);
+        while (*next) {
+            const int step = (int)strtol(next, &next, 10);
+            if (step > 0) reference_run(&t, &rng, step, false);
+            else reference_rewind(&t, -step);
         }
         const int limit = kv_rewind_limit(state_kv(t.s), t.pos);
-        CHECK_MSG(reference_holds(&t, &rng), "%s: %s", rows[i].why, t.why);
-        CHECK_MSG(limit == rows[i].limit, "%s: %d, want %d", rows[i].why, limit, rows[i].limit);
+        CHECK_MSG(reference_holds(&t, &rng), "%s: %s", cells[5], t.why);
+        CHECK_MSG(limit == atoi(cells[4]), "%s: %d, want %s", cells[5], limit, cells[4]);
         reference_close(&t);
         reference_model_free(m);
     }
@@ -473,34 +460,19 @@ static void walk(const model *m, const state_options *o, uint64_t seed, const ch
 
 static void test_walks(void)
 {
-    static const struct {
-        const char *layers;
-        int window, ctx, slack, n_snapshot;
-        const char *why;
-    } rows[] = {
-        { "FF", 0, 50, 7, 2, "full attention" },
-        { "WF", 6, 90, 4, 3, "rings that turn often" },
-        { "VFV", 6, 90, 4, 3, "windowed layers with other heads" },
-        { "WFwwf", 6, 90, 4, 3, "layers that share keys and values" },
-        { "WFW", 5, 90, 9, 1, "slack longer than the window" },
-        { "WF", 8, 90, 1, 0, "one token at a time, no snapshots" },
-        { "WF", 1, 60, 3, 2, "a window of the token alone" },
-        { "WF", 2, 60, 2, 2, "a window of two" },
-        { "WF", 40, 50, 10, 2, "a ring as long as the context" },
-        { "WF", 40, 51, 10, 2, "a ring one row shorter" },
-        { "WF", 60, 50, 10, 2, "a window longer than the context" },
-        { "DDFM", 0, 70, 6, 3, "recurrent and full" },
-        { "DWF", 7, 80, 5, 2, "all three" },
-        { "D", 0, 40, 5, 2, "no attention" },
-    };
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = reference_model(rows[i].layers, 2, 32, rows[i].window);
+    for (int i = 0; i < cases.n; i++) {
+        char *const *cells = cases.cells[i];
+        int window;
+        state_options o = { .where = where, .n_ram = n_ram };
+        if (strcmp(cells[0], "walk") != 0 ||
+            !CHECK(sscanf(cells[2], "%d %d %d %d", &window, &o.ctx, &o.slack, &o.n_snapshot) == 4))
+            continue;
+        model *m = reference_model(cells[1], 2, 32, window);
         for (int type = KV_F32; type <= KV_Q8_0; type++) {
-            const state_options o = { rows[i].ctx, rows[i].slack, (kv_type)type,
-                                      rows[i].n_snapshot, where, n_ram };
             char what[128];
-            test_path(what, sizeof what, "%s, %s", rows[i].why, kv_type_name((kv_type)type));
-            walk(m, &o, 100 * i + (uint64_t)type, what);
+            o.kv = (kv_type)type;
+            test_path(what, sizeof what, "%s, %s", cells[3], kv_type_name(o.kv));
+            walk(m, &o, 100 * (uint64_t)i + (uint64_t)type, what);
         }
         reference_model_free(m);
     }
@@ -739,8 +711,10 @@ static void test_in_vram(void)
 int main(int argc, char **argv)
 {
     test_begin("state", argc, argv);
+    (void)case_rows_read(&cases, "state.txt");
     if (sim_gpu()) {                     /* the rest is as without it */
         test_in_vram();
+        case_rows_free(&cases);
         return test_end();
     }
     walk_steps = test_rounds(250, 40);
@@ -766,5 +740,6 @@ int main(int argc, char **argv)
     test_parts_fail();
     CHECK(far_blocks() == 0);
     test_in_vram();
+    case_rows_free(&cases);
     return test_end();
 }

@@ -2,7 +2,7 @@
  * failing disks and memory.
  *
  * The disk is that of bad_disk.h. */
-#include "tests/test.h"
+#include "tests/case_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,6 +19,7 @@
 
 /* ---- files of the test ---------------------------------------------------------------------- */
 
+static case_rows cases;                  /* of cases/state.txt */
 static char folder[256];
 static int n_ram;                        /* layers of theirs that are in RAM anyway */
 static mem_space *where;                 /* of the states under test; NULL: RAM */
@@ -180,26 +181,6 @@ static void test_other_model(void)
         { { 0x1234567890ABCDEF, "qwen3next", "Other\n" }, "this is qwen3next \"Other\\x0A\"" },
         { { 0x1234567890ABCDEE, "qwen3next", "Test \"80B\"" }, "another file of qwen3next" },
     };
-    static const struct {
-        const char *layers;
-        int heads, dim, window, ctx;
-        kv_type type;
-        const char *text;
-    } rows[] = {
-        { "WFD", 2, 32, 3, 20, KV_F16, "1 KV heads, this one has 2" },
-        { "WFD", 1, 64, 3, 20, KV_F16, "32 values in a head, this one has 64" },
-        { "WFDF", 1, 32, 3, 20, KV_F16, "3 layers, this one has 4" },
-        { "WFF", 1, 32, 3, 20, KV_F16, "taps of the convolution" },
-        { "FWD", 1, 32, 3, 20, KV_F16, "layer 0 is another" },
-        { "WDF", 1, 32, 3, 20, KV_F16, "layer 1 is another" },
-        { "WFD", 1, 32, 4, 20, KV_F16, "another layout" },
-        { "VFD", 1, 32, 3, 20, KV_F16, "another layout" },
-        { "UFD", 1, 32, 3, 20, KV_F16, "layer 0 is another" },
-        { "WfD", 1, 32, 3, 20, KV_F16, "another layout" },
-        { "WFD", 1, 32, 3, 20, KV_F32, "its KV cache is f16, that of this session f32" },
-        { "WFD", 1, 32, 3, 8, KV_F16, "holds 9 tokens, the context has room for 8" },
-        { "WFD", 1, 32, 3, 9, KV_F16, NULL },
-    };
     sample a;
     err_ctx err = { 0 };
     char *extra;
@@ -207,12 +188,18 @@ static void test_other_model(void)
     sample_open(&a, KV_F16);
     for (size_t i = 0; i < ARRAY_LEN(tags); i++)
         CHECK(refused(&a, in_folder("sample"), &tags[i].tag, tags[i].text, "tag"));
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        model *m = reference_model(rows[i].layers, rows[i].heads, rows[i].dim, rows[i].window);
-        const state_options o = { rows[i].ctx, 3, rows[i].type, 0, where, n_ram };
+    for (int i = 0; i < cases.n; i++) {
+        char *const *cells = cases.cells[i];
+        int heads, dim, window, ctx;
+        kv_type type;
+        if (strcmp(cells[0], "other") != 0) continue;
+        CHECK(sscanf(cells[2], "%d %d %d %d", &heads, &dim, &window, &ctx) == 4 &&
+              kv_type_from_name(&type, cells[3]));
+        model *m = reference_model(cells[1], heads, dim, window);
+        const state_options o = { ctx, 3, type, 0, where, n_ram };
         sample b = { .m = m };
         reference_open(&b.t, m, &o);
-        if (rows[i].text) CHECK(refused(&b, in_folder("sample"), &own_tag, rows[i].text, "model"));
+        if (cells[4][0]) CHECK(refused(&b, in_folder("sample"), &own_tag, cells[4], "model"));
         else load_same(&b.t, in_folder("sample"), &a.t, str_from("extra"), "just long enough");
         sample_close(&b);
     }
@@ -305,35 +292,19 @@ static void test_cut_and_flipped(void)
 /* Files that are wrong and have the right checksums. */
 static void test_forged(void)
 {
-    static const struct { size_t at; int bytes; uint64_t value; const char *text; } rows[] = {
-        { 8, 4, 2, "version 2, this program reads version 1" },
-        { 8, 4, 0, "version 0" },
-        { 12, 4, 7, "unknown KV type 7" },
-        { 12, 4, 0, "its KV cache is f32" },
-        { 16, 8, 0, "another layout" },
-        { 16, 8, UINT64_MAX, "another layout" },
-        { 24, 8, 6, "another layout" },
-        { 24, 8, UINT64_MAX, "another layout" },
-        { 24, 8, UINT64_MAX - 2000, "another layout" },
-        { 32, 4, 8, "another layout" },
-        { 32, 4, 20, "another layout" },
-        { 32, 4, 21, "holds 21 tokens" },
-        { 32, 4, UINT32_MAX, "holds 4294967295 tokens" },
-        { 36, 4, 1000000000, "1000000000 layers" },
-        { 176, 4, 1, "layer 0 is another" },
-        { 180, 4, 2, "layer 0 is another" },
-        { 176 + 24, 4, 50, "token 0 has id 50, the vocabulary 50" },
-        { 176 + 24 + 32, 4, UINT32_MAX, "token 8 has id -1, the vocabulary 50" },
-    };
     sample a;
     sample_open(&a, KV_F16);
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    for (int i = 0; i < cases.n; i++) {
+        char *const *cells = cases.cells[i], *next = cells[1];
+        if (strcmp(cells[0], "forged") != 0) continue;
+        const size_t first = strtoul(next, &next, 10), bytes = strtoul(next, &next, 10);
+        const uint64_t value = strtoull(next, NULL, 16);
         uint8_t *b = mem_alloc(a.n);
         memcpy(b, a.bytes, a.n);
-        memcpy(b + rows[i].at, &rows[i].value, (size_t)rows[i].bytes);
+        memcpy(b + first, &value, bytes);
         sum_again(b, a.n);
         put_file(in_folder("sample"), b, a.n);
-        CHECK(refused(&a, in_folder("sample"), &own_tag, rows[i].text, "forged"));
+        CHECK(refused(&a, in_folder("sample"), &own_tag, cells[2], "forged"));
         mem_free(b);
     }
     sample_close(&a);
@@ -599,6 +570,7 @@ static void test_space_fails(void)
 int main(int argc, char **argv)
 {
     test_begin("state_file", argc, argv);
+    (void)case_rows_read(&cases, "state.txt");
     disk.portion = 1000;
     if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return test_end();
     for (int i = 0; i < 3; i++) {
@@ -622,5 +594,6 @@ int main(int argc, char **argv)
     test_space_fails();
     CHECK(far_blocks() == 0);
     CHECK_MSG(rmdir(folder) == 0, "something was left in %s", folder);
+    case_rows_free(&cases);
     return test_end();
 }

@@ -27,7 +27,7 @@ void tokenizer_check_no_memory(gguf_writer *w, str_view text, const char *what);
 bool ids_same(const id_list *a, const id_list *b);
 
 /* Golden cases in JSON lines: ids, or those of key if it is not NULL, and the text that comes back
- * from them. Returns how many there are. */
+ * from them. Returns their number. */
 int tokenizer_check_cases(const tokenizer *t, const char *data, const char *name, const char *key);
 
 /* Random words, spaces, marks and scripts, at most 56 bytes for each of n_part. */
