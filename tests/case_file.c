@@ -86,12 +86,17 @@ bool case_rows_read(case_rows *r, const char *name)
     for (char *p = r->text, *next; p; p = next) {
         next = strchr(p, '\n');
         if (next) *next++ = '\0';
-        if (p[0] == '\0' || case_begins(p, "#", ' ')) continue;
+        if (p[0] == '\0' || !strcmp(p, "#") || case_begins(p, "#", ' ')) continue;
         if (!CHECK_MSG(r->n < MOST_ROWS && cut_cells(r->cells[r->n], p), "%s: row %d", path, r->n))
             return false;
         r->n++;
     }
     return CHECK_MSG(r->n > 0, "%s: no rows", path);
+}
+
+void case_rows_kinds(const case_rows *r, const char *kinds)
+{
+    for (int i = 0; i < r->n; i++) (void)case_word(kinds, r->cells[i][0]);
 }
 
 void case_rows_free(case_rows *r) { mem_free(r->text); }

@@ -28,6 +28,8 @@ typedef struct case_rows {
 bool case_file_read(case_file *f, const char *name);     /* of tests/cases; false: a failed check */
 void case_file_free(case_file *f);
 bool case_rows_read(case_rows *r, const char *name);     /* the same */
+/* A failed check for each row whose first cell is none of these words. */
+void case_rows_kinds(const case_rows *r, const char *kinds);
 void case_rows_free(case_rows *r);
 /* dst = text with the first `from` replaced, or all of it if from is empty. */
 const char *case_replace(char *dst, size_t cap, const char *text, const char *from, const char *to);

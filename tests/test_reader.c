@@ -709,6 +709,7 @@ int main(int argc, char **argv)
     err_ctx err = { 0 };
     test_begin("reader", argc, argv);
     (void)case_rows_read(&rows, "reader.txt");
+    case_rows_kinds(&rows, "cut fault mix");
     test_faults();
     if (make_files() && (r = open_reader(N_FILE, &threads))) {
         at.direct = strstr(reader_name(r), ", direct") != NULL;

@@ -708,6 +708,7 @@ int main(int argc, char **argv)
 {
     test_begin("sampler", argc, argv);
     (void)case_rows_read(&rows, "sampler.txt");
+    case_rows_kinds(&rows, "check far file hand mask set");
     test_draws();
     test_settings();
     test_frequencies();

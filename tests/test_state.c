@@ -712,6 +712,7 @@ int main(int argc, char **argv)
 {
     test_begin("state", argc, argv);
     (void)case_rows_read(&cases, "state.txt");
+    case_rows_kinds(&cases, "limit walk other forged");
     if (sim_gpu()) {                     /* the rest is as without it */
         test_in_vram();
         case_rows_free(&cases);

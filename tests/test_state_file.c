@@ -571,6 +571,7 @@ int main(int argc, char **argv)
 {
     test_begin("state_file", argc, argv);
     (void)case_rows_read(&cases, "state.txt");
+    case_rows_kinds(&cases, "limit walk other forged");
     disk.portion = 1000;
     if (!CHECK(mkdtemp(test_temp(folder, sizeof folder)) != NULL)) return test_end();
     for (int i = 0; i < 3; i++) {
