@@ -366,8 +366,8 @@ $(filter %.unpacked,$(UNPACKED)): $B/golden/%.unpacked: tests/golden/%.tar.xz
 	$Qxz -dc $< | tar -xof - -C $(@D)
 	@touch $@
 
-tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(SIM_PROG) $(FUZZERS) $B/tests/fuzz_seeds \
-       $B/tests/http_client $B/tests/soak_client $B/tests/pull_server $B/tests/small_model $(UNPACKED)
+FOR_SCRIPTS := $(SIM_PROG) $(MAINS:%=$B/tests/%)
+tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(FUZZERS) $(FOR_SCRIPTS) $(UNPACKED)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_layer_overhead test_vram_cache test_prompts test_cache_routing test_perf_counts \
                       test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions,$(TESTS)) $(TEST_CU)
@@ -381,7 +381,7 @@ SCRIPTS   := $(if $(findstring thread,$(SAN)),,$(SLOW_SH) $(if $(filter 1,$(CUDA
 # Programs that take longest, among the rest in the order of their names.
 SLOW      := $(addprefix test_,sim_prompts forward sim_forward sim_state experts_cpu prefix_drive prefix_cache reader grammar_answers)
 RUN_TESTS  = GPU_TESTS='$(GPU_TESTS) $(GPU_PARTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' TEST_SAN='$(SAN)' tools/run_tests.sh $B
-check test: all $(if $(filter %.sh,$(or $(ONLY),all.sh)),tests,$(ONLY:%=$B/tests/%) $(UNPACKED))
+check test: all $(if $(ONLY),$(patsubst %,$B/tests/%,$(filter-out %.sh,$(ONLY))) $(FOR_SCRIPTS) $(UNPACKED),tests)
 	$Q$(RUN_TESTS) $(or $(ONLY),$(SCRIPTS) $(filter $(SIMS) $(TESTS),$(SLOW)) $(filter-out $(SLOW),$(SIMS) $(TESTS)) \
 	    $(TEST_CU) $(FUZZ_ALL) check_layers.sh check_words.sh)
 

@@ -229,7 +229,7 @@ before=$(peak)
 gives 413 'the body is too large' POST /v1/chat/completions -c 160
 in_log 'POST /v1/chat/completions 413: the body is too large' "a refused body"
 grown=$(($(peak) - before))
-if [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
+if sanitized || [ $grown -lt $((40 << 10)) ]; then ok; else bad "a body of 160 MiB in chunks: the server grew by $grown kB"; fi
 
 # ---- large requests, which take seconds to prepare, hold up no small one
 { printf '{"max_tokens":1,"messages":[{"role":"user","content":"'; yes 'A fox, a dog and 7 cats.' | head -c 6000000 | tr '\n' ' '; printf '"}]}'; } >"$tmp/large"
