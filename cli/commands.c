@@ -60,12 +60,6 @@ int commands_version(const char *program)
     return console_finish();
 }
 
-static void print_log(void *ctx, const char *line)
-{
-    (void)ctx;
-    console_note("%s", line);
-}
-
 static void on_lost_file(const char *path)
 {
     output_file_abandon();
@@ -85,7 +79,7 @@ int commands_begin(const char *program)
 {
     fill_closed_streams();
     console_init(program);
-    log_set_sink(print_log, NULL);
+    log_set_sink(console_note_line, NULL);
     sigbus_guard_install(on_lost_file);
     signal(SIGXFSZ, SIG_IGN);            /* write() reports a file that grows too long */
     if (!getenv("MOE_FAULT") || fault_arm_text(getenv("MOE_FAULT"))) return 0;    /* for tests */

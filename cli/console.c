@@ -93,6 +93,12 @@ void console_note(const char *fmt, ...)
     va_end(ap);
 }
 
+void console_note_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    console_note("%s", line);
+}
+
 void console_copy(const char *fmt, ...)
 {
     va_list ap;

@@ -23,6 +23,7 @@ void console_lost_file(const char *path);
 
 /* "moe-run: <text>" */
 void console_note(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void console_note_line(void *ctx, const char *line);     /* the same, as a callback; ctx: unused */
 
 /* Lines to be copied: as they are, however wide the terminal. */
 void console_copy(const char *fmt, ...) PRINTF_LIKE(1, 2);

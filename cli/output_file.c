@@ -13,6 +13,7 @@
 
 #include "cli/console.h"
 #include "cli/output.h"
+#include "loader/file_io.h"
 
 static const char *volatile unfinished;  /* .part of the open file; for output_file_abandon */
 
@@ -133,23 +134,10 @@ int output_file_open_new(output_file *s, const char *path, uint64_t bytes, err_c
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* A regular file has no reader to wait for, so writes may be large. */
-static int write_file(int fd, const void *data, size_t n)
-{
-    const char *p = data;
-    while (n > 0) {
-        const ssize_t done = write(fd, p, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return ERR_IO;
-        p += done;
-        n -= (size_t)done;
-    }
-    return 0;
-}
-
 int output_file_write(output_file *s, const void *data, size_t bytes, err_ctx *err)
 {
-    const int rc = s->is_new ? write_file(s->fd, data, bytes) : output_write(s->fd, data, bytes);
+    if (s->is_new) return file_write(s->fd, data, bytes, err);
+    const int rc = output_write(s->fd, data, bytes);
     return rc < 0 ? explain(rc, "cannot write", "", err) : 0;
 }
 

@@ -70,12 +70,6 @@ int prompt_cache_place(prompt_cache *p, model_handle *l, session_options *so, in
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
 
-static void say_line(void *ctx, const char *line)
-{
-    (void)ctx;
-    console_note("%s", line);
-}
-
 static void open_once(prompt_cache *p, session *s)
 {
     char folder[1024];
@@ -84,7 +78,7 @@ static void open_once(prompt_cache *p, session *s)
     p->tried = true;
     prompt_cache_folder(folder, sizeof folder);
     const prefix_cache_options o = { .folder = folder, .drive_bytes = p->drive_bytes,
-                                     .most_bytes = p->most_bytes, .note = say_line };
+                                     .most_bytes = p->most_bytes, .note = console_note_line };
     if (folder[0] && prefix_cache_create(&p->kept, s, &o, &err) < 0)
         console_note("prompts are not kept: %s", err.msg);
 }

@@ -18,6 +18,8 @@ const char *api_finish_reason(const api_writer *w, const api_answer *c)
     return c->n_call ? "tool_calls" : "stop";
 }
 
+void api_close_event(api_writer *w) { textbuf_str(&w->out, "}\n\n"); }
+
 void api_put_usage(textbuf *b, const api_usage *u)
 {
     textbuf_printf(b, "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"

@@ -9,8 +9,6 @@ static void open_event(api_writer *w, const char *type)
     textbuf_printf(&w->out, "event: %s\ndata: {\"type\":\"%s\"", type, type);
 }
 
-static void close_event(api_writer *w) { textbuf_str(&w->out, "}\n\n"); }
-
 static void put_usage(textbuf *b, const api_usage *u, bool at_begin)
 {
     textbuf_printf(b, "{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,"
@@ -54,9 +52,9 @@ static void begin(api_writer *w)
     textbuf_str(&w->out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
     put_usage(&w->out, &w->usage, true);
     textbuf_str(&w->out, "}");
-    close_event(w);
+    api_close_event(w);
     open_event(w, "ping");
-    close_event(w);
+    api_close_event(w);
 }
 
 /* With an empty text this is the block of content_block_start. */
@@ -82,7 +80,7 @@ static void open_part(api_writer *w, api_part *p)
     open_event(w, "content_block_start");
     textbuf_printf(&w->out, ",\"index\":%d,\"content_block\":", p->index);
     put_block(&w->out, w, p, (str_view){ NULL, 0 });
-    close_event(w);
+    api_close_event(w);
 }
 
 static void delta(api_writer *w, api_part *p, str_view text)
@@ -96,7 +94,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     textbuf_printf(&w->out, ",\"index\":%d,\"delta\":%s", p->index, heads[p->kind]);
     api_put_string(&w->out, text);
     textbuf_str(&w->out, "}");
-    close_event(w);
+    api_close_event(w);
 }
 
 static void close_part(api_writer *w, api_part *p)
@@ -105,17 +103,17 @@ static void close_part(api_writer *w, api_part *p)
         open_event(w, "content_block_delta");
         textbuf_printf(&w->out, ",\"index\":%d,\"delta\":{\"type\":\"signature_delta\","
                        "\"signature\":\"\"}", p->index);
-        close_event(w);
+        api_close_event(w);
     }
     open_event(w, "content_block_stop");
     textbuf_printf(&w->out, ",\"index\":%d", p->index);
-    close_event(w);
+    api_close_event(w);
 }
 
 static void idle(api_writer *w)
 {
     open_event(w, "ping");
-    close_event(w);
+    api_close_event(w);
 }
 
 static void end(api_writer *w)
@@ -125,9 +123,9 @@ static void end(api_writer *w)
     put_stop(w);
     textbuf_str(&w->out, "},\"usage\":");
     put_usage(&w->out, &w->usage, false);
-    close_event(w);
+    api_close_event(w);
     open_event(w, "message_stop");
-    close_event(w);
+    api_close_event(w);
 }
 
 static void fail(api_writer *w, const api_error *error)

@@ -11,8 +11,6 @@ static void open_event(api_writer *w, const char *type)
                    w->n_event++);
 }
 
-static void close_event(api_writer *w) { textbuf_str(&w->out, "}\n\n"); }
-
 static bool is_custom(const api_part *p)
 {
     return p->kind == PART_CALL && p->tool && p->tool->custom;
@@ -196,7 +194,7 @@ static void put_state(api_writer *w, const char *event, const char *status, cons
     open_event(w, event);
     textbuf_str(&w->out, ",\"response\":");
     put_response(w, status, error);
-    close_event(w);
+    api_close_event(w);
 }
 
 /* ---- the stream ---------------------------------------------------------------------------- */
@@ -212,13 +210,13 @@ static void open_part(api_writer *w, api_part *p)
     open_event(w, "response.output_item.added");
     textbuf_printf(&w->out, ",\"output_index\":%d,\"item\":", p->index);
     put_item(&w->out, w, p, false, "in_progress");
-    close_event(w);
+    api_close_event(w);
     if (p->kind == PART_CALL) return;
     open_event(w, "response.content_part.added");
     put_position(w, p);
     textbuf_str(&w->out, ",\"part\":");
     put_content(&w->out, p, (str_view){ NULL, 0 });
-    close_event(w);
+    api_close_event(w);
 }
 
 static void delta(api_writer *w, api_part *p, str_view text)
@@ -234,7 +232,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     textbuf_str(&w->out, ",\"delta\":");
     api_put_string(&w->out, text);
     if (p->kind == PART_TEXT) put_rows(&w->out, &w->choices[w->current].rows);
-    close_event(w);
+    api_close_event(w);
 }
 
 static void close_call(api_writer *w, api_part *p)
@@ -244,7 +242,7 @@ static void close_call(api_writer *w, api_part *p)
         put_position(w, p);
         textbuf_str(&w->out, ",\"delta\":");
         put_input(&w->out, p);
-        close_event(w);
+        api_close_event(w);
         open_event(w, "response.custom_tool_call_input.done");
         put_position(w, p);
         textbuf_str(&w->out, ",\"input\":");
@@ -256,7 +254,7 @@ static void close_call(api_writer *w, api_part *p)
         textbuf_str(&w->out, ",\"arguments\":");
         api_put_string(&w->out, textbuf_view(&p->text));
     }
-    close_event(w);
+    api_close_event(w);
 }
 
 static void close_text(api_writer *w, api_part *p)
@@ -267,12 +265,12 @@ static void close_text(api_writer *w, api_part *p)
     textbuf_str(&w->out, ",\"text\":");
     api_put_string(&w->out, textbuf_view(&p->text));
     if (p->kind == PART_TEXT) put_rows(&w->out, &p->rows);
-    close_event(w);
+    api_close_event(w);
     open_event(w, "response.content_part.done");
     put_position(w, p);
     textbuf_str(&w->out, ",\"part\":");
     put_content(&w->out, p, textbuf_view(&p->text));
-    close_event(w);
+    api_close_event(w);
 }
 
 static void close_part(api_writer *w, api_part *p)
@@ -284,7 +282,7 @@ static void close_part(api_writer *w, api_part *p)
     open_event(w, "response.output_item.done");
     textbuf_printf(&w->out, ",\"output_index\":%d,\"item\":", p->index);
     put_item(&w->out, w, p, true, cut ? "incomplete" : "completed");
-    close_event(w);
+    api_close_event(w);
 }
 
 static void idle(api_writer *w)

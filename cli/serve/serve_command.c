@@ -306,19 +306,13 @@ static void describe(server *v)
     a->expires = a->created + 10ll * 365 * 86400;
 }
 
-static void print_note(void *ctx, const char *line)
-{
-    (void)ctx;
-    console_note("%s", line);
-}
-
 static int open_cache(server *v, err_ctx *err)
 {
     char folder[1024];
     prompt_cache_folder(folder, sizeof folder);
     const prefix_cache_options c = {
         .ram_bytes = v->o.cache, .folder = v->o.drive > 0 && folder[0] ? folder : NULL,
-        .drive_bytes = v->o.drive, .note = print_note,
+        .drive_bytes = v->o.drive, .note = console_note_line,
     };
     return v->o.cache == 0 ? 0 : prefix_cache_create(&v->cache, v->sessions[0], &c, err);
 }

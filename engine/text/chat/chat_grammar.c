@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/text/chat/chat_internal.h"
+#include "engine/text/grammar/grammar_merge.h"
 #include "engine/text/grammar/grammar_rules.h"
 
 enum {
@@ -40,11 +41,6 @@ typedef struct maker {
     int any_param;                       /* rule: a parameter that is in no schema */
     err_ctx *err;
 } maker;
-
-static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
-{
-    return rules_seq(r, rules_seq(r, a, b), c);
-}
 
 /* ---- tools ----------------------------------------------------------------------------------- */
 
@@ -168,20 +164,12 @@ static int param(rules_expr *out, maker *m, const char *name, const json_t *sche
         x = rules_seq(r, rules_call(r, rc), close_value(m));
     }
     const int rule = rules_new(r, str_from(name));
-    rules_define(r, rule, rules_seq(r, seq3(r, rules_text(r, m->tags.open), rules_text(r, name),
-                                            rules_text(r, m->tags.middle)),
-                                    rules_seq(r, x, rules_text(r, m->tags.line))));
+    const rules_expr head = rules_seq3(r, rules_text(r, m->tags.open), rules_text(r, name),
+                                       rules_text(r, m->tags.middle));
+    const rules_expr tail = rules_seq(r, x, rules_text(r, m->tags.line));
+    rules_define(r, rule, rules_seq(r, head, tail));
     *out = rules_call(r, rule);
     return 0;
-}
-
-static bool lists(const json_t *required, const char *name)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(required, i, v)
-        if (json_is_string(v) && strcmp(json_string_value(v), name) == 0) return true;
-    return false;
 }
 
 /* Adds the parameters in the schema's order; optional ones may be omitted. */
@@ -212,7 +200,7 @@ static int tagged_arguments(rules_expr *out, maker *m, const json_t *function)
         rules_expr x = RULES_NOTHING;
         const int rc = param(&x, m, name, v, schema, strictness);
         if (rc < 0) return rc;
-        *out = rules_seq(m->r, *out, lists(required, name) ? x : rules_option(m->r, x));
+        *out = rules_seq(m->r, *out, schema_array_has(required, name) ? x : rules_option(m->r, x));
     }
     return 0;
 }
@@ -238,14 +226,14 @@ static int tagged_bodies(rules_expr *out, maker *m, const json_t *callable)
         if (m->c->ops->format == CHAT_GEMMA) {
             x = rules_seq(r, rules_text(r, name), args);
         } else if (glm) {
-            x = seq3(r, rules_text(r, name), rules_text(r, m->c->g_line), args);
+            x = rules_seq3(r, rules_text(r, name), rules_text(r, m->c->g_line), args);
         } else if (m->c->xml_calls) {
-            x = seq3(r, rules_text(r, name), rules_text(r, ">\n"), args);
+            x = rules_seq3(r, rules_text(r, name), rules_text(r, ">\n"), args);
             x = rules_seq(r, x, rules_text(r, TAG_FUNCTION_END));
         } else {
-            x = seq3(r, rules_text(r, "{\"name\": \""), rules_text(r, name),
-                     rules_text(r, "\", \"arguments\": "));
-            x = seq3(r, x, args, rules_text(r, "}"));
+            x = rules_seq3(r, rules_text(r, "{\"name\": \""), rules_text(r, name),
+                           rules_text(r, "\", \"arguments\": "));
+            x = rules_seq3(r, x, args, rules_text(r, "}"));
         }
         *out = rules_alt(r, *out, x);
     }
@@ -264,16 +252,16 @@ static int tagged_root(maker *m, const json_t *callable, rules_expr text)
     if (rc < 0) return rc;
     rules_define(r, body, bodies);
     /* after <tool_call> */
-    const rules_expr inside = seq3(r, rules_text(r, gemma ? GEMMA_CALL_WORD : glm ? "" :
-                                                 xml ? "\n" TAG_FUNCTION : "\n"),
-                                   rules_call(r, body),
-                                   rules_seq(r, rules_text(r, glm || gemma ? "" : "\n"),
-                                             rules_text(r, m->c->tags->call_end)));
+    const rules_expr inside = rules_seq3(r, rules_text(r, gemma ? GEMMA_CALL_WORD : glm ? "" :
+                                                       xml ? "\n" TAG_FUNCTION : "\n"),
+                                         rules_call(r, body),
+                                         rules_seq(r, rules_text(r, glm || gemma ? "" : "\n"),
+                                                   rules_text(r, m->c->tags->call_end)));
     const rules_expr newline = rules_option(r, rules_text(r, "\n"));
     const rules_expr call = rules_seq(r, rules_text(r, m->c->tags->call), inside);
     const rules_expr more = rules_repeat(r, rules_seq(r, newline, call), 0, MAX_CALLS - 1);
-    const rules_expr calls = seq3(r, rules_repeat(r, rules_text(r, "\n"), 0, 2), call,
-                                  rules_seq(r, item ? RULES_EMPTY : more, newline));
+    const rules_expr calls = rules_seq3(r, rules_repeat(r, rules_text(r, "\n"), 0, 2), call,
+                                        rules_seq(r, item ? RULES_EMPTY : more, newline));
     if (m->req->calls == CHAT_CALLS_MUST) {
         rules_define(r, root, calls);
     } else if (m->req->formed) {
@@ -307,7 +295,7 @@ static int harmony_root(maker *m, const json_t *callable, rules_expr text)
         if (rc < 0) return named(m, name, rc);
         const rules_expr digits = rules_seq(r, rules_range(r, i >> 8, i >> 8),
                                            rules_range(r, i & 255, i & 255));
-        all = rules_alt(r, all, seq3(r, rules_range(r, KEY_CALL, KEY_CALL), digits, args));
+        all = rules_alt(r, all, rules_seq3(r, rules_range(r, KEY_CALL, KEY_CALL), digits, args));
     }
     rules_define(r, root, all);
     return root;
@@ -357,9 +345,10 @@ static void add_tagged(maker *m)
                                                 rules_alt(r, rules_range(r, '0', '9'),
                                                           rules_range(r, '_', '_'))));
     const rules_expr name = rules_repeat(r, word, 1, MAX_NAME_BYTES);
-    rules_define(r, m->any_param, seq3(r, rules_text(r, m->tags.open), name,
-                                       seq3(r, rules_text(r, m->tags.middle),
-                                            rules_call(r, m->value), rules_text(r, line))));
+    rules_define(r, m->any_param, rules_seq3(r, rules_text(r, m->tags.open), name,
+                                             rules_seq3(r, rules_text(r, m->tags.middle),
+                                                        rules_call(r, m->value),
+                                                        rules_text(r, line))));
 }
 
 static int make(grammar **out, maker *m, const json_t *callable, const json_t *text, bool strict)

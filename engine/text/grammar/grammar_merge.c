@@ -18,14 +18,19 @@ bool schema_is_remark(const char *keyword)
     return false;
 }
 
-static bool has_type(const json_t *types, const char *name)
+bool schema_array_has(const json_t *array, const char *string)
 {
     size_t i;
-    json_t *t;
-    if (json_is_string(types)) return strcmp(json_string_value(types), name) == 0;
-    json_array_foreach(types, i, t)
-        if (json_is_string(t) && strcmp(json_string_value(t), name) == 0) return true;
+    json_t *x;
+    json_array_foreach(array, i, x)
+        if (json_is_string(x) && strcmp(json_string_value(x), string) == 0) return true;
     return false;
+}
+
+static bool has_type(const json_t *types, const char *name)
+{
+    if (json_is_string(types)) return strcmp(json_string_value(types), name) == 0;
+    return schema_array_has(types, name);
 }
 
 /* Returns the common types; an integer is a number. */

@@ -89,6 +89,11 @@ rules_expr rules_seq(rules *r, rules_expr a, rules_expr b)
                           .nest = max_int(r->exprs[a].nest, r->exprs[b].nest + 1) });
 }
 
+rules_expr rules_seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
+{
+    return rules_seq(r, rules_seq(r, a, b), c);
+}
+
 rules_expr rules_alt(rules *r, rules_expr a, rules_expr b)
 {
     if (r->failed) return RULES_NOTHING;

@@ -23,6 +23,7 @@ rules_expr rules_chars(rules *r, uint32_t lo, uint32_t hi);      /* one characte
 rules_expr rules_bytes(rules *r, str_view s);
 rules_expr rules_text(rules *r, const char *terminated);
 rules_expr rules_seq(rules *r, rules_expr a, rules_expr b);
+rules_expr rules_seq3(rules *r, rules_expr a, rules_expr b, rules_expr c);
 rules_expr rules_alt(rules *r, rules_expr a, rules_expr b);
 /* x repeated min .. max times, both at most RULES_MAX_REPEAT; max may be RULES_NO_LIMIT. */
 rules_expr rules_repeat(rules *r, rules_expr x, int min, int max);

@@ -98,11 +98,6 @@ static const struct { const char *name, *text; } formats[] = {
     { "uuid", "root ::= h{8} \"-\" h{4} \"-\" h{4} \"-\" h{4} \"-\" h{12}\nh ::= [0-9a-f]" },
 };
 
-static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
-{
-    return rules_seq(r, rules_seq(r, a, b), c);
-}
-
 static rules_expr literal(reader *d, const json_t *v)
 {
     rules_expr x = RULES_NOTHING;
@@ -158,7 +153,7 @@ static rules_expr read_string(reader *d, const json_t *s)
     rules *r = d->r;
     const rules_expr quote = value_quote(&d->v);
     const rules_expr x = read_letters(d, s, rules_call(r, d->v.letter));
-    return x == RULES_NOTHING ? rules_call(r, d->v.string) : seq3(r, quote, x, quote);
+    return x == RULES_NOTHING ? rules_call(r, d->v.string) : rules_seq3(r, quote, x, quote);
 }
 
 /* Returns the narrower of the inclusive and the exclusive bound, or NULL if there is none. */
@@ -265,12 +260,12 @@ static rules_expr read_array(reader *d, const json_t *s, int depth)
             const rules_expr one = as_rule(d, json_array_get(fixed, (size_t)i), NULL, (size_t)i,
                                            depth);
             leave(d, back);
-            x = seq3(r, i ? value_mark(&d->v, ",") : RULES_EMPTY, one, x);
+            x = rules_seq3(r, i ? value_mark(&d->v, ",") : RULES_EMPTY, one, x);
             if (max != RULES_NO_LIMIT && i >= max) x = RULES_NOTHING;
             if (i >= min) x = rules_alt(r, RULES_EMPTY, x);
         }
     }
-    return seq3(r, rules_text(r, "["), x, rules_text(r, "]"));
+    return rules_seq3(r, rules_text(r, "["), x, rules_text(r, "]"));
 }
 
 /* ---- objects --------------------------------------------------------------------------------- */
@@ -320,15 +315,6 @@ static rules_expr other_names(reader *d, const char *const *names, int n, size_t
 
 typedef struct member { const char *name; rules_expr x; bool required; } member;
 
-static bool is_required(const json_t *required, const char *name)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(required, i, v)
-        if (json_is_string(v) && strcmp(json_string_value(v), name) == 0) return true;
-    return false;
-}
-
 static rules_expr member_expr(reader *d, const char *name, const json_t *s, int depth)
 {
     const size_t back = enter(d, "properties", 0);
@@ -337,7 +323,7 @@ static rules_expr member_expr(reader *d, const char *name, const json_t *s, int 
     if (strlen(name) > MAX_NAME) fail(d, ERR_RANGE, "a name of more than 256 bytes:", name);
     const rules_expr value = as_rule(d, s, name, 0, depth);
     if (d->rc == 0) d->rc = value_key(&key, &d->v, name, d->err);
-    rules_define(d->r, rule, seq3(d->r, key, value_mark(&d->v, ":"), value));
+    rules_define(d->r, rule, rules_seq3(d->r, key, value_mark(&d->v, ":"), value));
     leave(d, back);
     return rules_call(d->r, rule);
 }
@@ -389,7 +375,7 @@ static int read_members(reader *d, member *m, const json_t *s, const json_t *mor
         fail(d, ERR_RANGE, "more than 256 names in", "properties");
     if (d->rc < 0) return 0;
     json_object_foreach(properties, key, p)
-        m[n++] = (member){ key, member_expr(d, key, p, depth), is_required(required, key) };
+        m[n++] = (member){ key, member_expr(d, key, p, depth), schema_array_has(required, key) };
     json_array_foreach(required, i, p) {
         const char *name = json_string_value(p);
         bool supported = false;
@@ -423,10 +409,10 @@ static rules_expr read_object(reader *d, const json_t *s, int depth)
         const rules_expr name = d->v.as == VALUE_JSON
             ? rules_seq(r, rules_text(r, "\""), other_names(d, names, n, 0))
             : n == 0 ? value_word(&d->v) : RULES_NOTHING;
-        rules_define(r, rule, seq3(r, name, value_mark(&d->v, ":"), value));
+        rules_define(r, rule, rules_seq3(r, name, value_mark(&d->v, ":"), value));
         if (name != RULES_NOTHING) extra = rules_call(r, rule);
     }
-    return seq3(r, rules_text(r, "{"), members_expr(d, m, n, extra), rules_text(r, "}"));
+    return rules_seq3(r, rules_text(r, "{"), members_expr(d, m, n, extra), rules_text(r, "}"));
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */

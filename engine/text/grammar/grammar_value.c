@@ -17,11 +17,6 @@ static const char letter_text[] =
     " | \"0\" ([1-9a-fA-F] " HEX "{2} | \"0\" ([1-9a-fA-F] " HEX " | \"0\" [1-9a-fA-F]))\n";
 #undef HEX
 
-static rules_expr seq3(rules *r, rules_expr a, rules_expr b, rules_expr c)
-{
-    return rules_seq(r, rules_seq(r, a, b), c);
-}
-
 rules_expr value_quote(const value_rules *v)
 {
     return rules_text(v->r, v->as == VALUE_GEMMA ? GEMMA_QUOTE : "\"");
@@ -70,7 +65,7 @@ static int add_strings(value_rules *v, err_ctx *err)
     v->letter = rules_add_gbnf(r, str_from(letter_text), err);
     if (v->letter < 0) return v->letter;
     const rules_expr letters = rules_repeat(r, rules_call(r, v->letter), 0, RULES_NO_LIMIT);
-    rules_define(r, v->string, seq3(r, value_quote(v), letters, value_quote(v)));
+    rules_define(r, v->string, rules_seq3(r, value_quote(v), letters, value_quote(v)));
     v->key_end = rules_add_gbnf(r, str_from("root ::= [^\"\\\\\\x00-\\x1F]* \"\\\"\""), err);
     return v->key_end < 0 ? v->key_end : 0;
 }
@@ -86,11 +81,11 @@ int value_rules_init(value_rules *v, rules *r, value_notation as, err_ctx *err)
     const rules_expr string = rules_call(r, v->string), value = rules_call(r, v->value);
     rules_define(r, v->number, rules_number(r));
     const rules_expr key = as == VALUE_GEMMA ? value_word(v) : string;
-    const rules_expr member = seq3(r, key, value_mark(v, ":"), value);
-    rules_define(r, v->object, seq3(r, rules_text(r, "{"), value_list(v, member, 0, RULES_NO_LIMIT),
-                                    rules_text(r, "}")));
-    const rules_expr array = seq3(r, rules_text(r, "["), value_list(v, value, 0, RULES_NO_LIMIT),
-                                  rules_text(r, "]"));
+    const rules_expr member = rules_seq3(r, key, value_mark(v, ":"), value);
+    const rules_expr members = value_list(v, member, 0, RULES_NO_LIMIT);
+    rules_define(r, v->object, rules_seq3(r, rules_text(r, "{"), members, rules_text(r, "}")));
+    const rules_expr items = value_list(v, value, 0, RULES_NO_LIMIT);
+    const rules_expr array = rules_seq3(r, rules_text(r, "["), items, rules_text(r, "]"));
     rules_expr any = rules_alt(r, rules_text(r, "true"), rules_text(r, "false"));
     any = rules_alt(r, rules_alt(r, any, rules_text(r, "null")), string);
     any = rules_alt(r, any, rules_call(r, v->number));
@@ -108,7 +103,7 @@ static int string_literal(rules_expr *out, const value_rules *v, const json_t *s
     if (v->as == VALUE_GEMMA) {
         if (text.len && memmem(text.ptr, text.len, GEMMA_QUOTE, strlen(GEMMA_QUOTE)))
             return err_set(err, ERR_UNSUPPORTED, "a string with %s in it", GEMMA_QUOTE);
-        *out = seq3(v->r, value_quote(v), rules_bytes(v->r, text), value_quote(v));
+        *out = rules_seq3(v->r, value_quote(v), rules_bytes(v->r, text), value_quote(v));
         return 0;
     }
     const int rc = textbuf_json_text(&json, &n, s, err);
@@ -147,19 +142,19 @@ int value_literal(rules_expr *out, const value_rules *v, const json_t *value, er
         json_object_foreach((json_t *)value, key, item) {
             x = rules_seq(r, x, n++ ? value_mark(v, ",") : RULES_EMPTY);
             if ((rc = value_key(&one, v, key, err)) < 0) return rc;
-            x = seq3(r, x, one, value_mark(v, ":"));
+            x = rules_seq3(r, x, one, value_mark(v, ":"));
             if ((rc = value_literal(&one, v, item, err)) < 0) return rc;
             x = rules_seq(r, x, one);
         }
-        *out = seq3(r, rules_text(r, "{"), x, rules_text(r, "}"));
+        *out = rules_seq3(r, rules_text(r, "{"), x, rules_text(r, "}"));
         return 0;
     }
     if (json_is_array(value)) {
         json_array_foreach(value, i, item) {
             if ((rc = value_literal(&one, v, item, err)) < 0) return rc;
-            x = seq3(r, x, i ? value_mark(v, ",") : RULES_EMPTY, one);
+            x = rules_seq3(r, x, i ? value_mark(v, ",") : RULES_EMPTY, one);
         }
-        *out = seq3(r, rules_text(r, "["), x, rules_text(r, "]"));
+        *out = rules_seq3(r, rules_text(r, "["), x, rules_text(r, "]"));
         return 0;
     }
     if (json_is_string(value)) return string_literal(out, v, value, err);
