@@ -81,6 +81,28 @@ gpu *device(void) { return now.g; }
 const ops *contract_ops(void) { return &now.contract; }
 const ops *exact_ops(void) { return &now.exact; }
 
+bool contract_reads_int8(quant_type type) { return now.contract.kernels->of[type].quantised; }
+
+void contract_acts(acts *a, const float *x, int n, int cols, quant_type type)
+{
+    acts_set(a, x, n, cols);
+    if (!contract_reads_int8(type)) return;
+    acts_clear_padding(a);
+    for (int t = 0; t < n; t++) {
+        const size_t block = (size_t)t * (size_t)a->n_block;
+        now.contract.loops->quantise(a->q + block * ACT_BLOCK, a->dx + block, a->s + 2 * block,
+                                     x + (size_t)t * (size_t)cols, cols / ACT_BLOCK);
+    }
+    a->quantised = true;
+}
+
+void contract_multiply(float *y, const matrix *w, const act_row *x)
+{
+    for (int r = 0; r < w->rows; r += OPS_ROWS)
+        product_rows(y + r, OPS_ROWS, &now.contract, w, r,
+                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1, NULL);
+}
+
 /* The gpu that failed keeps the failure: a new one may go on. */
 static void open_anew(void)
 {

@@ -59,6 +59,12 @@ void expect_rows_close(const char *what, const float *got, const float *want, si
 
 const ops *contract_ops(void);
 const ops *exact_ops(void);
+/* Whether products of this type read int8 activations. */
+bool contract_reads_int8(quant_type type);
+/* Sets a to the n tokens x [n, cols] in the form that products of this type read. */
+void contract_acts(acts *a, const float *x, int n, int cols, quant_type type);
+/* y [rows] = w x, by the contract. */
+void contract_multiply(float *y, const matrix *w, const act_row *x);
 
 enum { GPU_TYPE_COUNT = 17 };
 extern const quant_type gpu_types[GPU_TYPE_COUNT];       /* those with kernels */

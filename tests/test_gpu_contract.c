@@ -84,32 +84,11 @@ static layer *layer_make(const contract_case *c, test_rng *rng)
 
 /* ---- the host's arithmetic ------------------------------------------------------------------- */
 
-static void set_acts(acts *a, float *x, int n, int cols, quant_type type)
-{
-    const loops *o = contract_ops()->loops;
-    acts_set(a, x, n, cols);
-    if (!contract_ops()->kernels->of[type].quantised) return;
-    acts_clear_padding(a);
-    for (int t = 0; t < n; t++) {
-        const size_t block = (size_t)t * (size_t)a->n_block;
-        o->quantise(a->q + block * ACT_BLOCK, a->dx + block, a->s + 2 * block,
-                    a->x + (size_t)t * (size_t)cols, cols / ACT_BLOCK);
-    }
-    a->quantised = true;
-}
-
-static void multiply(float *y, const matrix *w, const act_row *x)
-{
-    for (int r = 0; r < w->rows; r += OPS_ROWS)
-        product_rows(y + r, OPS_ROWS, contract_ops(), w, r,
-                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1, NULL);
-}
-
 static acts acts_make(float *x, int n, int cols, quant_type type)
 {
     acts a;
     acts_init(&a, host_room(acts_bytes(n, cols), 1), n, cols);
-    set_acts(&a, x, n, cols, type);
+    contract_acts(&a, x, n, cols, type);
     return a;
 }
 
@@ -117,11 +96,11 @@ static acts acts_make(float *x, int n, int cols, quant_type type)
 static void host_expert(float *y, const matrix *gate, const matrix *up, const matrix *down,
                         const act_row *x, gpu_activation act, acts *mid, float *g, float *u)
 {
-    multiply(g, gate, x);
-    multiply(u, up, x);
+    contract_multiply(g, gate, x);
+    contract_multiply(u, up, x);
     cpu_activate(g, u, gate->rows, contract_ops(), act);
-    set_acts(mid, g, 1, gate->rows, down->type);
-    multiply(y, down, mid->rows);
+    contract_acts(mid, g, 1, gate->rows, down->type);
+    contract_multiply(y, down, mid->rows);
 }
 
 typedef struct answer { float *y, *x; } answer;  /* [n, k, n_embd]; [n, n_embd]: the stream */

@@ -83,29 +83,6 @@ static layer *layer_make(const partial_case *c, test_rng *rng)
 
 /* ---- the host's arithmetic ------------------------------------------------------------------- */
 
-static bool reads_int8(quant_type type) { return contract_ops()->kernels->of[type].quantised; }
-
-static void set_acts(acts *a, float *x, int n, int cols, quant_type type)
-{
-    const loops *o = contract_ops()->loops;
-    acts_set(a, x, n, cols);
-    if (!reads_int8(type)) return;
-    acts_clear_padding(a);
-    for (int t = 0; t < n; t++) {
-        const size_t block = (size_t)t * (size_t)a->n_block;
-        o->quantise(a->q + block * ACT_BLOCK, a->dx + block, a->s + 2 * block,
-                    a->x + (size_t)t * (size_t)cols, cols / ACT_BLOCK);
-    }
-    a->quantised = true;
-}
-
-static void multiply(float *y, const matrix *w, const act_row *x)
-{
-    for (int r = 0; r < w->rows; r += OPS_ROWS)
-        product_rows(y + r, OPS_ROWS, contract_ops(), w, r,
-                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1, NULL);
-}
-
 /* Every slot's vector [n, k, n_embd] from the finished input [n, n_embd]. */
 static float *host_vectors(const layer *l, float *x, const int32_t *ids, int n)
 {
@@ -115,14 +92,14 @@ static float *host_vectors(const layer *l, float *x, const int32_t *ids, int n)
     acts in, mid;
     acts_init(&in, host_room(acts_bytes(n, c->n_embd), 1), n, c->n_embd);
     acts_init(&mid, host_room(acts_bytes(1, c->n_ff), 1), 1, c->n_ff);
-    set_acts(&in, x, n, c->n_embd, c->up);
+    contract_acts(&in, x, n, c->n_embd, c->up);
     for (int s = 0; s < n * c->k; s++) {
         const matrix *e = l->slab[ids[s]];
-        multiply(g, &e[GATE], in.rows + s / c->k);
-        multiply(u, &e[UP], in.rows + s / c->k);
+        contract_multiply(g, &e[GATE], in.rows + s / c->k);
+        contract_multiply(u, &e[UP], in.rows + s / c->k);
         cpu_activate(g, u, c->n_ff, contract_ops(), c->act);
-        set_acts(&mid, g, 1, c->n_ff, c->down);
-        multiply(y + (size_t)s * (size_t)c->n_embd, &e[DOWN], mid.rows);
+        contract_acts(&mid, g, 1, c->n_ff, c->down);
+        contract_multiply(y + (size_t)s * (size_t)c->n_embd, &e[DOWN], mid.rows);
     }
     return y;
 }

@@ -114,27 +114,6 @@ static layer *layer_make(const split_case *c, test_rng *rng)
 
 /* ---- the host's arithmetic ------------------------------------------------------------------- */
 
-static bool reads_int8(quant_type type) { return contract_ops()->kernels->of[type].quantised; }
-
-static void quantise(acts *a)
-{
-    const loops *o = contract_ops()->loops;
-    acts_clear_padding(a);
-    for (int t = 0; t < a->n; t++) {
-        const size_t block = (size_t)t * (size_t)a->n_block;
-        o->quantise(a->q + block * ACT_BLOCK, a->dx + block, a->s + 2 * block,
-                    a->x + (size_t)t * (size_t)a->cols, a->cols / ACT_BLOCK);
-    }
-    a->quantised = true;
-}
-
-static void multiply(float *y, const matrix *w, const act_row *x)
-{
-    for (int r = 0; r < w->rows; r += OPS_ROWS)
-        product_rows(y + r, OPS_ROWS, contract_ops(), w, r,
-                     w->rows - r < OPS_ROWS ? w->rows - r : OPS_ROWS, x, 1, NULL);
-}
-
 /* Room of one expert's computation. */
 typedef struct bench {
     float *g, *u;                        /* [n_ff] */
@@ -152,16 +131,15 @@ static bench bench_make(const split_case *c)
 /* Leaves the activations of expert e in b->mid. */
 static void host_up(bench *b, const layer *l, int e, const act_row *x)
 {
-    multiply(b->g, &l->slab[e][GATE], x);
-    multiply(b->u, &l->slab[e][UP], x);
+    contract_multiply(b->g, &l->slab[e][GATE], x);
+    contract_multiply(b->u, &l->slab[e][UP], x);
     cpu_activate(b->g, b->u, l->c->n_ff, contract_ops(), l->c->act);
-    acts_set(&b->mid, b->g, 1, l->c->n_ff);
-    if (reads_int8(l->c->down)) quantise(&b->mid);
+    contract_acts(&b->mid, b->g, 1, l->c->n_ff, l->c->down);
 }
 
 static void host_down(float *y, const bench *b, const layer *l, int e)
 {
-    multiply(y, &l->slab[e][DOWN], b->mid.rows);
+    contract_multiply(y, &l->slab[e][DOWN], b->mid.rows);
 }
 
 /* ---- what is asked --------------------------------------------------------------------------- */
@@ -289,7 +267,7 @@ static void answer_slot(host *h, int slot, uint32_t number, int where)
         return;
     }
     while (word(&m->fetched[slot]) != number) sched_yield();
-    if (reads_int8(l->c->down))
+    if (contract_reads_int8(l->c->down))
         gpu_mailbox_put_mid(m, slot, h->work.mid.q, h->work.mid.dx, h->work.mid.s);
     else
         memcpy(m->mid_rows + (size_t)slot * n_ff, h->work.g, n_ff * sizeof(float));
@@ -305,8 +283,7 @@ static void *host_main(void *ctx)
         while (word(&m->asked) / GPU_CODES < number) sched_yield();
         if (word(&m->asked) != number * GPU_CODES) continue;     /* quiet */
         check_question(h, number, d);
-        acts_set(&h->x, b->rows[number - 1], b->n, b->l->c->n_embd);
-        if (reads_int8(b->l->c->up)) quantise(&h->x);
+        contract_acts(&h->x, b->rows[number - 1], b->n, b->l->c->n_embd, b->l->c->up);
         for (int i = 0; i < b->n * b->l->c->k; i++) answer_slot(h, i, number, d->where[i]);
         __atomic_store_n(&m->answered, number, __ATOMIC_RELEASE);
     }
@@ -463,8 +440,7 @@ static void check_wanted(const batch *b, host *h)
 {
     const split_case *c = b->l->c;
     float *y = host_room((size_t)(b->n * c->k) * (size_t)c->n_embd, sizeof *y);
-    acts_set(&h->x, b->rows[0], b->n, c->n_embd);
-    if (reads_int8(c->up)) quantise(&h->x);
+    contract_acts(&h->x, b->rows[0], b->n, c->n_embd, c->up);
     for (int i = 0; i < b->n * c->k; i++) {
         host_up(&h->work, b->l, b->ids[i], h->x.rows + i / c->k);
         host_down(y + (size_t)i * (size_t)c->n_embd, &h->work, b->l, b->ids[i]);
