@@ -5,7 +5,7 @@
 # make check-clients  the server with the packages openai, anthropic and ollama, from PyPI
 # make check-page the server's page in a real browser, if there is Chromium; SHOTS=FOLDER takes pictures
 # make bench      speeds of this machine: memory, weight kernels, the demo model, a synthetic file
-# make nightly    every configuration, all rounds, sanitizers, all architectures: two hours, no GPU
+# make nightly    every configuration, all rounds, sanitizers, all architectures; hours, needs no GPU
 # make fuzz       fuzz what reads files and requests, each for FUZZ_SECONDS=600; FUZZ=TARGET one of them;
 #                 FUZZER=afl uses AFL++ instead of libFuzzer
 # make install    into $(DESTDIR)$(PREFIX); PREFIX is /usr/local unless you say PREFIX=$HOME/.local
@@ -381,7 +381,8 @@ SCRIPTS   := $(if $(findstring thread,$(SAN)),,$(SLOW_SH) $(if $(filter 1,$(CUDA
 # Programs that take longest, among the rest in the order of their names.
 SLOW      := $(addprefix test_,sim_prompts forward sim_forward sim_state experts_cpu prefix_drive prefix_cache reader grammar_answers)
 RUN_TESTS  = GPU_TESTS='$(GPU_TESTS) $(GPU_PARTS)' TEST_LONG='$(LONG)' TEST_THREADS='$(TEST_THREADS)' TEST_SAN='$(SAN)' tools/run_tests.sh $B
-check test: all $(if $(ONLY),$(patsubst %,$B/tests/%,$(filter-out %.sh,$(ONLY))) $(FOR_SCRIPTS) $(UNPACKED),tests)
+check test: all $(if $(ONLY),$(patsubst %,$B/tests/%,$(filter-out %.sh,$(ONLY))) \
+                             $(if $(filter %.sh fuzz_%,$(ONLY)),$(FOR_SCRIPTS)) $(UNPACKED),tests)
 	$Q$(RUN_TESTS) $(or $(ONLY),$(SCRIPTS) $(filter $(SIMS) $(TESTS),$(SLOW)) $(filter-out $(SLOW),$(SIMS) $(TESTS)) \
 	    $(TEST_CU) $(FUZZ_ALL) check_layers.sh check_words.sh)
 

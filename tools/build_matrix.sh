@@ -43,8 +43,8 @@ fi
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     archs=$([ "$nightly" ] && echo all || echo 90)
     step "CUDA for $archs" CUDA=1 CUDA_ARCHS="$archs" all
-    # kernel code that runs on the host, and a program that starts without a driver
-    step "CUDA programs without a GPU" CUDA=1 CUDA_ARCHS="$archs" check ONLY="test_gpu_blocks test_prompts"
+    # kernel code that runs on the host, and programs that start and answer without a driver
+    step "CUDA programs without a GPU" CUDA=1 CUDA_ARCHS="$archs" check ONLY="test_gpu_blocks test_cli_run.sh"
 else
     echo "== CUDA: not compiled, there is no nvcc here"
 fi
