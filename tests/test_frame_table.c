@@ -400,15 +400,18 @@ static void seed_all(frame_table *t, double frequency)
 }
 
 /* Uses until a missing expert gets the frame of one with next to none: the first that exceed the
- * margin. LRU needs none. */
+ * margin. LRU needs none. The policies' own margins take 1, 2 and 3 uses. */
 static void test_margins(void)
 {
+    static const int own[CACHE_POLICIES] = { [CACHE_LRU] = 1, [CACHE_LCP] = 2, [CACHE_FADE] = 3 };
     static device d;
     const uint32_t chosen = 20;
-    for (int i = 0; i < 6 * CACHE_POLICIES; i++) {
+    for (int i = 0; i < 7 * CACHE_POLICIES; i++) {
         const cache_policy policy = (cache_policy)(i % CACHE_POLICIES);
-        const int m = policy == CACHE_LRU ? 0 : i / CACHE_POLICIES;
-        const rules by = { policy, policy == CACHE_LRU ? 0 : m + 0.5, 8, false };
+        const bool is_own = i < CACHE_POLICIES;
+        const int m = is_own ? own[policy] - 1 : policy == CACHE_LRU ? 0 : i / CACHE_POLICIES - 1;
+        const rules by = { policy, is_own ? cache_policy_margin(policy) :
+                           policy == CACHE_LRU ? 0 : m + 0.5, 8, false };
         frame_table *t = begin_by(&d, 4, &by, 15);
         int n = 0;
         if (!t) return;
