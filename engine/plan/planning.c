@@ -25,7 +25,7 @@ enum {
     LONG_CHUNKS = 2,                     /* longer chunks, for experts from the drive */
     LEAST_CTX = 256,                     /* for advice */
     PROGRAM_UNIT = 256 << 10,            /* rounds, so that two plans agree */
-    PROGRAM_LATER = 3 << 19,             /* code that has not run yet */
+    PROGRAM_LATER = 2 << 20,             /* code that has not run yet */
     THREAD_STACK = 768 << 10,            /* bytes that kernels touch */
     TOKEN_TEXT = 192                     /* bytes of a prompt's text and copies */
 };
