@@ -1,9 +1,18 @@
-/* engine_internal.h - what engine.c, session.c and prefix_cache.c share; for them alone. */
+/* engine_internal.h - the parts of an engine, for engine/ alone. engine.c sets them before the
+ * first session; what computes a batch reads them. */
 #ifndef ENGINE_ENGINE_INTERNAL_H
 #define ENGINE_ENGINE_INTERNAL_H
 
+#include "cuda/gpu_measure.h"
 #include "engine/engine.h"
-#include "engine/forward_tiered.h"
+#include "engine/gpu/weights_gpu.h"
+#include "engine/host/router_ahead.h"
+#include "engine/models/rope.h"
+#include "engine/session/state.h"
+#include "moe/postfetch.h"
+#include "moe/usage_profile.h"
+#include "moe/vram_cache.h"
+#include "tiers/plan.h"
 
 struct engine {
     const model *m;                      /* borrowed */

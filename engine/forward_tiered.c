@@ -6,6 +6,8 @@
  * the tier of an expert cannot change the result. */
 #include "engine/forward_tiered.h"
 
+#include "engine/engine_internal.h"
+
 struct forward {
     const model *m;
     const ops *o;
@@ -194,37 +196,26 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, in
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int make_gpu(forward *f, const forward_parts *parts, int chunk, err_ctx *err)
+static int make_gpu(forward *f, const engine *e, bool skip_missing, int chunk, err_ctx *err)
 {
-    gpu_parts gpu_args = parts->gpu;
-    int rc;
-    if (gpu_args.store) {
-        const expert_server_parts server = {
-            .g = gpu_args.g, .m = f->m, .w = gpu_args.w, .store = gpu_args.store,
-            .ahead = parts->host.ahead, .cache = gpu_args.cache, .o = f->o, .p = gpu_args.p,
-            .n_layer = gpu_args.n_layer, .post = parts->postfetch,
-            .skip_missing = gpu_args.skip_missing,
-        };
-        if ((rc = expert_server_create(&f->server, &server, err)) < 0) return rc;
-        gpu_args.host = f->server;
-    }
-    f->g = gpu_args.g;
-    f->n_gpu = gpu_args.n_layer;
-    f->head_on_gpu = gpu_args.head;
-    return gpu_steps_create(&f->gpu, &gpu_args, chunk, err);
+    const int rc = e->store ? expert_server_create(&f->server, e, skip_missing, err) : 0;
+    if (rc < 0) return rc;
+    f->g = e->device;
+    f->n_gpu = e->on_gpu->n_layer;
+    f->head_on_gpu = e->on_gpu->head.data != NULL;
+    return gpu_steps_create(&f->gpu, e, f->server, skip_missing, chunk, err);
 }
 
-int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err)
+int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err)
 {
     forward *f = mem_zalloc(sizeof *f);
     int rc = 0;
     *out = NULL;
     if (!f) return err_set(err, ERR_NOMEM, "forward: %zu bytes", sizeof *f);
-    f->m = parts->host.m;
-    f->o = parts->host.o;
-    if (parts->gpu.g) rc = make_gpu(f, parts, chunk, err);
-    if (rc == 0 && !f->head_on_gpu)
-        rc = host_steps_create(&f->host, &parts->host, chunk, err);
+    f->m = e->m;
+    f->o = &e->ops_table;
+    if (engine_on_gpu(e)) rc = make_gpu(f, e, skip_missing, chunk, err);
+    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, chunk, err);
     if (rc < 0) {
         forward_free(f);
         return rc;

@@ -17,15 +17,9 @@
 
 typedef struct forward forward;
 
-/* What the loop computes with; all of it borrowed. */
-typedef struct forward_parts {
-    host_parts host;
-    gpu_parts gpu;                       /* g NULL: no GPU; its host field is filled in here */
-    const postfetch_options *postfetch;
-} forward_parts;
-
-/* Everything for batches of up to chunk tokens. */
-int forward_create(forward **out, const forward_parts *parts, int chunk, err_ctx *err);
+/* Everything for batches of up to chunk tokens. Borrows e. skip_missing: engine.h; it needs a
+ * cache. */
+int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
 /* One session's state, borrowed, and its recordings. */

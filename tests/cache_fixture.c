@@ -6,7 +6,11 @@
 
 #include "engine/gpu/expert_server.h"
 #include "tests/test.h"
+#include "moe/expert_store.h"
+#include "moe/frame_table.h"
+#include "moe/postfetch.h"
 #include "tiers/fault_injection.h"
+#include "tiers/plan.h"
 
 const place places[N_PLACES] = {
     { .name = "CPU, mapped file" },

@@ -14,6 +14,7 @@
 #include "cuda/gpu_experts.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
+#include "moe/expert_store.h"
 #include "moe/router.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"

@@ -13,6 +13,7 @@
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
+#include "moe/expert_store.h"
 #include "tiers/fault_injection.h"
 
 enum { N_TOKEN = 12, N_PROMPT = 5, MOST_LAYERS = 64 };

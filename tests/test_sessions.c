@@ -9,6 +9,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
+#include "engine/gpu/gpu_steps.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"

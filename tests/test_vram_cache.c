@@ -13,6 +13,7 @@
 #include "cuda/gpu.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
+#include "moe/expert_store.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"

@@ -9,33 +9,15 @@
 #define ENGINE_GPU_EXPERT_SERVER_H
 
 #include "cuda/gpu_experts.h"
-#include "engine/gpu/weights_gpu.h"
-#include "engine/host/experts_cpu.h"
+#include "engine/engine.h"
 #include "engine/perf_counts.h"
-#include "moe/postfetch.h"
-#include "moe/vram_cache.h"
-#include "tiers/plan.h"
 
 typedef struct expert_server expert_server;
 
-/* All of it borrowed but post. */
-typedef struct expert_server_parts {
-    gpu *g;
-    const model *m;
-    const weights_gpu *w;
-    expert_store *store;
-    router_ahead *ahead;                 /* or NULL */
-    vram_cache *cache;                   /* NULL: the experts in VRAM never change */
-    const ops *o;
-    const plan *p;
-    int n_layer;                         /* the first layers: on the GPU */
-    const postfetch_options *post;
-    bool skip_missing;                   /* the device prefers hot experts; the cache counts what
-                                          * the router alone would have chosen */
-} expert_server_parts;
-
-/* Serves the GPU's layers with cold experts. */
-int expert_server_create(expert_server **out, const expert_server_parts *parts, err_ctx *err);
+/* Serves the GPU's layers with cold experts. Borrows e. skip_missing, only with a cache: the device
+ * prefers hot experts, the cache counts what the router alone would have chosen, and there is no
+ * post-fetch, because few cold experts are left. */
+int expert_server_create(expert_server **out, const engine *e, bool skip_missing, err_ctx *err);
 void expert_server_free(expert_server *c);               /* NULL is fine; the device must be idle */
 
 /* Bytes that expert_server_create takes: of RAM, and of VRAM without the plan's pad. */

@@ -246,26 +246,28 @@ static int make_ram(expert_server *c, router_ahead *ahead, bool skip_missing, er
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-int expert_server_create(expert_server **out, const expert_server_parts *parts, err_ctx *err)
+int expert_server_create(expert_server **out, const engine *e, bool skip_missing, err_ctx *err)
 {
     expert_server *c = mem_zalloc(sizeof *c);
     int rc;
     *out = NULL;
     if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
-    c->g = parts->g;
-    c->n_poll = gpu_polls(parts->g);
-    c->m = parts->m;
-    c->store = parts->store;
-    c->cache = parts->cache;
-    c->o = parts->o;
-    c->p = parts->p;
-    c->n_layer = parts->n_layer;
-    c->post = c->levels.post = *parts->post;
-    c->levels.k = parts->m->hp.n_expert_used;
-    if ((rc = make_ram(c, parts->ahead, parts->skip_missing && c->cache, err)) < 0 ||
-        (rc = make_vram(c, parts->w, err)) < 0 ||
+    c->g = e->device;
+    c->n_poll = gpu_polls(c->g);
+    c->m = e->m;
+    c->store = e->store;
+    c->cache = e->cache;
+    c->o = &e->ops_table;
+    c->p = e->p;
+    c->n_layer = e->on_gpu->n_layer;
+    c->post = e->post;
+    c->post.off |= skip_missing;
+    c->levels.post = c->post;
+    c->levels.k = c->m->hp.n_expert_used;
+    if ((rc = make_ram(c, e->ahead, skip_missing, err)) < 0 ||
+        (rc = make_vram(c, e->on_gpu, err)) < 0 ||
         (c->post.debug && c->s.pad_bytes > 0 &&
-         (rc = postfetch_log_create(&c->fetch_log, c->m, parts->w, c->n_layer, c->levels.pad_all,
+         (rc = postfetch_log_create(&c->fetch_log, c->m, e->on_gpu, c->n_layer, c->levels.pad_all,
                                     err)) < 0)) {
         expert_server_free(c);
         return rc;

@@ -3,9 +3,11 @@
 #ifndef ENGINE_GPU_EXPERT_SERVER_INTERNAL_H
 #define ENGINE_GPU_EXPERT_SERVER_INTERNAL_H
 
+#include "engine/engine_internal.h"
 #include "engine/gpu/expert_server.h"
 #include "engine/gpu/postfetch_levels.h"
 #include "engine/gpu/postfetch_log.h"
+#include "engine/host/experts_cpu.h"
 
 /* The last question with fetched slabs. The time of its fetches is known when the device has
  * reached the next question. */

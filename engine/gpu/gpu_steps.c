@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <math.h>
 
-#include "cuda/gpu_measure.h"
+#include "engine/engine_internal.h"
 #include "engine/gpu/gpu_buffers.h"
 #include "engine/gpu/gpu_sampling.h"
 #include "tiers/fault_injection.h"
@@ -52,7 +52,12 @@ enum { CHOICES_SENT, VECTORS_TAKEN, N_EVENTS };          /* of prompts that the 
 
 struct gpu_steps {
     layer_steps live, replay_table;
-    gpu_parts p;
+    const engine *e;
+    gpu *g;                              /* of e, as are m and w */
+    const model *m;
+    const weights_gpu *w;
+    expert_server *server;               /* NULL: all experts of the GPU's layers are in VRAM */
+    bool skip_missing;
     gpu_buffers b;
     mailbox *mailbox;
     host_transfer host_transfer;
@@ -79,6 +84,8 @@ struct gpu_steps {
     err_ctx failure;                     /* its message */
 };
 
+static bool head_on_gpu(const gpu_steps *s) { return s->w->head.data != NULL; }
+
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 static gpu_input input_of(const gpu_steps *s, const char *name, const float *x, int cols)
@@ -89,10 +96,10 @@ static gpu_input input_of(const gpu_steps *s, const char *name, const float *x, 
 
 static gpu_input normed(const gpu_steps *s, const char *name, const float *gain)
 {
-    gpu_input in = input_of(s, name, s->b.x, s->p.m->hp.n_embd);
+    gpu_input in = input_of(s, name, s->b.x, s->m->hp.n_embd);
     in.kind = GPU_NORM;
     in.weight = gain;
-    in.eps = s->p.m->hp.rms_eps;
+    in.eps = s->m->hp.rms_eps;
     return in;
 }
 
@@ -107,13 +114,13 @@ static void add_product(gpu_steps *s, gpu_input *in, const gpu_matrix *w, const 
 {
     gpu_product p = product_of(norm ? s->b.parts[0] : s->b.x, w);
     p.add = !norm;
-    gpu_project(s->p.g, in, &p, 1);
+    gpu_project(s->g, in, &p, 1);
     if (!norm) return;
     const gpu_normed a = {
-        .x = s->b.x, .part = { s->b.parts[0] }, .gain = norm, .eps = s->p.m->hp.rms_eps,
-        .scale = 1.0f, .clear = s->b.parts[0], .n = s->n, .cols = s->p.m->hp.n_embd,
+        .x = s->b.x, .part = { s->b.parts[0] }, .gain = norm, .eps = s->m->hp.rms_eps,
+        .scale = 1.0f, .clear = s->b.parts[0], .n = s->n, .cols = s->m->hp.n_embd,
     };
-    gpu_add_normed(s->p.g, &a);
+    gpu_add_normed(s->g, &a);
 }
 
 /* ---- mix ------------------------------------------------------------------------------------- */
@@ -125,21 +132,21 @@ static const gpu_kv_type kv_types[] = {
 /* A gated q matrix gives query and gate of head 0, then of head 1, and so on. */
 static void mix_attention(gpu_steps *s, int l)
 {
-    const model_hparams *hp = &s->p.m->hp;
-    const model_family *f = s->p.m->family;
-    const layer_weights_gpu *w = &s->p.w->layers[l];
-    const attn_shape shape = layer_attn(hp, &s->p.m->layers[l]);
+    const model_hparams *hp = &s->m->hp;
+    const model_family *f = s->m->family;
+    const layer_weights_gpu *w = &s->w->layers[l];
+    const attn_shape shape = layer_attn(hp, &s->m->layers[l]);
     const gpu_buffers *b = &s->b;
     const int dim = shape.head_dim, stride = f->attn_gated ? 2 : 1;
-    const int window = s->p.m->layers[l].window, heads = shape.n_head * dim;
-    const int table = window > 0 && s->p.rope->n_table > 1;
-    const int from = model_kv_layer(s->p.m, l);
+    const int window = s->m->layers[l].window, heads = shape.n_head * dim;
+    const int table = window > 0 && s->e->rope.n_table > 1;
+    const int from = model_kv_layer(s->m, l);
     const kv_view rows = kv_layer_view(state_kv(s->recordings->st), from);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
     };
-    gpu_project(s->p.g, &h, projections, from != l ? 1 : w->attn.v.data ? 3 : 2);
+    gpu_project(s->g, &h, projections, from != l ? 1 : w->attn.v.data ? 3 : 2);
 
     const gpu_attention a = {
         .out = b->heads, .q = b->q, .q_stride = w->attn.q.rows, .q_head_stride = stride * dim,
@@ -153,7 +160,7 @@ static void mix_attention(gpu_steps *s, int l)
         .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim), .cursor = b->cursor, .n = s->n,
         .last = s->last, .partial = b->partial, .counters = b->counters + 1,
     };
-    gpu_attend(s->p.g, &a);
+    gpu_attend(s->g, &a);
 
     gpu_input out = input_of(s, "mixer out", b->heads, heads);
     if (f->attn_gated) {
@@ -168,8 +175,8 @@ static void mix_attention(gpu_steps *s, int l)
 
 static void mix_deltanet(gpu_steps *s, int l)
 {
-    const model_hparams *hp = &s->p.m->hp;
-    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const model_hparams *hp = &s->m->hp;
+    const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
     recurrent *memory = state_recurrent(s->recordings->st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
@@ -183,7 +190,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     projections[2].y_stride = projections[3].y_stride = 2 * hp->ssm_n_v_head;
     projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
                                       .n_tap = hp->ssm_conv, .raw = b->raw };
-    gpu_project(s->p.g, &h, projections, separate ? 4 : 3);
+    gpu_project(s->g, &h, projections, separate ? 4 : 3);
 
     const gpu_delta d = {
         .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = separate, .tiled = hp->ssm_tiled,
@@ -191,7 +198,7 @@ static void mix_deltanet(gpu_steps *s, int l)
         .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
         .pos = s->pos, .scratch = b->delta_chunks,
     };
-    gpu_delta_rule(s->p.g, &d);
+    gpu_delta_rule(s->g, &d);
 
     gpu_input out = input_of(s, "mixer out", b->delta, values);
     out.kind = GPU_GATED_NORM;
@@ -207,14 +214,14 @@ static void mix_deltanet(gpu_steps *s, int l)
 static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
-    if (s->p.m->layers[l].mixer == MIX_ATTENTION && s->p.m->layers[l].kv_back == 0)
+    if (s->m->layers[l].mixer == MIX_ATTENTION && s->m->layers[l].kv_back == 0)
         kv_wrote(state_kv(s->recordings->st), l, s->pos, s->n);
 }
 
 static void mix(void *self, int l)
 {
     gpu_steps *s = self;
-    if (s->p.m->layers[l].mixer == MIX_ATTENTION) mix_attention(s, l);
+    if (s->m->layers[l].mixer == MIX_ATTENTION) mix_attention(s, l);
     else mix_deltanet(s, l);
     if (!s->recording) note_written(s, l);
 }
@@ -223,38 +230,38 @@ static void mix(void *self, int l)
 
 static gpu_router_rule rule_of(const gpu_steps *s, int l)
 {
-    return weights_gpu_rule(&s->p.m->hp.router, s->p.w->layers[l].choice_bias);
+    return weights_gpu_rule(&s->m->hp.router, s->w->layers[l].choice_bias);
 }
 
 /* Whether the choice prefers hot experts: in layers with cold experts and a map of the hot ones. */
 static bool skips_missing(const gpu_steps *s, int l)
 {
-    return s->p.skip_missing && s->n <= GPU_FEW && expert_server_has_cold(s->p.host, l) &&
-           expert_server_wanted(s->p.host, l);
+    return s->skip_missing && s->n <= GPU_FEW && expert_server_has_cold(s->server, l) &&
+           expert_server_wanted(s->server, l);
 }
 
 static void prefer_hot(gpu_steps *s, int l)
 {
-    const model_hparams *hp = &s->p.m->hp;
+    const model_hparams *hp = &s->m->hp;
     const gpu_buffers *b = &s->b;
     const gpu_prefer args = {
-        .logits = b->router, .rule = rule_of(s, l), .hot = expert_server_args(s->p.host, l).hot,
+        .logits = b->router, .rule = rule_of(s, l), .hot = expert_server_args(s->server, l).hot,
         .n = s->n, .n_expert = hp->n_expert, .k = hp->n_expert_used, .ids = b->chosen,
-        .gates = b->gates, .wanted = expert_server_wanted(s->p.host, l),
+        .gates = b->gates, .wanted = expert_server_wanted(s->server, l),
     };
-    gpu_prefer_hot(s->p.g, &args);
+    gpu_prefer_hot(s->g, &args);
     s->experts.ids = b->chosen;
 }
 
 static bool has_experts(const gpu_steps *s, int l)
 {
-    return s->p.m->layers[l].experts->n_expert > 0;
+    return s->m->layers[l].experts->n_expert > 0;
 }
 
 /* The input of experts that do not read what the router reads. */
 static gpu_input experts_input(const gpu_steps *s, int l)
 {
-    gpu_input in = normed(s, "experts", s->p.w->layers[l].experts_norm);
+    gpu_input in = normed(s, "experts", s->w->layers[l].experts_norm);
     in.blocks = s->b.blocks;
     return in;
 }
@@ -263,7 +270,7 @@ static gpu_input experts_input(const gpu_steps *s, int l)
  * be finished early. */
 static gpu_input parallel_input(const gpu_steps *s, int l)
 {
-    gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
+    gpu_input in = normed(s, "dense network", s->w->layers[l].post_attn_norm);
     in.rows = s->b.parallel_rows;
     in.blocks = s->b.parallel_blocks;
     return in;
@@ -272,8 +279,8 @@ static gpu_input parallel_input(const gpu_steps *s, int l)
 static void route(void *self, int l)
 {
     gpu_steps *s = self;
-    const model_hparams *hp = &s->p.m->hp;
-    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const model_hparams *hp = &s->m->hp;
+    const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
     if (!has_experts(s, l)) return;
     const bool own = w->experts_norm != w->router_norm, few = s->n <= GPU_FEW;
@@ -291,12 +298,12 @@ static void route(void *self, int l)
         .keys = keys, .sigma = b->sigma, .also = { own ? &s->h : NULL,
                                      w->ffn_out_norm && few ? &s->parallel_in : NULL },
     };
-    gpu_route(s->p.g, &in, &args);
+    gpu_route(s->g, &in, &args);
     if (!own) s->h = in;
     s->parallel.y = NULL;
     s->experts = (gpu_expert_args){
         .x = b->x, .gate = w->gate, .up = w->up, .down = w->down,
-        .act = weights_gpu_act(s->p.m->family->act), .ids = ids, .gates = b->gates,
+        .act = weights_gpu_act(s->m->family->act), .ids = ids, .gates = b->gates,
         .logits = b->router, .keys = keys, .rule = rule,
         .n_expert = hp->n_expert, .k = hp->n_expert_used, .scratch = b->experts,
         .batch.contract = s->contract,
@@ -317,10 +324,10 @@ static void route(void *self, int l)
 /* The layer's dense network: y = network(x), or y += network(x). */
 static gpu_network_args network_of(const gpu_steps *s, int l, float *y, bool add)
 {
-    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const layer_weights_gpu *w = &s->w->layers[l];
     return (gpu_network_args){
         .y = y, .add = add, .gate = w->shared_gate, .up = w->shared_up, .down = w->shared_down,
-        .act = weights_gpu_act(s->p.m->family->act), .scratch = s->b.experts,
+        .act = weights_gpu_act(s->m->family->act), .scratch = s->b.experts,
     };
 }
 
@@ -328,10 +335,10 @@ static gpu_network_args network_of(const gpu_steps *s, int l, float *y, bool add
 static void dense_network(gpu_steps *s, int l, float *y, bool add)
 {
     const gpu_network_args args = network_of(s, l, y, add);
-    gpu_input in = normed(s, "dense network", s->p.w->layers[l].post_attn_norm);
+    gpu_input in = normed(s, "dense network", s->w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
     const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* route has made its input */
-    gpu_network(s->p.g, early ? &s->parallel_in : &in, &args);
+    gpu_network(s->g, early ? &s->parallel_in : &in, &args);
 }
 
 /* The dense network while the host computes experts, with scratch of its own. */
@@ -347,7 +354,7 @@ static int experts_local(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     (void)err;
-    if (has_experts(s, l)) gpu_experts(s->p.g, &s->h, &s->experts);
+    if (has_experts(s, l)) gpu_experts(s->g, &s->h, &s->experts);
     else dense_network(s, l, s->b.x, true);
     return 0;
 }
@@ -355,10 +362,10 @@ static int experts_local(void *self, int l, err_ctx *err)
 static int experts_asked(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
-    gpu_with_host split = expert_server_args(s->p.host, l);
-    if (s->p.w->layers[l].ffn_out_norm) add_parallel_network(s, &split, l);
-    gpu_experts_with_host(s->p.g, &s->h, &s->experts, &split);
-    return s->recording ? 0 : expert_server_serve(s->p.host, l, err);
+    gpu_with_host split = expert_server_args(s->server, l);
+    if (s->w->layers[l].ffn_out_norm) add_parallel_network(s, &split, l);
+    gpu_experts_with_host(s->g, &s->h, &s->experts, &split);
+    return s->recording ? 0 : expert_server_serve(s->server, l, err);
 }
 
 /* Copies the layer's normed vectors and choices to the host. */
@@ -366,32 +373,32 @@ static void send_choices(gpu_steps *s)
 {
     const size_t n = (size_t)s->n, choices = n * (size_t)s->experts.k;
     const host_transfer *e = &s->host_transfer;
-    gpu_finish_input(s->p.g, &s->h);
-    gpu_copy(s->p.g, e->x, s->h.rows, n * (size_t)s->p.m->hp.n_embd * sizeof *e->x);
-    gpu_copy(s->p.g, e->ids, s->b.chosen, choices * sizeof *e->ids);
-    gpu_copy(s->p.g, e->gates, s->b.gates, choices * sizeof *e->gates);
-    gpu_events_record(s->p.g, s->events, CHOICES_SENT);
+    gpu_finish_input(s->g, &s->h);
+    gpu_copy(s->g, e->x, s->h.rows, n * (size_t)s->m->hp.n_embd * sizeof *e->x);
+    gpu_copy(s->g, e->ids, s->b.chosen, choices * sizeof *e->ids);
+    gpu_copy(s->g, e->gates, s->b.gates, choices * sizeof *e->gates);
+    gpu_events_record(s->g, s->events, CHOICES_SENT);
 }
 
 static int sums_by_host(gpu_steps *s, int l, err_ctx *err)
 {
-    const size_t wide = (size_t)s->n * (size_t)s->p.m->hp.n_embd * sizeof(float);
+    const size_t wide = (size_t)s->n * (size_t)s->m->hp.n_embd * sizeof(float);
     const host_transfer *e = &s->host_transfer;
     int rc;
-    if ((rc = gpu_events_wait(s->p.g, s->events, CHOICES_SENT, err)) < 0 ||
-        (rc = expert_server_prompt(s->p.host, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
+    if ((rc = gpu_events_wait(s->g, s->events, CHOICES_SENT, err)) < 0 ||
+        (rc = expert_server_prompt(s->server, l, e->sums, e->x, e->ids, e->gates, s->n, err)) < 0)
         return rc;
-    gpu_copy(s->p.g, s->b.sums, e->sums, wide);
+    gpu_copy(s->g, s->b.sums, e->sums, wide);
     return 0;
 }
 
 /* The device computes the experts that are in VRAM while the host computes the others. */
 static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
 {
-    const size_t n_embd = (size_t)s->p.m->hp.n_embd, k = (size_t)s->experts.k;
+    const size_t n_embd = (size_t)s->m->hp.n_embd, k = (size_t)s->experts.k;
     const host_transfer *e = &s->host_transfer;
     const float *cold;
-    gpu *g = s->p.g;
+    gpu *g = s->g;
     gpu_experts_partial_begin(g, &s->h, &s->experts, hot);
     int rc = gpu_events_wait(g, s->events, CHOICES_SENT, err);
     for (int done = 0; done < s->n && rc == 0;) {
@@ -399,7 +406,7 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
         const size_t first = (size_t)done;
         /* the host overwrites the vectors of the tokens before */
         if (done > 0 && (rc = gpu_events_wait(g, s->events, VECTORS_TAKEN, err)) < 0) return rc;
-        rc = expert_server_cold(s->p.host, l, &cold, e->x + first * n_embd, e->ids + first * k, n,
+        rc = expert_server_cold(s->server, l, &cold, e->x + first * n_embd, e->ids + first * k, n,
                                 err);
         if (rc < 0) return rc;
         gpu_experts_partial_end(g, &s->h, &s->experts, hot, s->b.sums, cold, done, n);
@@ -412,11 +419,11 @@ static int sums_by_both(gpu_steps *s, int l, const int32_t *hot, err_ctx *err)
 /* After send_choices: the device computes the hot experts, the host the cold ones. */
 static int chosen_by_host(gpu_steps *s, int l, err_ctx *err)
 {
-    const int32_t *hot = expert_server_map(s->p.host, l);
+    const int32_t *hot = expert_server_map(s->server, l);
     const int rc = hot ? sums_by_both(s, l, hot, err) : sums_by_host(s, l, err);
     if (rc < 0) return rc;
     s->experts.batch.sums = s->b.sums;
-    gpu_experts(s->p.g, &s->h, &s->experts);
+    gpu_experts(s->g, &s->h, &s->experts);
     return 0;
 }
 
@@ -434,7 +441,7 @@ static int experts_split(void *self, int l, err_ctx *err)
     int rc;
     send_choices(s);
     if ((rc = prompt_split_poll(s->split, err)) < 0 ||
-        (rc = gpu_events_wait(s->p.g, s->events, CHOICES_SENT, err)) < 0 ||
+        (rc = gpu_events_wait(s->g, s->events, CHOICES_SENT, err)) < 0 ||
         (rc = prompt_split_run(s->split, l, &s->h, &s->experts, e->x, e->ids, err)) < 0)
         return rc;
     return rc > 0 ? 0 : chosen_by_host(s, l, err);
@@ -451,16 +458,16 @@ static int experts_streamed(void *self, int l, err_ctx *err)
 static void join(void *self, int l)
 {
     gpu_steps *s = self;
-    const layer_weights_gpu *w = &s->p.w->layers[l];
+    const layer_weights_gpu *w = &s->w->layers[l];
     float *const *parts = s->b.parts;
     if (!w->ffn_out_norm) return;
     if (!s->parallel.y) dense_network(s, l, parts[1], false);
     const gpu_normed a = {
         .x = s->b.x, .part = { parts[0], parts[1] },
         .part_gain = { w->experts_out_norm, w->shared_out_norm }, .gain = w->ffn_out_norm,
-        .eps = s->p.m->hp.rms_eps, .scale = w->out_scale, .n = s->n, .cols = s->p.m->hp.n_embd,
+        .eps = s->m->hp.rms_eps, .scale = w->out_scale, .n = s->n, .cols = s->m->hp.n_embd,
     };
-    gpu_add_normed(s->p.g, &a);
+    gpu_add_normed(s->g, &a);
 }
 
 /* ---- begin and end --------------------------------------------------------------------------- */
@@ -470,7 +477,7 @@ static void join(void *self, int l)
 static void set_cursor(gpu_steps *s, int pos, int32_t token)
 {
     s->device_cursor = s->mailbox->cursor = (gpu_cursor){ pos, token };
-    gpu_copy(s->p.g, s->b.cursor, &s->mailbox->cursor, sizeof s->mailbox->cursor);
+    gpu_copy(s->g, s->b.cursor, &s->mailbox->cursor, sizeof s->mailbox->cursor);
 }
 
 /* Whether the device's experts follow the contract, so that results do not depend on the processor
@@ -479,8 +486,8 @@ static void set_cursor(gpu_steps *s, int pos, int32_t token)
  * VRAM. */
 static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 {
-    if (s->p.contract || !s->has_cold) return s->p.contract;
-    return strategy != PROMPT_BUS || n <= s->p.p->contract_to;
+    if (s->e->post.frozen || !s->has_cold) return s->e->post.frozen;
+    return strategy != PROMPT_BUS || n <= s->e->p->contract_to;
 }
 
 static void take_batch(gpu_steps *s, const batch *b)
@@ -497,26 +504,26 @@ static void take_batch(gpu_steps *s, const batch *b)
 static int begin(void *self, const batch *b, err_ctx *err)
 {
     gpu_steps *s = self;
-    const rope_tables *rope = s->p.rope;
+    const rope_tables *rope = &s->e->rope;
     int rc;
     take_batch(s, b);
     if (b->ids) {
-        rc = gpu_write(s->p.g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
+        rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         set_cursor(s, b->pos, -1);
         const bool streams = b->n > GPU_FEW && b->strategy == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
     }
-    if (s->p.host && b->n > GPU_FEW && b->strategy != PROMPT_BUS)
-        expert_server_prompt_begin(s->p.host);
+    if (s->server && b->n > GPU_FEW && b->strategy != PROMPT_BUS)
+        expert_server_prompt_begin(s->server);
     if (b->n > GPU_FEW && b->strategy == PROMPT_SPLIT) prompt_split_begin(s->split);
-    if (s->p.host && b->n <= GPU_FEW && !s->recording) {
-        if ((rc = expert_server_prepare(s->p.host, err)) < 0) return rc;
+    if (s->server && b->n <= GPU_FEW && !s->recording) {
+        if ((rc = expert_server_prepare(s->server, err)) < 0) return rc;
         s->has_questions = true;
-        expert_server_begin(s->p.host, b->n);
+        expert_server_begin(s->server, b->n);
     }
-    gpu_embed(s->p.g, s->b.x, &s->p.w->embed, b->ids ? s->b.ids : &s->b.cursor->token, b->n);
+    gpu_embed(s->g, s->b.x, &s->w->embed, b->ids ? s->b.ids : &s->b.cursor->token, b->n);
     for (int i = 0; i < rope->n_table; i++)
-        gpu_rope_table(s->p.g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
+        gpu_rope_table(s->g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
                        rope->magnitude[i], rope->dim[i] / 2, s->b.cursor, b->n);
     return 0;
 }
@@ -526,15 +533,15 @@ static int end(void *self, err_ctx *err)
     gpu_steps *s = self;
     (void)err;
     if (s->recording) return 0;
-    if (s->has_questions) expert_server_end(s->p.host);
+    if (s->has_questions) expert_server_end(s->server);
     s->has_questions = false;
     return 0;
 }
 
 static void send_vectors(gpu_steps *s)
 {
-    gpu_copy(s->p.g, s->host_transfer.x, s->b.x,
-             (uint64_t)s->n * (uint64_t)s->p.m->hp.n_embd * sizeof(float));
+    gpu_copy(s->g, s->host_transfer.x, s->b.x,
+             (uint64_t)s->n * (uint64_t)s->m->hp.n_embd * sizeof(float));
 }
 
 static int copy_to_host(void *self, const float **x, err_ctx *err)
@@ -542,13 +549,13 @@ static int copy_to_host(void *self, const float **x, err_ctx *err)
     gpu_steps *s = self;
     send_vectors(s);
     *x = s->host_transfer.x;
-    return gpu_wait(s->p.g, err);
+    return gpu_wait(s->g, err);
 }
 
 int gpu_steps_wait(gpu_steps *s, err_ctx *err)
 {
     const uint64_t from = clock_ns();
-    const int rc = gpu_wait(s->p.g, err);
+    const int rc = gpu_wait(s->g, err);
     if (s->n == 1) s->waited_s += clock_since(from);
     return rc;
 }
@@ -564,8 +571,8 @@ void gpu_steps_reset_waited(gpu_steps *s)
 int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
 {
     err_ctx first;
-    const int failed = gpu_wait(s->p.g, &first);
-    if (s->has_questions) expert_server_end(s->p.host);
+    const int failed = gpu_wait(s->g, &first);
+    if (s->has_questions) expert_server_end(s->server);
     s->has_questions = false;
     if (failed == 0) return rc;
     if (err) *err = first;
@@ -576,27 +583,27 @@ int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
 
 static void run_head(gpu_steps *s, const float *x, int n)
 {
-    gpu_input in = input_of(s, "head", x, s->p.m->hp.n_embd);
+    gpu_input in = input_of(s, "head", x, s->m->hp.n_embd);
     in.kind = GPU_NORM;
     in.n = n;
-    in.weight = s->p.w->out_norm;
-    in.eps = s->p.m->hp.rms_eps;
-    const gpu_product p = product_of(s->b.logits, &s->p.w->head);
-    const float cap = s->p.m->hp.logit_cap;
-    gpu_project(s->p.g, &in, &p, 1);
+    in.weight = s->w->out_norm;
+    in.eps = s->m->hp.rms_eps;
+    const gpu_product p = product_of(s->b.logits, &s->w->head);
+    const float cap = s->m->hp.logit_cap;
+    gpu_project(s->g, &in, &p, 1);
     if (cap > 0.0f)
-        gpu_soft_cap(s->p.g, s->b.logits, (uint64_t)n * (uint64_t)s->p.m->hp.n_vocab, cap);
+        gpu_soft_cap(s->g, s->b.logits, (uint64_t)n * (uint64_t)s->m->hp.n_vocab, cap);
 }
 
 static int logits(void *self, float *out, int n_row, err_ctx *err)
 {
     gpu_steps *s = self;
-    const size_t n_embd = (size_t)s->p.m->hp.n_embd, n_vocab = (size_t)s->p.m->hp.n_vocab;
+    const size_t n_embd = (size_t)s->m->hp.n_embd, n_vocab = (size_t)s->m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
         const int n = min_int(n_row - done, LOGIT_ROWS);
         if (s->n > 1)                    /* a single token ends with its logits */
             run_head(s, s->b.x + (size_t)(s->n - n_row + done) * n_embd, n);
-        const int rc = gpu_read(s->p.g, out + (size_t)done * n_vocab, s->b.logits,
+        const int rc = gpu_read(s->g, out + (size_t)done * n_vocab, s->b.logits,
                                 (size_t)n * n_vocab * sizeof *out, err);
         if (rc < 0) return rc;
         done += n;
@@ -618,8 +625,8 @@ int gpu_steps_reach(int pos)
 static int recording_index(const gpu_steps *s)
 {
     if (s->profiling) return PROFILED;
-    if (!s->p.host) return 0;
-    return 2 * expert_server_fetches(s->p.host) + expert_server_reads_ahead(s->p.host);
+    if (!s->server) return 0;
+    return 2 * expert_server_fetches(s->server) + expert_server_reads_ahead(s->server);
 }
 
 bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
@@ -636,7 +643,7 @@ bool gpu_steps_wants_recording(const gpu_steps *s, int pos)
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
 {
-    const int rc = gpu_record_begin(s->p.g, err);
+    const int rc = gpu_record_begin(s->g, err);
     s->recording = rc == 0;
     return rc;
 }
@@ -647,7 +654,7 @@ int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
     err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_token(s);
-    const int rc = gpu_record_end(t->r, s->p.g, &failure);
+    const int rc = gpu_record_end(t->r, s->g, &failure);
     t->last = rc == 0 ? gpu_steps_reach(pos) : 0;
     t->refused = rc == ERR_NOMEM ? pos : -1;
     if (rc == ERR_NOMEM && !s->refusal_logged) {
@@ -662,14 +669,14 @@ int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 void gpu_steps_end_token(gpu_steps *s)
 {
     const gpu_buffers *b = &s->b;
-    if (s->p.head) {
+    if (head_on_gpu(s)) {
         run_head(s, b->x, 1);
-        gpu_largest(s->p.g, b->logits, s->p.m->hp.n_vocab, b->cursor, &s->mailbox->picked, b->best,
+        gpu_largest(s->g, b->logits, s->m->hp.n_vocab, b->cursor, &s->mailbox->picked, b->best,
                     &b->counters[0]);
     } else {
         send_vectors(s);
     }
-    gpu_advance(s->p.g, b->cursor, 1);
+    gpu_advance(s->g, b->cursor, 1);
 }
 
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
@@ -687,17 +694,17 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
 {
     gpu_steps *s = self;
     take_batch(s, b);
-    if (s->p.host) {
-        const int rc = expert_server_prepare(s->p.host, err);
+    if (s->server) {
+        const int rc = expert_server_prepare(s->server, err);
         if (rc < 0) return rc;
     }
-    s->has_questions = s->p.host != NULL;
+    s->has_questions = s->server != NULL;
     if (s->device_cursor.pos != b->pos || s->device_cursor.token != b->ids[0])
         set_cursor(s, b->pos, b->ids[0]);
     s->device_cursor.token = -1;
-    gpu_replay(s->p.g, s->recordings->tokens[recording_index(s)].r);
+    gpu_replay(s->g, s->recordings->tokens[recording_index(s)].r);
     if (s->has_questions)
-        expert_server_begin(s->p.host, 1);       /* threads wake up during the first mixer */
+        expert_server_begin(s->server, 1);       /* threads wake up during the first mixer */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
     return 0;
 }
@@ -720,8 +727,8 @@ static int replay_experts(void *self, int l, err_ctx *err)
 {
     gpu_steps *s = self;
     (void)err;
-    if (s->failed < 0 && !gpu_alive(s->p.g)) return 0;   /* no more questions will come */
-    const int rc = expert_server_serve(s->p.host, l, s->failed < 0 ? NULL : &s->failure);
+    if (s->failed < 0 && !gpu_alive(s->g)) return 0;   /* no more questions will come */
+    const int rc = expert_server_serve(s->server, l, s->failed < 0 ? NULL : &s->failure);
     if (s->failed == 0) s->failed = rc;
     return 0;
 }
@@ -729,7 +736,7 @@ static int replay_experts(void *self, int l, err_ctx *err)
 static int replay_end(void *self, err_ctx *err)
 {
     gpu_steps *s = self;
-    if (s->has_questions) expert_server_end(s->p.host);
+    if (s->has_questions) expert_server_end(s->server);
     s->has_questions = false;
     if (s->failed < 0 && err) *err = s->failure;
     return s->failed;
@@ -747,12 +754,12 @@ static int copy_replayed(void *self, const float **x, err_ctx *err)
 int gpu_steps_profile_begin(gpu_steps *s, err_ctx *err)
 {
     s->profiling = true;
-    return gpu_profile_begin(s->p.g, err);
+    return gpu_profile_begin(s->g, err);
 }
 
 void gpu_steps_profile_end(gpu_steps *s)
 {
-    gpu_profile_end(s->p.g);
+    gpu_profile_end(s->g);
     s->profiling = false;
     s->recordings->tokens[PROFILED].last = 0;
     s->device_cursor.token = -1;
@@ -795,7 +802,7 @@ uint64_t gpu_steps_host_bytes(const model *m, int chunk)
 
 prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n)
 {
-    const prompt_strategy strategy = s->banks ? plan_prompt_strategy(s->p.p, n) : PROMPT_CORES;
+    const prompt_strategy strategy = s->banks ? plan_prompt_strategy(s->e->p, n) : PROMPT_CORES;
     if (strategy == PROMPT_SPLIT && n > PLAN_SPLIT_TOKENS) return PROMPT_BUS;
     return strategy == PROMPT_SPLIT && !s->split ? PROMPT_CORES : strategy;
 }
@@ -813,13 +820,13 @@ void gpu_steps_reset_split(gpu_steps *s)
 /* Needed unless the device computes everything. */
 static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 {
-    const model_hparams *hp = &s->p.m->hp;
-    if (s->p.host) {
-        const int rc = gpu_events_create(&s->events, s->p.g, N_EVENTS, err);
+    const model_hparams *hp = &s->m->hp;
+    if (s->server) {
+        const int rc = gpu_events_create(&s->events, s->g, N_EVENTS, err);
         if (rc < 0) return rc;
     }
-    if (!s->p.host && s->p.head) return 0;
-    s->host_transfer.memory = gpu_alloc_host(s->p.g, host_transfer_bytes(hp, chunk), err);
+    if (!s->server && head_on_gpu(s)) return 0;
+    s->host_transfer.memory = gpu_alloc_host(s->g, host_transfer_bytes(hp, chunk), err);
     if (!s->host_transfer.memory) return ERR_NOMEM;
     mem_layout a = mem_layout_over(s->host_transfer.memory, 64);
     place_host_transfer(&s->host_transfer, &a, hp, chunk);
@@ -828,39 +835,45 @@ static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
 
 static int make_banks(gpu_steps *s, err_ctx *err)
 {
-    expert_banks own = s->p.m->experts;
-    if (!s->p.host || s->p.p->stage_ranges == 0) return 0;
-    own.n_layer = s->p.n_layer;
-    const int rc = expert_stream_create(&s->banks, s->p.g, &own, s->p.store, s->p.cache, s->p.p,
-                                        err);
-    if (rc < 0 || s->p.p->split_from == INT_MAX || !expert_stream_can_pick(s->banks)) return rc;
-    return prompt_split_create(&s->split, s->p.g, s->p.m, s->p.host, s->banks, s->p.p, err);
+    expert_banks own = s->m->experts;
+    if (!s->server || s->e->p->stage_ranges == 0) return 0;
+    own.n_layer = s->w->n_layer;
+    const engine *e = s->e;
+    const int rc = expert_stream_create(&s->banks, e->device, &own, e->store, e->cache, e->p, err);
+    if (rc < 0 || e->p->split_from == INT_MAX || !expert_stream_can_pick(s->banks)) return rc;
+    return prompt_split_create(&s->split, e, s->server, s->banks, err);
 }
 
 static int make_all(gpu_steps *s, int chunk, err_ctx *err)
 {
-    const gpu_parts *p = &s->p;
+    const rope_tables *rope = &s->e->rope;
     int rc;
-    for (int l = 0; l < p->n_layer && p->host; l++)
-        s->has_cold |= expert_server_has_cold(p->host, l);
-    if ((rc = gpu_buffers_init(&s->b, p->g, p->m, chunk, err)) < 0) return rc;
-    s->mailbox = gpu_alloc_host(p->g, sizeof *s->mailbox, err);
+    for (int l = 0; l < s->w->n_layer && s->server; l++)
+        s->has_cold |= expert_server_has_cold(s->server, l);
+    if ((rc = gpu_buffers_init(&s->b, s->g, s->m, chunk, err)) < 0) return rc;
+    s->mailbox = gpu_alloc_host(s->g, sizeof *s->mailbox, err);
     if (!s->mailbox) return ERR_NOMEM;
-    if ((rc = gpu_sampling_init(&s->sampling, p->g, &s->b, p->m->hp.n_vocab, err)) < 0 ||
+    if ((rc = gpu_sampling_init(&s->sampling, s->g, &s->b, s->m->hp.n_vocab, err)) < 0 ||
         (rc = make_host_transfer(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
         return rc;
-    for (int i = 0; i < p->rope->n_table && rc == 0; i++)
-        rc = gpu_write(p->g, s->b.freq[i], p->rope->freq[i],
-                       (uint64_t)p->rope->dim[i] / 2 * sizeof(double), err);
+    for (int i = 0; i < rope->n_table && rc == 0; i++)
+        rc = gpu_write(s->g, s->b.freq[i], rope->freq[i],
+                       (uint64_t)rope->dim[i] / 2 * sizeof(double), err);
     return rc;
 }
 
-int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx *err)
+int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bool skip_missing,
+                     int chunk, err_ctx *err)
 {
     gpu_steps *s = mem_zalloc(sizeof *s);
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
-    s->p = *parts;
+    s->e = e;
+    s->g = e->device;
+    s->m = e->m;
+    s->w = e->on_gpu;
+    s->server = server;
+    s->skip_missing = skip_missing;
     s->device_cursor.token = -1;
     s->live = (layer_steps){
         .self = s, .begin = begin, .mix = mix, .route = route, .experts_local = experts_local,
@@ -889,9 +902,9 @@ void gpu_steps_free(gpu_steps *s)
     expert_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
     gpu_events_free(s->events);
-    if (s->host_transfer.memory) gpu_free_host(s->p.g, s->host_transfer.memory);
-    if (s->mailbox) gpu_free_host(s->p.g, s->mailbox);
-    gpu_buffers_release(&s->b, s->p.g);
+    if (s->host_transfer.memory) gpu_free_host(s->g, s->host_transfer.memory);
+    if (s->mailbox) gpu_free_host(s->g, s->mailbox);
+    gpu_buffers_release(&s->b, s->g);
     mem_free(s);
 }
 

@@ -9,34 +9,15 @@
 #define ENGINE_GPU_GPU_STEPS_H
 
 #include "engine/gpu/prompt_split.h"
-#include "engine/gpu/weights_gpu.h"
 #include "engine/layer_steps.h"
-#include "engine/models/rope.h"
-#include "engine/session/sampler.h"
 #include "engine/session/state.h"
 
 typedef struct gpu_steps gpu_steps;
 
-/* All of it borrowed. */
-typedef struct gpu_parts {
-    gpu *g;
-    const model *m;
-    const weights_gpu *w;
-    const rope_tables *rope;
-    int n_layer;                         /* the first layers: computed on the GPU */
-    bool head;                           /* so is the output matrix */
-    /* for cold experts; all NULL: there are none */
-    expert_server *host;
-    expert_store *store;
-    vram_cache *cache;                   /* NULL: the experts in VRAM never change */
-    const plan *p;
-    bool skip_missing;                   /* needs cache: engine.h */
-    bool contract;                       /* experts of all prompts have the contract's bits, not
-                                          * only of prompts that the plan may split: plan.h */
-} gpu_parts;
-
-/* Everything for batches of up to chunk tokens. */
-int gpu_steps_create(gpu_steps **out, const gpu_parts *parts, int chunk, err_ctx *err);
+/* Everything for batches of up to chunk tokens. Borrows e and the server of its cold experts, or
+ * NULL if there are none. skip_missing: engine.h; it needs a cache. */
+int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bool skip_missing,
+                     int chunk, err_ctx *err);
 void gpu_steps_free(gpu_steps *s);       /* NULL is fine */
 /* VRAM: of the steps, and of the recordings of one session. */
 uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk);

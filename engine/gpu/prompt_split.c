@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "engine/engine_internal.h"
 #include "moe/split_border.h"
 #include "tiers/fault_injection.h"
 
@@ -43,61 +44,61 @@ static split_speeds speeds_of(const speeds *r)
                            .gpu = r->gpu_macs * PLAN_CONTRACT_SPEED };
 }
 
-int prompt_split_poll(prompt_split *e, err_ctx *err)
+int prompt_split_poll(prompt_split *p, err_ctx *err)
 {
     const uint64_t from = clock_ns();
-    const int rc = expert_stream_arrived(e->banks, err);
-    if (rc < 0 || e->sent_bytes == 0) return rc;
+    const int rc = expert_stream_arrived(p->banks, err);
+    if (rc < 0 || p->sent_bytes == 0) return rc;
     const uint64_t now = clock_ns();
     const bool late = now - from > waited_ns;
-    split_border_saw_bus(&e->rate, e->sent_bytes, (double)(now - e->sent_from) * 1e-9, late);
-    *(late ? &e->s.late_s : &e->s.early_s) += (double)(now - e->cores_end) * 1e-9;
-    e->sent_bytes = 0;
+    split_border_saw_bus(&p->rate, p->sent_bytes, (double)(now - p->sent_from) * 1e-9, late);
+    *(late ? &p->s.late_s : &p->s.early_s) += (double)(now - p->cores_end) * 1e-9;
+    p->sent_bytes = 0;
     return 0;
 }
 
-void prompt_split_begin(prompt_split *e) { e->sent_bytes = 0; }
+void prompt_split_begin(prompt_split *p) { p->sent_bytes = 0; }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-static void count_slots(prompt_split *e, const int32_t *ids, int n_slot)
+static void count_slots(prompt_split *p, const int32_t *ids, int n_slot)
 {
-    memset(e->counts, 0, (size_t)e->m->hp.n_expert * sizeof *e->counts);
-    for (int i = 0; i < n_slot; i++) e->counts[ids[i]]++;
+    memset(p->counts, 0, (size_t)p->m->hp.n_expert * sizeof *p->counts);
+    for (int i = 0; i < n_slot; i++) p->counts[ids[i]]++;
 }
 
 /* Fills picked and by_cpu. Returns the number of picked experts. */
-static int divide(prompt_split *e, split_layer *l)
+static int divide(prompt_split *p, split_layer *l)
 {
-    const int n_expert = e->m->hp.n_expert;
-    const int n = split_border_sort(e->list, e->counts, e->hot, n_expert);
+    const int n_expert = p->m->hp.n_expert;
+    const int n = split_border_sort(p->list, p->counts, p->hot, n_expert);
     int n_hot = 0;
     for (int i = 0; i < n_expert; i++) {
-        if (!e->hot[i] || e->counts[i] == 0) continue;
-        l->vram_slots += e->counts[i];
+        if (!p->hot[i] || p->counts[i] == 0) continue;
+        l->vram_slots += p->counts[i];
         n_hot++;
     }
-    const int border = split_border_of(l, &e->rate, e->list, e->counts, n);
-    memset(e->picked, 0, (size_t)n_expert * sizeof *e->picked);
-    memset(e->by_cpu, 0, (size_t)n_expert * sizeof *e->by_cpu);
-    for (int i = 0; i < n; i++) (i < border ? e->picked : e->by_cpu)[e->list[i]] = true;
-    split_border_rested(&e->rate, &e->plan, border == 0, border == n);
+    const int border = split_border_of(l, &p->rate, p->list, p->counts, n);
+    memset(p->picked, 0, (size_t)n_expert * sizeof *p->picked);
+    memset(p->by_cpu, 0, (size_t)n_expert * sizeof *p->by_cpu);
+    for (int i = 0; i < n; i++) (i < border ? p->picked : p->by_cpu)[p->list[i]] = true;
+    split_border_rested(&p->rate, &p->plan, border == 0, border == n);
     if (border == 0) return 0;
-    e->s.layers++;
-    e->s.hot += (uint64_t)n_hot;
-    e->s.hot_slots += (uint64_t)l->vram_slots;
-    e->s.sent += (uint64_t)border;
-    e->s.by_cores += (uint64_t)(n - border);
+    p->s.layers++;
+    p->s.hot += (uint64_t)n_hot;
+    p->s.hot_slots += (uint64_t)l->vram_slots;
+    p->s.sent += (uint64_t)border;
+    p->s.by_cores += (uint64_t)(n - border);
     for (int i = 0; i < n; i++)
-        *(i < border ? &e->s.sent_slots : &e->s.core_slots) += (uint64_t)e->counts[e->list[i]];
+        *(i < border ? &p->s.sent_slots : &p->s.core_slots) += (uint64_t)p->counts[p->list[i]];
     return border;
 }
 
-int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args *a,
+int prompt_split_run(prompt_split *p, int layer, gpu_input *in, gpu_expert_args *a,
                      const float *x, const int32_t *ids, err_ctx *err)
 {
-    const model_hparams *hp = &e->m->hp;
-    const expert_bank *bank = e->m->layers[layer].experts;
+    const model_hparams *hp = &p->m->hp;
+    const expert_bank *bank = p->m->layers[layer].experts;
     const int n = in->n, n_slot = n * hp->n_expert_used;
     split_layer l = {
         .bytes = (double)expert_slabs_bytes(bank), .macs = 3.0 * hp->n_embd * hp->n_ff_expert,
@@ -106,36 +107,36 @@ int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args 
     const float *cold;
     int n_by_cpu = 0;
 
-    count_slots(e, ids, n_slot);
-    expert_stream_in_vram(e->banks, layer, a, e->hot);
-    const int n_sent = divide(e, &l);
+    count_slots(p, ids, n_slot);
+    expert_stream_in_vram(p->banks, layer, a, p->hot);
+    const int n_sent = divide(p, &l);
     if (n_sent == 0) return 0;
-    e->sent_bytes = n_sent * l.bytes;
-    e->s.sent_bytes += (uint64_t)e->sent_bytes;
-    e->sent_from = clock_ns();
-    const int all = expert_stream_pick(e->banks, layer, in, a, e->picked, e->counts, err);
+    p->sent_bytes = n_sent * l.bytes;
+    p->s.sent_bytes += (uint64_t)p->sent_bytes;
+    p->sent_from = clock_ns();
+    const int all = expert_stream_pick(p->banks, layer, in, a, p->picked, p->counts, err);
     if (all < 0) return all;
     if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
 
     const uint64_t from = clock_ns();
-    const int rc = expert_server_some(e->host, layer, &cold, e->row, x, ids, n, e->by_cpu, err);
+    const int rc = expert_server_some(p->host, layer, &cold, p->row, x, ids, n, p->by_cpu, err);
     if (rc < 0) return rc;
-    e->cores_end = clock_ns();
-    const double cores_s = (double)(e->cores_end - from) * 1e-9;
+    p->cores_end = clock_ns();
+    const double cores_s = (double)(p->cores_end - from) * 1e-9;
     double slots = 0;
     for (int i = 0; i < hp->n_expert; i++) {
-        if (!e->by_cpu[i]) continue;
-        slots += e->counts[i];
+        if (!p->by_cpu[i]) continue;
+        slots += p->counts[i];
         n_by_cpu++;
     }
-    split_border_saw_cores(&e->rate, &l, n_by_cpu, slots, cores_s);
-    e->s.cores_s += cores_s;
-    if (!all) gpu_experts_join(e->g, in, a, cold, e->row);
+    split_border_saw_cores(&p->rate, &l, n_by_cpu, slots, cores_s);
+    p->s.cores_s += cores_s;
+    if (!all) gpu_experts_join(p->g, in, a, cold, p->row);
     return 1;
 }
 
-prompt_split_stats prompt_split_counts(const prompt_split *e) { return e->s; }
-void prompt_split_reset_counts(prompt_split *e) { e->s = (prompt_split_stats){ 0 }; }
+prompt_split_stats prompt_split_counts(const prompt_split *p) { return p->s; }
+void prompt_split_reset_counts(prompt_split *p) { p->s = (prompt_split_stats){ 0 }; }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -144,40 +145,40 @@ uint64_t prompt_split_bytes(const model *m)
     return (uint64_t)PLAN_SPLIT_TOKENS * (uint64_t)m->hp.n_expert_used * sizeof(int32_t);
 }
 
-int prompt_split_create(prompt_split **out, gpu *g, const model *m, expert_server *host,
-                        expert_stream *banks, const plan *p, err_ctx *err)
+int prompt_split_create(prompt_split **out, const engine *e, expert_server *host,
+                        expert_stream *banks, err_ctx *err)
 {
-    const size_t n = (size_t)m->hp.n_expert;
-    prompt_split *e = mem_zalloc(sizeof *e);
+    const size_t n = (size_t)e->m->hp.n_expert;
+    prompt_split *p = mem_zalloc(sizeof *p);
     *out = NULL;
-    if (!e) return err_set(err, ERR_NOMEM, "experts of prompts: %zu bytes", sizeof *e);
-    *e = (prompt_split){ .g = g, .m = m, .host = host, .banks = banks,
-                           .plan = speeds_of(&p->rate) };
-    e->rate = e->plan;
-    e->counts = mem_array(n, sizeof *e->counts);
-    e->list = mem_array(n, sizeof *e->list);
-    e->hot = mem_array(n, sizeof *e->hot);
-    e->picked = mem_array(n, sizeof *e->picked);
-    e->by_cpu = mem_array(n, sizeof *e->by_cpu);
-    const bool lists = e->counts && e->list && e->hot && e->picked && e->by_cpu;
+    if (!p) return err_set(err, ERR_NOMEM, "experts of prompts: %zu bytes", sizeof *p);
+    *p = (prompt_split){ .g = e->device, .m = e->m, .host = host,
+                         .banks = banks, .plan = speeds_of(&e->p->rate) };
+    p->rate = p->plan;
+    p->counts = mem_array(n, sizeof *p->counts);
+    p->list = mem_array(n, sizeof *p->list);
+    p->hot = mem_array(n, sizeof *p->hot);
+    p->picked = mem_array(n, sizeof *p->picked);
+    p->by_cpu = mem_array(n, sizeof *p->by_cpu);
+    const bool lists = p->counts && p->list && p->hot && p->picked && p->by_cpu;
     if (!lists) err_set(err, ERR_NOMEM, "experts of prompts: %zu experts", n);
-    else e->row = gpu_alloc_host(g, prompt_split_bytes(m), err);
-    if (!e->row) {
-        prompt_split_free(e);
+    else p->row = gpu_alloc_host(e->device, prompt_split_bytes(e->m), err);
+    if (!p->row) {
+        prompt_split_free(p);
         return ERR_NOMEM;
     }
-    *out = e;
+    *out = p;
     return 0;
 }
 
-void prompt_split_free(prompt_split *e)
+void prompt_split_free(prompt_split *p)
 {
-    if (!e) return;
-    gpu_free_host(e->g, e->row);
-    mem_free(e->by_cpu);
-    mem_free(e->picked);
-    mem_free(e->hot);
-    mem_free(e->list);
-    mem_free(e->counts);
-    mem_free(e);
+    if (!p) return;
+    gpu_free_host(p->g, p->row);
+    mem_free(p->by_cpu);
+    mem_free(p->picked);
+    mem_free(p->hot);
+    mem_free(p->list);
+    mem_free(p->counts);
+    mem_free(p);
 }

@@ -15,21 +15,21 @@
 typedef struct prompt_split prompt_split;
 
 /* Borrows everything. banks must be able to pick. */
-int prompt_split_create(prompt_split **out, gpu *g, const model *m, expert_server *host,
-                        expert_stream *banks, const plan *p, err_ctx *err);
-void prompt_split_free(prompt_split *e);         /* NULL is fine; the device must be idle */
+int prompt_split_create(prompt_split **out, const engine *e, expert_server *host,
+                        expert_stream *banks, err_ctx *err);
+void prompt_split_free(prompt_split *p);         /* NULL is fine; the device must be idle */
 uint64_t prompt_split_bytes(const model *m);     /* of page-locked RAM */
 
-void prompt_split_begin(prompt_split *e);        /* before each batch */
+void prompt_split_begin(prompt_split *p);        /* before each batch */
 
 /* Measures when the bus ended the transfers of the layer before. Called when the operations up to a
  * layer's choices are enqueued, before the wait for the choices. */
-int prompt_split_poll(prompt_split *e, err_ctx *err);
+int prompt_split_poll(prompt_split *p, err_ctx *err);
 
 /* All experts of a layer, and the sum. x [n, n_embd], the normed vectors, and ids [n, k] are
  * complete in RAM. Returns 1; 0 if sending experts would not save time, and nothing was enqueued;
  * < 0 on failure. */
-int prompt_split_run(prompt_split *e, int layer, gpu_input *in, gpu_expert_args *a,
+int prompt_split_run(prompt_split *p, int layer, gpu_input *in, gpu_expert_args *a,
                      const float *x, const int32_t *ids, err_ctx *err);
 
 /* Counts since the last reset. */
@@ -44,7 +44,7 @@ typedef struct prompt_split_stats {
     double early_s;                      /* upper bound of how long it ended before the CPU, as seen
                                           * by prompt_split_poll */
 } prompt_split_stats;
-prompt_split_stats prompt_split_counts(const prompt_split *e);
-void prompt_split_reset_counts(prompt_split *e);
+prompt_split_stats prompt_split_counts(const prompt_split *p);
+void prompt_split_reset_counts(prompt_split *p);
 
 #endif

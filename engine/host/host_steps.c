@@ -7,7 +7,10 @@
 
 #include <string.h>
 
+#include "engine/engine_internal.h"
+#include "engine/host/experts_cpu.h"
 #include "engine/host/host_batch.h"
+#include "moe/router.h"
 
 struct host_steps {
     layer_steps table;
@@ -267,9 +270,10 @@ uint64_t host_steps_bytes(const model *m, int n_thread, int chunk)
     return sum;
 }
 
-int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_ctx *err)
+int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err)
 {
-    const model *m = parts->m;
+    const model *m = e->m;
+    const ops *o = &e->ops_table;
     host_steps *s = mem_zalloc(sizeof *s);
     int rc;
     *out = NULL;
@@ -279,10 +283,10 @@ int host_steps_create(host_steps **out, const host_parts *parts, int chunk, err_
         .experts_local = experts_local, .join = join, .end = end, .copy_to_host = copy_to_host,
         .logits = logits,
     };
-    s->usage = parts->usage;
-    s->b = (host_batch){ .m = m, .w = parts->w, .o = parts->o, .rope = parts->rope };
-    if ((rc = workspace_create(&s->b.ws, m, pool_threads(parts->o->team), chunk, err)) < 0 ||
-        (rc = experts_cpu_create(&s->experts, parts->o, &m->hp, parts->store, parts->ahead,
+    s->usage = e->usage;
+    s->b = (host_batch){ .m = m, .w = e->w, .o = o, .rope = &e->rope };
+    if ((rc = workspace_create(&s->b.ws, m, pool_threads(o->team), chunk, err)) < 0 ||
+        (rc = experts_cpu_create(&s->experts, o, &m->hp, e->store, e->ahead,
                                  chunk * m->hp.n_expert_used, err)) < 0) {
         host_steps_free(s);
         return rc;

@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "engine/engine_internal.h"
 #include "engine/gpu/gpu_steps.h"
 
 enum {
@@ -25,6 +26,7 @@ enum { NO_LAYERS, DENSE_LAYERS, WHOLE_LAYERS, CHAINS };
 
 typedef struct layer_bench {
     model m;                             /* with fewer experts */
+    engine e;                            /* what gpu_steps reads of one */
     gpu *g;
     int n_layer;
     weights_gpu *w;
@@ -186,10 +188,9 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
         return rc;
     const state_options so = { .ctx = gpu_steps_reach(0), .slack = 1, .kv = KV_F16,
                                .where = b->vram, .n_ram = b->m.hp.n_layer - b->n_layer };
-    const gpu_parts parts = { .g = b->g, .m = &b->m, .w = b->w, .rope = rope,
-                              .n_layer = b->n_layer };
+    b->e = (engine){ .m = &b->m, .device = b->g, .on_gpu = b->w, .rope = *rope };
     if ((rc = state_create(&b->st, &b->m, &so, err)) < 0 ||
-        (rc = gpu_steps_create(&b->s, &parts, 1, err)) < 0)
+        (rc = gpu_steps_create(&b->s, &b->e, NULL, false, 1, err)) < 0)
         return rc;
     for (int i = 0; i < CHAINS && rc == 0; i++) {
         rc = gpu_session_recordings_create(&b->chains[i], b->st, err);

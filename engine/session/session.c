@@ -7,9 +7,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "cuda/gpu_measure.h"
 #include "engine/engine_internal.h"
 #include "engine/engine_stats.h"
+#include "engine/forward_tiered.h"
 #include "engine/session/session_bytes.h"
 
 /* The memory that sessions compute with. */
@@ -211,22 +211,7 @@ static bool skips_missing(const session *s)
 
 static int make_forward(session *s, err_ctx *err)
 {
-    const engine *e = s->e;
-    postfetch_options post = e->post;
-    post.off |= skips_missing(s);        /* few cold experts are left to fetch */
-    forward_parts parts = {
-        .host = { .m = e->m, .w = e->w, .o = &e->ops_table, .rope = &e->rope,
-                  .store = e->store, .ahead = e->ahead, .usage = e->usage },
-        .postfetch = &post,
-    };
-    if (engine_on_gpu(e))
-        parts.gpu = (gpu_parts){
-            .g = e->device, .m = e->m, .w = e->on_gpu, .rope = &e->rope,
-            .n_layer = engine_gpu_layers(e), .head = e->on_gpu->head.data != NULL,
-            .store = e->store, .cache = e->cache, .p = e->p, .skip_missing = skips_missing(s),
-            .contract = e->post.frozen,  /* then no decision at run time may change a result */
-        };
-    return forward_create(&s->runner->f, &parts, s->opt.chunk, err);
+    return forward_create(&s->runner->f, s->e, skips_missing(s), s->opt.chunk, err);
 }
 
 /* first NULL: with a runner of its own; else shares first's runner. */
