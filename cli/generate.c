@@ -26,6 +26,7 @@
 #include "cli/view/perf_view.h"
 #include "cli/view/plan_vs_measured.h"
 #include "engine/session/answer.h"
+#include "engine/session/runner.h"
 
 typedef struct run_options {
     const char *prompt, *file;
@@ -427,7 +428,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
         goto model_refused;
     if (!o->quiet) model_handle_say_notes(l, !o->raw, o->a.reasoning != NULL);
     if ((rc = model_handle_session(&s, l, so, &err)) < 0) goto model_refused;
-    session_count(s, o->a.level);
+    runner_count(session_runner(s), o->a.level);
     r.s = s;
     r.sampling = &draw.options;
     r.load_ns = clock_ns() - start_ns;

@@ -1,14 +1,26 @@
-/* batch.h - tokens that go through the layers together. */
+/* batch.h - tokens that go through the layers together: rows of tokens, each of one conversation.
+ *
+ * Products, routers and experts compute all tokens alike. Only what reads and writes a
+ * conversation's memory, attention and DeltaNet, goes row by row. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
+#include "engine/session/state.h"
 #include "tiers/plan.h"
+
+/* Consecutive tokens of one conversation. */
+typedef struct batch_row {
+    state *st;
+    int pos;                             /* of its first token in the conversation */
+    int first, n;                        /* its tokens in the batch */
+} batch_row;
 
 typedef struct batch {
     const int32_t *ids;                  /* [n]; NULL in a recording: the token that the device's
                                           * cursor names */
-    int n;                               /* tokens, 1 .. the session's chunk */
-    int pos;                             /* position of the first */
+    int n;                               /* tokens of all rows, 1 .. the runner's chunk */
+    const batch_row *rows;               /* [n_row], without gaps; one on a GPU */
+    int n_row;
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     prompt_strategy strategy;            /* for cold experts, with more than GPU_FEW tokens */

@@ -13,6 +13,7 @@
 
 typedef struct engine engine;
 typedef struct session session;
+typedef struct runner runner;            /* engine/session/runner.h */
 
 typedef struct engine_options {
     int threads;                         /* 0: one per physical core */
@@ -114,9 +115,10 @@ typedef struct session_options {
 /* Whether the model allows these options; memory is not checked. */
 int session_check(const model *m, const session_options *o, err_ctx *err);
 int session_create(session **out, engine *e, const session_options *o, err_ctx *err);
-/* One more conversation, with the options and the runner of first: it allocates only a state and
- * ids. Free it before first. */
-int session_create_sharing(session **out, session *first, err_ctx *err);
+/* One more conversation with the options and the runner of another: it allocates only a state and
+ * ids. */
+int session_create_sharing(session **out, runner *r, err_ctx *err);
+runner *session_runner(const session *s);
 void session_free(session *s);
 
 /* Bytes of a session and of n_sharing others: KV store, recurrent state and snapshots, workspace.

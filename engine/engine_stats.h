@@ -3,9 +3,6 @@
 #define ENGINE_ENGINE_STATS_H
 
 #include "engine/engine.h"
-#include "engine/perf_counts.h"
-#include "moe/frame_table.h"
-#include "moe/router.h"
 
 /* The machine's speeds with this model's shapes: measure_speeds of engine/plan/measure.h. g may be
  * NULL. */
@@ -26,17 +23,6 @@ struct gpu_throttled;
 int engine_throttle_begin(engine *e, double share, struct gpu_throttled *out, err_ctx *err);
 int engine_throttle_end(engine *e, err_ctx *err);
 
-/* Counts since session_reset_counts. */
-struct expert_server_stats;
-struct store_stats;
-void session_counts(const session *s, struct expert_server_stats *host, struct store_stats *store);
-void session_reset_counts(session *s);
-/* Exchanges of experts in VRAM; all 0 without a cache. */
-frame_table_stats session_vram_moves(const session *s);
-/* Experts that prompts split between bus and CPU. */
-struct prompt_split_stats;
-void session_split(const session *s, struct prompt_split_stats *out);
-
 /* The tier of every expert: tiers [n_layer, n_expert] of the model, an expert_tier each. May be
  * called while a session of the engine is between two layers of a prompt. */
 typedef enum expert_tier {
@@ -44,15 +30,5 @@ typedef enum expert_tier {
     EXPERT_NONE                          /* the layer has no experts */
 } expert_tier;
 void engine_expert_tiers(const engine *e, uint8_t *tiers);
-
-/* Sets the level of counting, between tokens, and resets the counts. */
-void session_count(session *s, perf_level level);
-perf_counts session_perf(const session *s);
-/* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns their number; 0 at other
- * levels. */
-int session_perf_layers(const session *s, perf_layer *layers, int cap);
-
-/* While paused no expert is post-fetched: a bench measures the gain by it. */
-void session_pause_postfetch(session *s, bool paused);
 
 #endif

@@ -20,11 +20,6 @@ struct forward {
     const layer_steps *last;             /* the steps that ended the last batch: give its logits */
 };
 
-struct forward_recordings {
-    state *st;
-    gpu_session_recordings *on_gpu;      /* NULL: no GPU */
-};
-
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 static expert_strategy strategy_of(const forward *f, const batch *b, int l)
@@ -94,23 +89,29 @@ static int walk(forward *f, const batch *b, const layer_steps *on_gpu, int end, 
 
 /* ---- one token on the GPU -------------------------------------------------------------------- */
 
-static int record(forward *f, int pos, err_ctx *err)
+/* The batch of a row of one token; id NULL: to be recorded. */
+static batch batch_of_token(const batch_row *row, const int32_t *id)
 {
-    if (!gpu_steps_wants_recording(f->gpu, pos)) return 0;
-    const batch b = { .n = 1, .pos = pos, .last = gpu_steps_reach(pos) };
+    return (batch){ .ids = id, .n = 1, .rows = row, .n_row = 1, .last = gpu_steps_reach(row->pos) };
+}
+
+static int record(forward *f, const batch_row *row, err_ctx *err)
+{
+    if (!gpu_steps_wants_recording(f->gpu, row->pos)) return 0;
+    const batch b = batch_of_token(row, NULL);
     const int rc = gpu_steps_record_begin(f->gpu, err);
     if (rc < 0) return rc;
     (void)walk(f, &b, gpu_steps_live(f->gpu), f->n_gpu, NULL);   /* nothing is waited for */
-    return gpu_steps_record_end(f->gpu, pos, err);
+    return gpu_steps_record_end(f->gpu, row->pos, err);
 }
 
-/* Takes in one token without waiting for the GPU to finish it. */
-static int take(forward *f, int32_t id, int pos, err_ctx *err)
+/* Takes in a row of one token without waiting for the GPU to finish it. */
+static int take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
 {
-    const batch b = { .ids = &id, .n = 1, .pos = pos, .last = gpu_steps_reach(pos) };
-    int rc = record(f, pos, err);
+    const batch b = batch_of_token(row, &id);
+    int rc = record(f, row, err);
     if (rc < 0) return rc;
-    const bool recorded = gpu_steps_is_recorded(f->gpu, pos);
+    const bool recorded = gpu_steps_is_recorded(f->gpu, row->pos);
     rc = walk(f, &b, recorded ? gpu_steps_replay(f->gpu) : gpu_steps_live(f->gpu),
               f->m->hp.n_layer, err);
     if (rc < 0) return gpu_steps_give_up(f->gpu, rc, err);
@@ -125,19 +126,19 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
     int rc;
     if (!f->gpu) return walk(f, b, NULL, f->m->hp.n_layer, err);
     if (b->n == 1) {
-        rc = take(f, b->ids[0], b->pos, err);
+        rc = take(f, b->rows, b->ids[0], err);
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
-    b->last = b->pos + b->n;
+    b->last = b->rows->pos + b->n;
     b->strategy = gpu_steps_strategy(f->gpu, b->n);
     rc = walk(f, b, gpu_steps_live(f->gpu), f->m->hp.n_layer, err);
     return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);
 }
 
-int forward_take(forward *f, int32_t id, int pos, err_ctx *err)
+int forward_take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
 {
-    batch b = { .ids = &id, .n = 1, .pos = pos };
-    return f->head_on_gpu ? take(f, id, pos, err) : forward_eval(f, &b, err);
+    batch b = { .ids = &id, .n = 1, .rows = row, .n_row = 1 };
+    return f->head_on_gpu ? take(f, row, id, err) : forward_eval(f, &b, err);
 }
 
 int forward_wait(forward *f, err_ctx *err)
@@ -145,17 +146,18 @@ int forward_wait(forward *f, err_ctx *err)
     return f->head_on_gpu ? gpu_steps_wait(f->gpu, err) : 0;
 }
 
-int forward_logits(forward *f, float *logits, int n_row, err_ctx *err)
+int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err)
 {
-    return f->last->logits(f->last->self, logits, n_row, err);
+    return f->last->logits(f->last->self, logits, first, n, err);
 }
 
-int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err)
+int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, float *logits,
+                 err_ctx *err)
 {
-    int rc = forward_take(f, id, pos, err);
+    int rc = forward_take(f, row, id, err);
     if (rc < 0) return rc;
-    if (f->head_on_gpu) return gpu_steps_picked(f->gpu, next, pos, err);
-    if ((rc = forward_logits(f, logits, 1, err)) < 0) return rc;
+    if (f->head_on_gpu) return gpu_steps_picked(f->gpu, next, row->pos, err);
+    if ((rc = forward_logits(f, logits, 0, 1, err)) < 0) return rc;
     *next = ops_largest(f->o, logits, f->m->hp.n_vocab);
     return 0;
 }
@@ -169,23 +171,24 @@ bool forward_source(forward *f, sampler_source *out)
 /* ---- profiles -------------------------------------------------------------------------------- */
 
 /* The first replay warms up. */
-static int profile_token(forward *f, gpu_span *spans, int cap, int32_t id, int pos, err_ctx *err)
+static int profile_token(forward *f, gpu_span *spans, int cap, const batch_row *row, int32_t id,
+                         err_ctx *err)
 {
     int rc = 0;
     for (int i = 0; i < 2 && rc >= 0; i++) {
-        rc = take(f, id, pos, err);
+        rc = take(f, row, id, err);
         if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
     }
     return rc;
 }
 
-int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
+int forward_profile(forward *f, gpu_span *spans, int cap, const batch_row *row, const int32_t *ids,
                     err_ctx *err)
 {
-    batch b = { .ids = ids, .n = n, .pos = pos };
+    batch b = { .ids = ids, .n = row->n, .rows = row, .n_row = 1 };
     int rc = gpu_steps_profile_begin(f->gpu, err);
-    if (rc == 0 && n == 1) {
-        rc = profile_token(f, spans, cap, ids[0], pos, err);
+    if (rc == 0 && row->n == 1) {
+        rc = profile_token(f, spans, cap, row, ids[0], err);
     } else if (rc == 0) {
         rc = forward_eval(f, &b, err);
         if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
@@ -233,29 +236,15 @@ void forward_free(forward *f)
     mem_free(f);
 }
 
-int forward_recordings_create(forward_recordings **out, const forward *f, state *st, err_ctx *err)
+int forward_recordings_create(gpu_session_recordings **out, const forward *f, err_ctx *err)
 {
-    forward_recordings *s = mem_zalloc(sizeof *s);
     *out = NULL;
-    if (!s) return err_set(err, ERR_NOMEM, "session recordings: %zu bytes", sizeof *s);
-    s->st = st;
-    const int rc = f->gpu ? gpu_session_recordings_create(&s->on_gpu, st, err) : 0;
-    if (rc == 0) *out = s;
-    else forward_recordings_free(s);
-    return rc;
+    return f->gpu ? gpu_session_recordings_create(out, err) : 0;
 }
 
-void forward_recordings_free(forward_recordings *s)
+void forward_select(forward *f, gpu_session_recordings *recordings)
 {
-    if (!s) return;
-    gpu_session_recordings_free(s->on_gpu);
-    mem_free(s);
-}
-
-void forward_select(forward *f, const forward_recordings *s)
-{
-    if (f->gpu) gpu_steps_select(f->gpu, s->on_gpu);
-    if (f->host) host_steps_select(f->host, s->st);
+    if (f->gpu) gpu_steps_select(f->gpu, recordings);
 }
 
 expert_server *forward_expert_server(forward *f) { return f->server; }

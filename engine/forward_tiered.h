@@ -22,37 +22,36 @@ typedef struct forward forward;
 int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
-/* One session's state, borrowed, and its recordings. */
-typedef struct forward_recordings forward_recordings;
-int forward_recordings_create(forward_recordings **out, const forward *f, state *st, err_ctx *err);
-void forward_recordings_free(forward_recordings *s); /* before f; NULL is fine */
+/* The recordings of one session; *out NULL without a GPU. */
+int forward_recordings_create(gpu_session_recordings **out, const forward *f, err_ctx *err);
 /* Switches to this session: before the first batch, and between batches. */
-void forward_select(forward *f, const forward_recordings *s);
+void forward_select(forward *f, gpu_session_recordings *recordings);
 
-/* Takes in b->n tokens at position b->pos. Keys and values are written; the caller advances the
- * position. Calls the watcher after each layer that the host knows to be complete, and returns
- * ERR_STOPPED if the watcher returns false. After that, and after a failure, only some layers have
- * taken in the tokens: the caller restores the recurrent state. */
+/* Takes in the rows of b. Keys and values are written; the caller advances the positions. Calls the
+ * watcher after each layer that the host knows to be complete, and returns ERR_STOPPED if the
+ * watcher returns false. After that, and after a failure, only some layers have taken in the
+ * tokens: the caller restores the recurrent states. */
 int forward_eval(forward *f, batch *b, err_ctx *err);
 
-/* Logits [n_row, n_vocab] of the last n_row tokens of the batch just taken in. */
-int forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
+/* Logits [n, n_vocab] of the tokens first .. first + n - 1 of the batch just taken in. */
+int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err);
 
-/* Takes in one token and gives the likeliest one after it, the first of equals. logits [n_vocab] is
- * scratch. */
-int forward_next(forward *f, int32_t *next, int32_t id, int pos, float *logits, err_ctx *err);
+/* Takes in a row of one token and gives the likeliest token after it, the first of equals. logits
+ * [n_vocab] is scratch. */
+int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, float *logits,
+                 err_ctx *err);
 
-/* Takes in one token, without waiting for it where forward_source has its logits. The caller reads
- * these logits or calls forward_wait() before the next batch. */
-int forward_take(forward *f, int32_t id, int pos, err_ctx *err);
+/* Takes in a row of one token, without waiting for it where forward_source has its logits. The
+ * caller reads these logits or calls forward_wait() before the next batch. */
+int forward_take(forward *f, const batch_row *row, int32_t id, err_ctx *err);
 int forward_wait(forward *f, err_ctx *err);
 
 /* True, and a source that reads the logits of the token just taken in, if these are in VRAM. */
 bool forward_source(forward *f, sampler_source *out);
 
-/* Where the time goes on the GPU when n tokens are taken in. Every kernel is watched; the caller
- * must restore the session's state. Returns the number of spans, at most cap. */
-int forward_profile(forward *f, gpu_span *spans, int cap, const int32_t *ids, int n, int pos,
+/* Where the time goes on the GPU when a row is taken in. Every kernel is watched; the caller must
+ * restore the session's state. Returns the number of spans, at most cap. */
+int forward_profile(forward *f, gpu_span *spans, int cap, const batch_row *row, const int32_t *ids,
                     err_ctx *err);
 
 /* NULL if no layer of the GPU has cold experts. */

@@ -42,8 +42,8 @@ typedef struct layer_steps {
     int (*end)(void *self, err_ctx *err);
     /* The vectors of the batch in RAM, good until its next begin. */
     int (*copy_to_host)(void *self, const float **x, err_ctx *err);
-    /* Logits [n_row, n_vocab] of the last n_row tokens of the batch. */
-    int (*logits)(void *self, float *logits, int n_row, err_ctx *err);
+    /* Logits [n, n_vocab] of the tokens first .. first + n - 1 of the batch. */
+    int (*logits)(void *self, float *logits, int first, int n, err_ctx *err);
 } layer_steps;
 
 #endif

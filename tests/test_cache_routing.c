@@ -14,6 +14,7 @@
 #include "cuda/gpu_experts.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
+#include "engine/session/runner.h"
 #include "moe/expert_store.h"
 #include "moe/router.h"
 #include "tests/cache_fixture.h"
@@ -106,7 +107,7 @@ static bool feed(trail *t, model_fixture *r, const way *known)
     err_ctx err = { 0 };
     for (int i = 0; i < (int)ARRAY_LEN(ids); i++) ids[i] = (int32_t)((17 + 29 * i) % (int)n_vocab);
     bool ok = CHECK(session_eval(s, ids, PROMPT, logits, 1, NULL, NULL, &err) == 0);
-    session_reset_counts(s);
+    runner_reset_counts(session_runner(s));
     for (int i = 0; i < BATCHES && ok; i++) {
         const int n = i < SINGLES ? 1 : FEW;
         if (!known) note_hot(t->hot[i], r->e, m);
@@ -153,8 +154,8 @@ static bool follow(trail *t, model_fixture *r, const way *w)
     memset(t, 0, sizeof *t);
     bool ok = begin(r, w, &p) && CHECK(engine_caches(r->e)) && feed(t, r, NULL);
     if (ok) {
-        session_counts(r->s, &c, &unused);
-        const frame_table_stats moved = session_vram_moves(r->s);
+        runner_counts(session_runner(r->s), &c, &unused);
+        const frame_table_stats moved = runner_vram_moves(session_runner(r->s));
         CHECK_MSG(moved.misses > 0 && moved.uploads > 0, "%s: %d missed, %d uploads", w->why,
                   (int)moved.misses, (int)moved.uploads);
     }

@@ -27,12 +27,12 @@ static const struct { sampler_options o; const char *why; } rules[] = {
 
 /* Rows that left the device, or were asked for on the CPU. */
 static int n_fetched;
-int __real_forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
-int __wrap_forward_logits(forward *f, float *logits, int n_row, err_ctx *err);
-int __wrap_forward_logits(forward *f, float *logits, int n_row, err_ctx *err)
+int __real_forward_logits(forward *f, float *logits, int first, int n, err_ctx *err);
+int __wrap_forward_logits(forward *f, float *logits, int first, int n, err_ctx *err);
+int __wrap_forward_logits(forward *f, float *logits, int first, int n, err_ctx *err)
 {
     n_fetched++;
-    return __real_forward_logits(f, logits, n_row, err);
+    return __real_forward_logits(f, logits, first, n, err);
 }
 
 /* What may come as token t: all, every other one, a few, one block, one. The bits after the last

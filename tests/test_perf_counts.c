@@ -13,6 +13,7 @@
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
+#include "engine/session/runner.h"
 #include "moe/expert_store.h"
 #include "tiers/fault_injection.h"
 
@@ -86,7 +87,7 @@ static bool open_fixture(fixture *r, model_fixture *f, const place *p, perf_leve
         !model_fixture_session(f, &so))
         return false;
     r->s = f->s;
-    session_count(r->s, level);
+    runner_count(session_runner(r->s), level);
     return feed(r, prompt, N_PROMPT, p);
 }
 
@@ -180,7 +181,7 @@ static void check_seconds(const perf_counts *c, const place *p)
 static void check_layers(const session *s, const perf_counts *c, const model *m, const place *p)
 {
     perf_layer layers[MOST_LAYERS], sum = { 0 };
-    const int n = session_perf_layers(s, layers, MOST_LAYERS);
+    const int n = runner_perf_layers(session_runner(s), layers, MOST_LAYERS);
     CHECK_MSG(n == c->n_layer, "%s: %d layers", p->name, n);
     for (int l = 0; l < n; l++) {
         sum.calls += layers[l].calls;
@@ -202,14 +203,14 @@ static void test_sums(model_fixture *f, const place *p)
     const model *m = f->m;
     fixture r;
     if (open_fixture(&r, f, p, PERF_FULL) && feed_tokens(&r, N_TOKEN, p)) {
-        const perf_counts c = session_perf(r.s);
+        const perf_counts c = runner_perf(session_runner(r.s));
         check_slots(&c, m, p);
         check_bytes(&c, m, p);
         check_seconds(&c, p);
         check_places(f->e, m, p);
         check_layers(r.s, &c, m, p);
-        session_reset_counts(r.s);
-        const perf_counts none = session_perf(r.s);
+        runner_reset_counts(session_runner(r.s));
+        const perf_counts none = runner_perf(session_runner(r.s));
         const perf_counts zero = { .n_layer = m->hp.n_layer, .n_used = m->hp.n_expert_used };
         CHECK_MSG(!memcmp(&none, &zero, sizeof zero), "%s: counts after a reset", p->name);
     }
@@ -228,9 +229,9 @@ static void test_off(model_fixture *f)
     perf_layer layers[MOST_LAYERS];
     fixture r;
     if (open_fixture(&r, f, &p, PERF_OFF) && feed_tokens(&r, N_TOKEN, &p)) {
-        const perf_counts c = session_perf(r.s);
+        const perf_counts c = runner_perf(session_runner(r.s));
         CHECK(c.ask_s == 0 && c.cold_s == 0 && c.overlap_least_s == 0 && c.overlap_most_s == 0);
-        CHECK(session_perf_layers(r.s, layers, MOST_LAYERS) == 0);
+        CHECK(runner_perf_layers(session_runner(r.s), layers, MOST_LAYERS) == 0);
         check_slots(&c, f->m, &p);       /* these cost nothing */
     }
     close_fixture(&r);
@@ -244,7 +245,7 @@ static void test_not_locked(model_fixture *f)
     fixture r;
     fault_arm(FAULT_PAGE_LOCK, 1, FAULT_ALWAYS);
     if (open_fixture(&r, f, &p, PERF_UPDATE) && feed_tokens(&r, N_TOKEN, &p)) {
-        const perf_counts c = session_perf(r.s);
+        const perf_counts c = runner_perf(session_runner(r.s));
         CHECK_MSG(c.cold > 0 && c.not_locked == c.cold && c.fetch_bytes == 0,
                   "%d of %d cold ones not page-locked", (int)c.not_locked, (int)c.cold);
     }
@@ -310,8 +311,8 @@ static void test_log(model_fixture *f)
         feed_tokens(&r, N_TOKEN - 2, &asked);
         mem_guard(false);
         CHECK_MSG(mem_count() == before, "%ld allocations", mem_count() - before);
-        c = session_perf(r.s);
-        session_counts(r.s, &host, &store);
+        c = runner_perf(session_runner(r.s));
+        runner_counts(session_runner(r.s), &host, &store);
     }
     close_fixture(&r);
     log_set_sink(NULL, NULL);

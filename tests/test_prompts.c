@@ -29,6 +29,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/session/runner.h"
 #include "moe/expert_store.h"
 #include "tiers/fault_injection.h"
 
@@ -152,7 +153,7 @@ static void set_strategy(engine *e, prompt_strategy way)
 
 static void check_moved(session *s, const place *p)
 {
-    const frame_table_stats r = session_vram_moves(s);
+    const frame_table_stats r = runner_vram_moves(session_runner(s));
     if (!p->changing) return;
     CHECK_MSG(r.hits > 0 && r.misses > 0 && r.uploads > 0 && r.evictions > 0 && r.failures == 0,
               "%s: %d hits, %d misses, %d uploads, %d evictions", p->name, (int)r.hits,
@@ -165,7 +166,7 @@ static void check_moved(session *s, const place *p)
 static void check_shared(session *s, const place *p)
 {
     prompt_split_stats n;
-    session_split(s, &n);
+    runner_split(session_runner(s), &n);
     if (p->split_from == 0) {
         CHECK_MSG(n.layers == 0, "%s: %d layers were split", p->name, (int)n.layers);
         return;
@@ -232,18 +233,20 @@ static void halt(model_fixture *f, const place *p)
     const int n_there = ok ? resident(e) : 0;
     ok = ok && CHECK(session_eval(s, ids, HALTED, want, 1, NULL, NULL, &err) == 0);
     /* an expert was evicted for one that stays, not for one that passed */
-    if (ok && p->changing && !p->moved)
-        CHECK_MSG(resident(e) == n_there && (p->bus == 0 || session_vram_moves(s).swaps > 0),
+    if (ok && p->changing && !p->moved) {
+        const frame_table_stats moves = runner_vram_moves(session_runner(s));
+        CHECK_MSG(resident(e) == n_there && (p->bus == 0 || moves.swaps > 0),
                   "%s: %d experts in VRAM, %d before", p->name, resident(e), n_there);
+    }
     static plan planned;
     if (ok) planned = *e->p;
     for (int way = PROMPT_CORES; way <= PROMPT_BUS && ok; way++) {
         prompt_split_stats n;
         session_rewind(s, 0);
-        session_reset_counts(s);
+        runner_reset_counts(session_runner(s));
         set_strategy(e, (prompt_strategy)way);
         ok = same_after(s, want, got, ids, "forced", p);
-        session_split(s, &n);
+        runner_split(session_runner(s), &n);
         CHECK_MSG(way == PROMPT_SPLIT || n.layers == 0, "%s: split against orders", p->name);
     }
     if (ok) *e->p = planned;
@@ -341,7 +344,7 @@ static void test_reading_ahead(const char *path)
     for (int i = 0; i < 40; i++) ids[i] = 3 + 7 * i;
     if (model_fixture_open(&f, path) && begin(&f, &p, CTX, CTX) &&
         CHECK(session_eval(f.s, ids, 40, NULL, 0, NULL, NULL, &err) == 0)) {
-        session_counts(f.s, &host, &n);
+        runner_counts(session_runner(f.s), &host, &n);
         CHECK_MSG(n.misses == (uint64_t)f.m->hp.n_expert_used &&
                   n.hits + n.misses == (uint64_t)(f.m->hp.n_layer * f.m->hp.n_expert),
                   "%d misses, %d hits", (int)n.misses, (int)n.hits);

@@ -103,7 +103,8 @@ static void test_place(const model *m, engine *e, const char *name, test_rng *rn
     }
     if (CHECK_MSG(session_create(&s[0], e, &so, &err) == 0, "%s: %s", name, err.msg))
         for (int i = 1; i < TALKS; i++)
-            CHECK_MSG(session_create_sharing(&s[i], s[0], &err) == 0, "%s: %s", name, err.msg);
+            CHECK_MSG(session_create_sharing(&s[i], session_runner(s[0]), &err) == 0, "%s: %s",
+                      name, err.msg);
     while (left > 0 && s[TALKS - 1]) {
         const int i = (int)test_below(rng, TALKS);
         if (at[i] == OPS) continue;

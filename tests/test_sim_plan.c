@@ -10,6 +10,7 @@
 #include "engine/engine_stats.h"
 #include "engine/gpu/gpu_steps.h"
 #include "engine/plan/planning.h"
+#include "engine/session/runner.h"
 #include "moe/postfetch.h"
 #include "tests/sim_gpu.h"
 #include "tests/small_shapes.h"
@@ -93,7 +94,7 @@ static bool run(session *s, const model *m, err_ctx *err)
     for (int i = 0; i < PROMPT + N_TOKEN; i++) ids[i] = (i * 37 + 11) % m->hp.n_vocab;
     for (int t = 0; t < n_prompt + N_TOKEN && rc == 0; t += n) {
         n = t < 5 ? 5 : t < n_prompt ? n_prompt - t : 1;
-        session_pause_postfetch(s, t == n_prompt);
+        runner_pause_postfetch(session_runner(s), t == n_prompt);
         rc = session_eval(s, ids + t, n, NULL, 0, NULL, NULL, err);
     }
     gpu_span span;
@@ -117,7 +118,8 @@ static void take(const model *m, const plan *p, const variant *v, uint64_t budge
               session_create(&s, e, &so, &err) == 0;
     ok = ok && run(s, m, &err);
     for (int i = 0; i < v->n_sharing && ok; i++)
-        ok = session_create_sharing(&more[i], s, &err) == 0 && run(more[i], m, &err);
+        ok = session_create_sharing(&more[i], session_runner(s), &err) == 0 &&
+             run(more[i], m, &err);
     CHECK_MSG(ok, "%s, %s, %llu: %s", v->arch, v->what, (unsigned long long)budget, err.msg);
     const uint64_t taken = sim_gpu_vram_used() - before, said = plan_vram(p);
     CHECK_MSG(taken <= said + GRAINS, "%s, %s, --vram %llu: %llu taken, the plan says %llu",

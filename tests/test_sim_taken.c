@@ -74,8 +74,9 @@ static void follow(engine *e, const session_options *so, follower f, int by)
     int rc = 0;
     test_path(name, sizeof name, "%s by %d", names[f], by);
     if (!CHECK_MSG(session_create(&s[0], e, so, &err) == 0 &&
-                   session_create_sharing(&s[1], s[0], &err) == 0 &&
-                   session_create_sharing(&third, s[0], &err) == 0, "%s", err.msg) ||
+                   session_create_sharing(&s[1], session_runner(s[0]), &err) == 0 &&
+                   session_create_sharing(&third, session_runner(s[0]), &err) == 0,
+                   "%s", err.msg) ||
         !start(s[0], prompts[0]) || !start(s[1], prompts[1]))
         goto out;
     sim_gpu_lazy(true);

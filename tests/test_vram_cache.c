@@ -13,6 +13,7 @@
 #include "cuda/gpu.h"
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
+#include "engine/session/runner.h"
 #include "moe/expert_store.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"
@@ -36,7 +37,7 @@ static expert_server_stats cold_of(const session *s)
 {
     expert_server_stats c;
     store_stats st;
-    session_counts(s, &c, &st);
+    runner_counts(session_runner(s), &c, &st);
     return c;
 }
 
@@ -50,7 +51,7 @@ static void pause_or_go_on(session *s, expert_server_stats *then, int i, const p
 {
     if (i == tokens.pause) {
         *then = cold_of(s);
-        session_pause_postfetch(s, true);
+        runner_pause_postfetch(session_runner(s), true);
     } else if (i == tokens.go_on) {
         const expert_server_stats now = cold_of(s);
         CHECK_MSG(n_fetched(&now) == n_fetched(then) && now.late == then->late &&
@@ -58,7 +59,7 @@ static void pause_or_go_on(session *s, expert_server_stats *then, int i, const p
         CHECK_MSG(!p->gpu || !p->planned || p->changing ||
                   (now.on_cpu > then->on_cpu && !now.fetching),
                   "%s: nothing for the CPU while paused", p->name);
-        session_pause_postfetch(s, false);
+        runner_pause_postfetch(session_runner(s), false);
     }
 }
 
@@ -82,10 +83,10 @@ static bool stop(void *ctx, double done, double total)
 static void check_stopped(session *s, const model *m, const place *p)
 {
     static const int32_t ids[3] = { 5, 77, 12 };
-    const frame_table_stats before = session_vram_moves(s);
+    const frame_table_stats before = runner_vram_moves(session_runner(s));
     err_ctx err = { 0 };
     const int rc = session_eval(s, ids, 3, NULL, 0, stop, NULL, &err);
-    const frame_table_stats after = session_vram_moves(s);
+    const frame_table_stats after = runner_vram_moves(session_runner(s));
     const int n = (int)(after.hits + after.misses - before.hits - before.misses);
     CHECK_MSG(rc == ERR_STOPPED && n <= 3 * m->hp.n_expert_used, "%s: stopped with %d, %d choices",
               p->name, rc, n);
@@ -116,7 +117,7 @@ static void check_apply(engine *e, const model *m, const place *p)
 /* Experts have changed places, as far as they can. */
 static void check_changes(const session *s, const place *p, uint64_t quiet)
 {
-    const frame_table_stats moved = session_vram_moves(s);
+    const frame_table_stats moved = runner_vram_moves(session_runner(s));
     CHECK_MSG(moved.failures == 0, "%s: %d failures", p->name, (int)moved.failures);
     if (p->no_lock) {
         CHECK_MSG(moved.uploads == 0 && moved.saves == 0, "%s: %d uploads, %d saves", p->name,

@@ -18,6 +18,7 @@
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
 #include "engine/engine_stats.h"
+#include "engine/session/runner.h"
 
 enum {
     MOST_SIZES = 16,                     /* of a list */
@@ -282,7 +283,7 @@ static void add_counts(tiers_outcome *o, const session *s)
 {
     expert_server_stats c;
     store_stats st;
-    session_counts(s, &c, &st);
+    runner_counts(session_runner(s), &c, &st);
     o->host.questions += c.questions;
     o->host.hot += c.hot;
     o->host.on_cpu += c.on_cpu;
@@ -316,7 +317,7 @@ static int run_once(tiers_outcome *o, tiers *t, session *s, int r, err_ctx *err)
     int rc = take_prompt(t, &id, s, p, err);
     if (rc < 0) return rc;
     o->prompt[r] = text_rate((uint64_t)p, clock_ns() - start);
-    session_reset_counts(s);
+    runner_reset_counts(session_runner(s));
     start = clock_ns();
     if ((rc = take_tokens(t, id, s, n, err)) < 0) return rc;
     o->decode[r] = text_rate((uint64_t)n, clock_ns() - start);
@@ -345,7 +346,7 @@ static bool can_fetch(const session *s)
 {
     expert_server_stats c;
     store_stats st;
-    session_counts(s, &c, &st);
+    runner_counts(session_runner(s), &c, &st);
     return c.pad_bytes > 0;
 }
 
@@ -364,14 +365,14 @@ static int measure(tiers_outcome *o, tiers_outcome *off, tiers *t, session *s, e
                           (uint64_t)(warm_n + warm_off) + sides * (uint64_t)runs * one);
     rc = warm_up(t, s, warm_p, warm_n, err);
     if (both && rc == 0) {
-        session_pause_postfetch(s, true);
+        runner_pause_postfetch(session_runner(s), true);
         rc = warm_up(t, s, warm_p, warm_off, err);
     }
     for (int r = 0; r < runs && rc == 0; r++) {
-        if (both) session_pause_postfetch(s, false);
+        if (both) runner_pause_postfetch(session_runner(s), false);
         rc = run_once(o, t, s, r, err);
         if (!both || rc < 0) continue;
-        session_pause_postfetch(s, true);
+        runner_pause_postfetch(session_runner(s), true);
         rc = run_once(off, t, s, r, err);
     }
     off->done = both && rc == 0;

@@ -20,6 +20,7 @@
 #include "cli/expert_cache_files.h"
 #include "cli/interrupt.h"
 #include "cli/output_file.h"
+#include "engine/session/runner.h"
 
 typedef struct chat_options {
     const char *load;
@@ -108,7 +109,7 @@ static int open_session(chat_session *t, const chat_options *o)
     model_handle_say_notes(&t->l, true, t->effort_given);
     if (model_handle_session(&t->s, &t->l, &t->room, &err) < 0)
         return model_handle_fail(t->l.path, &err);
-    session_count(t->s, t->perf);
+    runner_count(session_runner(t->s), t->perf);
     if (sampling_open(&t->draw, &o->a.sampling, t->l.m, t->l.tok, t->room.ctx, &err) < 0 ||
         (o->a.system && conversation_set_system(&t->conv, str_from(o->a.system), &err) < 0)) {
         console_error("%s", err.msg);

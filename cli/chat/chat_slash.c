@@ -13,6 +13,7 @@
 #include "cli/chat/chat_session.h"
 #include "cli/console.h"
 #include "cli/expert_cache_files.h"
+#include "engine/session/runner.h"
 #include "engine/session/state.h"
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -190,7 +191,7 @@ static int do_system(chat_session *t, str_view arg)
 
 static void show_counts(const chat_session *t)
 {
-    const perf_counts c = session_perf(t->s);
+    const perf_counts c = runner_perf(session_runner(t->s));
     char line[PERF_LINE_CAP];
     if (t->perf == PERF_OFF) return;
     if (perf_view_vram_line(line, sizeof line, &c)[0]) fprintf(stderr, "experts   %s\n", line);

@@ -17,6 +17,7 @@
 
 #include "cli/serve/error_reply.h"
 #include "engine/engine_stats.h"
+#include "engine/session/runner.h"
 #include "moe/usage_profile.h"
 #include "tiers/thread.h"
 
@@ -85,7 +86,7 @@ static void take_sample(void *ctx, const engine_context *ec)
             const expert_uses *u = usage_profile_uses(profile, l);
             for (int e = 0; e < v->n_expert; e++) *uses++ = u[e].raw;
         }
-        v->latest.perf = session_perf(ec->sessions[0]);
+        v->latest.perf = runner_perf(session_runner(ec->sessions[0]));
         if (ec->cache) v->latest.prefix = prefix_cache_counts(ec->cache);
         v->latest.taken_ns = clock_ns();
     }

@@ -9,6 +9,7 @@
 #include "cli/expert_cache_files.h"
 #include "cli/serve/error_reply.h"
 #include "cli/serve/moe_view.h"
+#include "engine/session/runner.h"
 #include "moe/layer_perf.h"
 
 /* A list of all experts of the largest model has a tenth of these bytes. */
@@ -42,14 +43,15 @@ static bool check_engine(moe_call *call, const engine_context *ec)
 
 static void reply_perf(const moe_call *call, const engine_context *ec)
 {
+    const runner *r = session_runner(ec->sessions[0]);
     const int n_layer = ec->model->m->hp.n_layer;
     perf_layer *layers = mem_array((size_t)n_layer, sizeof *layers);
     moe_counts counts = {
         .level = call->c->perf, .profile = engine_profile(ec->model->e),
-        .cached = engine_caches(ec->model->e), .all = session_perf(ec->sessions[0]),
+        .cached = engine_caches(ec->model->e), .all = runner_perf(r),
     };
     textbuf text = { 0 };
-    if (layers && (counts.n_layer = session_perf_layers(ec->sessions[0], layers, n_layer)) > 0)
+    if (layers && (counts.n_layer = runner_perf_layers(r, layers, n_layer)) > 0)
         counts.layers = layers;
     moe_view_perf(&text, &counts);
     http_reply_text(call->x, "application/json", &text);
@@ -67,7 +69,8 @@ static void set_perf(void *ctx, const engine_context *ec)
 {
     moe_call *call = ctx;
     if (check_engine(call, ec)) {
-        if (call->c->perf != call->level) session_count(ec->sessions[0], call->level);
+        if (call->c->perf != call->level)
+            runner_count(session_runner(ec->sessions[0]), call->level);
         call->c->perf = call->level;
         reply_perf(call, ec);
     }

@@ -6,6 +6,7 @@
 #define CLI_SERVE_MOE_VIEW_H
 
 #include "engine/engine_stats.h"
+#include "engine/perf_counts.h"
 #include "moe/usage_profile.h"
 
 typedef struct moe_counts {

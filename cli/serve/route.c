@@ -11,6 +11,7 @@
 #include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
 #include "engine/engine_stats.h"
+#include "engine/session/runner.h"
 
 typedef void route_fn(server_context *c, http_exchange *x, int arg);
 
@@ -124,7 +125,7 @@ static void read_metrics(void *ctx, const engine_context *ec)
 {
     metrics_call *call = ctx;
     perf_counts perf;
-    if (ec) perf = session_perf(ec->sessions[0]);
+    if (ec) perf = runner_perf(session_runner(ec->sessions[0]));
     reply_metrics(call->c, call->x, ec ? &perf : NULL);
     http_release(call->x);
     mem_free(call);

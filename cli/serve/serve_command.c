@@ -380,7 +380,7 @@ static int make_sessions(server *v, err_ctx *err)
 {
     int rc = model_handle_session(&v->sessions[0], &v->handle, &v->so, err);
     for (int i = 1; i < v->n_slot && rc == 0; i++)
-        rc = session_create_sharing(&v->sessions[i], v->sessions[0], err);
+        rc = session_create_sharing(&v->sessions[i], session_runner(v->sessions[0]), err);
     return rc;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/console.h"
 #include "cli/output_file.h"
+#include "engine/session/runner.h"
 
 #define FIELD(f) offsetof(perf_args, f)
 const arg_option perf_options[PERF_N_OPTION] = {
@@ -129,10 +130,10 @@ json_t *perf_view_json(const perf_counts *c, perf_level level, const perf_layer 
 
 json_t *perf_view_session(const session *s, perf_level level)
 {
-    const perf_counts c = session_perf(s);
+    const perf_counts c = runner_perf(session_runner(s));
     perf_layer *layers = mem_array((size_t)c.n_layer, sizeof *layers);
     if (!layers) return NULL;
-    const int n = session_perf_layers(s, layers, c.n_layer);
+    const int n = runner_perf_layers(session_runner(s), layers, c.n_layer);
     json_t *root = perf_view_json(&c, level, n > 0 ? layers : NULL, n);
     mem_free(layers);
     return root;

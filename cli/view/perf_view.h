@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "cli/args/args.h"
-#include "engine/engine_stats.h"
+#include "engine/session/runner.h"
 
 typedef struct perf_args {
     const char *mode;                    /* "off", "update", "full"; NULL or "": update */

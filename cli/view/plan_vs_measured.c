@@ -3,6 +3,7 @@
  * Compares each measured part of a token (device, CPU, wait for the drive) with the plan's term for
  * it. The largest excess is named if it explains a quarter of the missing time. */
 #include "cli/view/plan_vs_measured.h"
+#include "engine/session/runner.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -166,14 +167,14 @@ void plan_watch_token(plan_watch *w)
 {
     if (!w->p || ++w->n_token > PLAN_WATCH_TOKENS) return;
     if (w->n_token == PLAN_WATCH_FROM) {
-        session_counts(w->s, &w->before.host, &w->before.store);
+        runner_counts(session_runner(w->s), &w->before.host, &w->before.store);
         w->output_wait_ns = 0;
         w->from_ns = clock_ns();
     }
     if (w->n_token < PLAN_WATCH_TOKENS) return;
     plan_counts counts = { .tokens = PLAN_WATCH_TOKENS - PLAN_WATCH_FROM };
     counts.seconds = (double)(clock_ns() - w->from_ns - w->output_wait_ns) * 1e-9;
-    session_counts(w->s, &counts.host, &counts.store);
+    runner_counts(session_runner(w->s), &counts.host, &counts.store);
     plan_counts_subtract(&counts, &w->before);
     plan_vs_measured_line(w->line, sizeof w->line, w->p, &counts);
 }

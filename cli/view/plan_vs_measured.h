@@ -5,7 +5,7 @@
 #ifndef CLI_VIEW_PLAN_VS_MEASURED_H
 #define CLI_VIEW_PLAN_VS_MEASURED_H
 
-#include "engine/engine_stats.h"
+#include "engine/session/runner.h"
 #include "engine/gpu/expert_server.h"
 #include "moe/expert_store.h"
 #include "tiers/plan.h"

@@ -4,6 +4,7 @@
  * by the number of tokens; the order of steps does not depend on it. */
 #include "engine/gpu/gpu_steps.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 
@@ -44,7 +45,6 @@ enum { PROFILED = 4, RECORDINGS };
 
 /* Recordings contain addresses of the session's state. */
 struct gpu_session_recordings {
-    state *st;
     recorded_token tokens[RECORDINGS];
 };
 
@@ -72,7 +72,8 @@ struct gpu_steps {
     gpu_cursor device_cursor;            /* the device's cursor; token -1: unknown */
 
     /* the batch under way */
-    int n, pos, last;
+    batch_row row;                       /* all of its tokens */
+    int n, last;
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
     bool contract;                       /* with many tokens: experts have the contract's bits */
     gpu_input h;                         /* input of the layer's router and experts */
@@ -141,7 +142,7 @@ static void mix_attention(gpu_steps *s, int l)
     const int window = s->m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->e->rope.n_table > 1;
     const int from = model_kv_layer(s->m, l);
-    const kv_view rows = kv_layer_view(state_kv(s->recordings->st), from);
+    const kv_view rows = kv_layer_view(state_kv(s->row.st), from);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         product_of(b->q, &w->attn.q), product_of(b->k, &w->attn.k), product_of(b->v, &w->attn.v),
@@ -154,7 +155,7 @@ static void mix_attention(gpu_steps *s, int l)
         .k_norm = w->attn.k_norm, .norm_whole = f->attn_norm_whole,
         .norm_values = f->attn_norm_values, .eps = hp->rms_eps, .cosine = b->rope_cos[table],
         .sine = b->rope_sin[table], .rope_dim = shape.rope_dim,
-        .kv = kv_types[kv_type_of(state_kv(s->recordings->st))], .keys = rows.keys,
+        .kv = kv_types[kv_type_of(state_kv(s->row.st))], .keys = rows.keys,
         .values = rows.values, .kv_rows = rows.rows, .n_head = shape.n_head,
         .n_head_kv = shape.n_head_kv, .head_dim = dim, .window = window, .sinks = w->attn.sinks,
         .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim), .cursor = b->cursor, .n = s->n,
@@ -178,7 +179,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     const model_hparams *hp = &s->m->hp;
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
-    recurrent *memory = state_recurrent(s->recordings->st);
+    recurrent *memory = state_recurrent(s->row.st);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
     const bool separate = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
@@ -196,7 +197,7 @@ static void mix_deltanet(gpu_steps *s, int l)
         .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = separate, .tiled = hp->ssm_tiled,
         .dt_bias = w->delta.dt_bias, .a = w->delta.a, .state = recurrent_state(memory, l),
         .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
-        .pos = s->pos, .scratch = b->delta_chunks,
+        .pos = s->row.pos, .scratch = b->delta_chunks,
     };
     gpu_delta_rule(s->g, &d);
 
@@ -215,7 +216,7 @@ static void note_written(void *self, int l)
 {
     gpu_steps *s = self;
     if (s->m->layers[l].mixer == MIX_ATTENTION && s->m->layers[l].kv_back == 0)
-        kv_wrote(state_kv(s->recordings->st), l, s->pos, s->n);
+        kv_wrote(state_kv(s->row.st), l, s->row.pos, s->n);
 }
 
 static void mix(void *self, int l)
@@ -493,8 +494,9 @@ static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 static void take_batch(gpu_steps *s, const batch *b)
 {
     s->contract = b->n > GPU_FEW && by_contract(s, b->strategy, b->n);
+    assert(b->n_row == 1);
+    s->row = b->rows[0];
     s->n = b->n;
-    s->pos = b->pos;
     s->last = b->last;
     s->watched = b->watch != NULL;
     s->has_questions = false;
@@ -509,7 +511,7 @@ static int begin(void *self, const batch *b, err_ctx *err)
     take_batch(s, b);
     if (b->ids) {
         rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
-        set_cursor(s, b->pos, -1);
+        set_cursor(s, s->row.pos, -1);
         const bool streams = b->n > GPU_FEW && b->strategy == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
     }
@@ -595,14 +597,14 @@ static void run_head(gpu_steps *s, const float *x, int n)
         gpu_soft_cap(s->g, s->b.logits, (uint64_t)n * (uint64_t)s->m->hp.n_vocab, cap);
 }
 
-static int logits(void *self, float *out, int n_row, err_ctx *err)
+static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
 {
     gpu_steps *s = self;
     const size_t n_embd = (size_t)s->m->hp.n_embd, n_vocab = (size_t)s->m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
         const int n = min_int(n_row - done, LOGIT_ROWS);
         if (s->n > 1)                    /* a single token ends with its logits */
-            run_head(s, s->b.x + (size_t)(s->n - n_row + done) * n_embd, n);
+            run_head(s, s->b.x + (size_t)(first + done) * n_embd, n);
         const int rc = gpu_read(s->g, out + (size_t)done * n_vocab, s->b.logits,
                                 (size_t)n * n_vocab * sizeof *out, err);
         if (rc < 0) return rc;
@@ -699,8 +701,8 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
         if (rc < 0) return rc;
     }
     s->has_questions = s->server != NULL;
-    if (s->device_cursor.pos != b->pos || s->device_cursor.token != b->ids[0])
-        set_cursor(s, b->pos, b->ids[0]);
+    if (s->device_cursor.pos != s->row.pos || s->device_cursor.token != b->ids[0])
+        set_cursor(s, s->row.pos, b->ids[0]);
     s->device_cursor.token = -1;
     gpu_replay(s->g, s->recordings->tokens[recording_index(s)].r);
     if (s->has_questions)
@@ -908,13 +910,12 @@ void gpu_steps_free(gpu_steps *s)
     mem_free(s);
 }
 
-int gpu_session_recordings_create(gpu_session_recordings **out, state *st, err_ctx *err)
+int gpu_session_recordings_create(gpu_session_recordings **out, err_ctx *err)
 {
     gpu_session_recordings *s = mem_zalloc(sizeof *s);
     int rc = 0;
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "session recordings: %zu bytes", sizeof *s);
-    s->st = st;
     for (int i = 0; i < RECORDINGS && rc == 0; i++) {
         s->tokens[i].refused = -1;
         rc = gpu_recording_create(&s->tokens[i].r, err);

@@ -25,10 +25,9 @@ uint64_t gpu_steps_recordings_bytes(const model *m);
 uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* page-locked RAM, if the host
                                                                   * computes a part */
 
-/* One session's state, borrowed, and recordings of its tokens. Several sessions use the same steps
- * in turn. */
+/* Recordings of one session's tokens. Several sessions use the same steps in turn. */
 typedef struct gpu_session_recordings gpu_session_recordings;
-int gpu_session_recordings_create(gpu_session_recordings **out, state *st, err_ctx *err);
+int gpu_session_recordings_create(gpu_session_recordings **out, err_ctx *err);
 void gpu_session_recordings_free(gpu_session_recordings *s);  /* NULL is fine */
 /* Switches to this session: before the first batch, and between batches. */
 void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings);

@@ -2,19 +2,19 @@
 #ifndef ENGINE_HOST_HOST_BATCH_H
 #define ENGINE_HOST_HOST_BATCH_H
 
+#include "engine/batch.h"
 #include "engine/host/workspace.h"
 #include "engine/models/rope.h"
-#include "engine/session/state.h"
 
 typedef struct host_batch {
     const model *m;
     const weights *w;
     const ops *o;
     const rope_tables *rope;
-    state *st;
     workspace *ws;
     int n;                               /* tokens */
-    int pos;                             /* position of the first */
+    const batch_row *rows;               /* [n_row] */
+    int n_row;
     const float *hx_norm;                /* hx is x with this norm; NULL: hx is out of date */
     int n_ff;                            /* width of the shared expert under way */
 } host_batch;

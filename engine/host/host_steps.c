@@ -26,10 +26,15 @@ static void take_batch(host_steps *s, const batch *b)
     const rope_tables *rope = s->b.rope;
     workspace *ws = s->b.ws;
     s->b.n = b->n;
-    s->b.pos = b->pos;
-    for (int i = 0; i < rope->n_table; i++)
-        rope_table(ws->rope_cos[i], ws->rope_sin[i], rope->freq[i], rope->magnitude[i],
-                   rope->dim[i], b->pos, b->n);
+    s->b.rows = b->rows;
+    s->b.n_row = b->n_row;
+    for (int i = 0; i < rope->n_table * b->n_row; i++) {
+        const int table = i % rope->n_table;
+        const batch_row *row = &b->rows[i / rope->n_table];
+        const size_t at = (size_t)row->first * (size_t)(rope->dim[table] / 2);
+        rope_table(ws->rope_cos[table] + at, ws->rope_sin[table] + at, rope->freq[table],
+                   rope->magnitude[table], rope->dim[table], row->pos, row->n);
+    }
 }
 
 static int begin(void *self, const batch *b, err_ctx *err)
@@ -37,7 +42,7 @@ static int begin(void *self, const batch *b, err_ctx *err)
     host_steps *s = self;
     (void)err;
     ops_embed(s->b.o, s->b.ws->x, &s->b.w->embed, b->ids, b->n);
-    weights_forget_rows(s->b.w, b->pos, b->n);
+    for (int i = 0; i < b->n_row; i++) weights_forget_rows(s->b.w, b->rows[i].pos, b->rows[i].n);
     take_batch(s, b);
     return 0;
 }
@@ -244,12 +249,12 @@ static int copy_to_host(void *self, const float **x, err_ctx *err)
     return 0;
 }
 
-static int logits(void *self, float *out, int n_row, err_ctx *err)
+static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
 {
     host_batch *b = &((host_steps *)self)->b;
     const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
-    const float *x = ws->x + (size_t)(b->n - n_row) * (size_t)hp->n_embd;
+    const float *x = ws->x + (size_t)first * (size_t)hp->n_embd;
     (void)err;
     if (n_row == 0) return 0;
     ops_rmsnorm(b->o, ws->h, x, b->w->out_norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
@@ -302,7 +307,5 @@ void host_steps_free(host_steps *s)
     workspace_free(s->b.ws);
     mem_free(s);
 }
-
-void host_steps_select(host_steps *s, state *st) { s->b.st = st; }
 
 const layer_steps *host_steps_table(const host_steps *s) { return &s->table; }

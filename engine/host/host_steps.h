@@ -14,10 +14,6 @@ int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err
 void host_steps_free(host_steps *s);     /* NULL is fine */
 uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT64_MAX: too much */
 
-/* Switches to the session with this state, whose CPU layers are in RAM: before the first batch, and
- * between batches. */
-void host_steps_select(host_steps *s, state *st);
-
 const layer_steps *host_steps_table(const host_steps *s);
 
 #endif

@@ -51,16 +51,20 @@ static void rotate(const host_batch *b, float *x, int n_head, attn_shape heads, 
     pool_run(b->o->team, b->n, pool_grain((int64_t)n_head * heads.rope_dim), rotate_tokens, &a);
 }
 
-static void store_and_attend(host_batch *b, int layer, attn_shape heads, const float *sinks)
+static void store_and_attend(const host_batch *b, const batch_row *row, int layer, attn_shape heads,
+                             const float *sinks)
 {
     workspace *ws = b->ws;
-    kv_store *cache = state_kv(b->st);
+    kv_store *kv = state_kv(row->st);
     const int from = model_kv_layer(b->m, layer);
-    if (from == layer) kv_write(cache, layer, b->pos, b->n, ws->k, ws->v, b->o->team);
+    const size_t first = (size_t)row->first, dim = (size_t)heads.head_dim;
+    const size_t q = first * (size_t)heads.n_head * dim, k = first * (size_t)heads.n_head_kv * dim;
+    if (from == layer)
+        kv_write(kv, layer, row->pos, row->n, ws->k + k, ws->v + k, b->o->team);
     const attend_args a = {
-        .out = ws->heads, .q = ws->q, .stored = kv_layer_view(cache, from),
+        .out = ws->heads + q, .q = ws->q + q, .stored = kv_layer_view(kv, from),
         .n_head = heads.n_head, .n_head_kv = heads.n_head_kv, .head_dim = heads.head_dim,
-        .pos = b->pos, .n = b->n, .window = b->m->layers[layer].window,
+        .pos = row->pos, .n = row->n, .window = b->m->layers[layer].window,
         .scale = b->m->family->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)heads.head_dim),
         .sinks = sinks,
     };
@@ -132,7 +136,8 @@ void mix_attention(host_batch *b, int l)
     project(b, l, heads);
     rotate(b, ws->q, heads.n_head, heads, windowed);
     if (b->m->layers[l].kv_back == 0) rotate(b, ws->k, heads.n_head_kv, heads, windowed);
-    store_and_attend(b, l, heads, w->attn.sinks);
+    for (int i = 0; i < b->n_row; i++)
+        store_and_attend(b, &b->rows[i], l, heads, w->attn.sinks);
     if (b->m->family->attn_gated)
         pool_run(b->o->team, b->n * heads.n_head, pool_grain(16 * heads.head_dim), gate_heads, b);
     acts_set(&ws->hx, ws->heads, b->n, heads.n_head * heads.head_dim);

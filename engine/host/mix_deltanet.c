@@ -40,7 +40,7 @@ typedef struct delta_job {
     host_batch *b;
     const layer_weights *w;
     delta_sizes s;
-    float *window, *state;
+    int layer;
 } delta_job;
 
 /* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
@@ -109,17 +109,22 @@ static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
     const delta_sizes *s = &j->s;
     const loops *f = j->b->o->loops;
     workspace *ws = j->b->ws;
-    const int n = j->b->n, dim = s->dim, keys = (int)s->keys;
+    const int dim = s->dim, keys = (int)s->keys;
     const float q_scale = 1.0f / sqrtf((float)dim);
     (void)thread;
-    for (int h = (int)begin; h < (int)end; h++) {
+    for (int item = (int)begin; item < (int)end; item++) {       /* (row, key head) */
+        const batch_row *row = &j->b->rows[item / s->n_k];
+        const int h = item % s->n_k;
+        const size_t t0 = (size_t)row->first;
+        float *window = recurrent_conv(state_recurrent(row->st), j->layer);
         for (int i = -2; i < s->ratio; i++) {    /* q, k, and the heads of v */
             const int v = i < 0 ? h : value_head(s, h, i);
             const int first = min_int(i + 2, 2) * keys + v * dim;
-            f->delta_conv(ws->mixed, ws->qkv, n, (int)s->channels, first, first + dim,
-                          j->w->delta.conv, j->b->m->hp.ssm_conv, j->window);
+            f->delta_conv(ws->mixed + t0 * s->channels, ws->qkv + t0 * s->channels, row->n,
+                          (int)s->channels, first, first + dim, j->w->delta.conv,
+                          j->b->m->hp.ssm_conv, window);
         }
-        for (size_t t = 0; t < (size_t)n; t++) {
+        for (size_t t = t0; t < t0 + (size_t)row->n; t++) {
             float *q = ws->mixed + t * s->channels + h * dim;
             f->delta_l2norm(q, dim, q_scale);
             f->delta_l2norm(q + keys, dim, 1.0f);
@@ -144,35 +149,38 @@ static void run_delta_rule(void *ctx, int64_t begin, int64_t end, int thread)
     workspace *ws = j->b->ws;
     const size_t dim = (size_t)s->dim;
     float *heads = ws->qkv;              /* its raw channels are no longer needed; [n, values] */
-    for (int64_t h = begin; h < end; h++) {
-        const float *qk = ws->mixed + (size_t)key_head(s, (int)h) * dim;
+    for (int64_t item = begin; item < end; item++) {     /* (row, value head) */
+        const batch_row *row = &j->b->rows[item / s->n_v];
+        const int h = (int)(item % s->n_v);
+        const size_t t0 = (size_t)row->first, gate = t0 * (size_t)s->n_v + (size_t)h;
+        const float *mixed = ws->mixed + t0 * s->channels;
+        const float *qk = mixed + (size_t)key_head(s, h) * dim;
+        float *own = recurrent_state(state_recurrent(row->st), j->layer) + (size_t)h * dim * dim;
         const delta_args a = {
-            .out = heads + (size_t)h * dim, .q = qk, .k = qk + s->keys,
-            .v = ws->mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + h, .g = ws->g + h,
+            .out = heads + t0 * s->values + (size_t)h * dim, .q = qk, .k = qk + s->keys,
+            .v = mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + gate, .g = ws->g + gate,
             .out_stride = s->values, .qk_stride = s->channels, .v_stride = s->channels,
-            .bg_stride = (size_t)s->n_v, .state = j->state + (size_t)h * dim * dim,
-            .next = h + 1 < end ? j->state + (size_t)(h + 1) * dim * dim : NULL,
-            .n = j->b->n, .dk = s->dim, .dv = s->dim,
+            .bg_stride = (size_t)s->n_v, .state = own,
+            .next = item + 1 < end && h + 1 < s->n_v ? own + dim * dim : NULL,
+            .n = row->n, .dk = s->dim, .dv = s->dim,
         };
         if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
         else f->delta_chunked(&a, ws->thread_scratch + (size_t)thread * ws->thread_floats);
         for (size_t t = 0; t < (size_t)a.n; t++)
-            f->delta_gated_norm(a.out + t * s->values, ws->z + t * s->values + (size_t)h * dim,
+            f->delta_gated_norm(a.out + t * s->values,
+                                ws->z + (t0 + t) * s->values + (size_t)h * dim,
                                 j->w->delta.norm, s->dim, j->b->m->hp.rms_eps);
     }
 }
 
 void mix_deltanet(host_batch *b, int l)
 {
-    recurrent *memory = state_recurrent(b->st);
     workspace *ws = b->ws;
-    delta_job j = {
-        .b = b, .w = &b->w->layers[l], .s = sizes_of(&b->m->hp),
-        .window = recurrent_conv(memory, l), .state = recurrent_state(memory, l),
-    };
+    delta_job j = { .b = b, .w = &b->w->layers[l], .s = sizes_of(&b->m->hp), .layer = l };
+    const int64_t n = b->n / b->n_row;   /* tokens of a row, on average */
     project(&j);
-    pool_run(b->o->team, j.s.n_k, pool_grain((int64_t)b->n * 64 * j.s.dim), prepare, &j);
-    pool_run(b->o->team, j.s.n_v, pool_grain((int64_t)b->n * 4 * j.s.dim * j.s.dim),
+    pool_run(b->o->team, b->n_row * j.s.n_k, pool_grain(n * 64 * j.s.dim), prepare, &j);
+    pool_run(b->o->team, b->n_row * j.s.n_v, pool_grain(n * 4 * j.s.dim * j.s.dim),
              run_delta_rule, &j);
     acts_set(&ws->hx, ws->qkv, b->n, (int)j.s.values);
     ops_matmul(b->o, ws->y, &j.w->delta.out, &ws->hx);

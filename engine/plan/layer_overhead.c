@@ -27,6 +27,7 @@ enum { NO_LAYERS, DENSE_LAYERS, WHOLE_LAYERS, CHAINS };
 typedef struct layer_bench {
     model m;                             /* with fewer experts */
     engine e;                            /* what gpu_steps reads of one */
+    batch_row row;                       /* the token that is played */
     gpu *g;
     int n_layer;
     weights_gpu *w;
@@ -117,7 +118,7 @@ static int make_banks(layer_bench *b, err_ctx *err)
 
 static int record_chain(layer_bench *b, int chain, err_ctx *err)
 {
-    const batch one = { .n = 1, .last = gpu_steps_reach(0) };
+    const batch one = { .n = 1, .rows = &b->row, .n_row = 1, .last = gpu_steps_reach(0) };
     const layer_steps *live = gpu_steps_live(b->s);
     gpu_steps_select(b->s, b->chains[chain]);
     const int rc = gpu_steps_record_begin(b->s, err);
@@ -138,7 +139,7 @@ static int record_chain(layer_bench *b, int chain, err_ctx *err)
 static int play_once(double *seconds, layer_bench *b, err_ctx *err)
 {
     const int32_t id = 0;
-    const batch one = { .ids = &id, .n = 1 };
+    const batch one = { .ids = &id, .n = 1, .rows = &b->row, .n_row = 1 };
     const layer_steps *replay_table = gpu_steps_replay(b->s);
     const uint64_t from = clock_ns();
     int rc = replay_table->begin(replay_table->self, &one, err);
@@ -192,8 +193,9 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
     if ((rc = state_create(&b->st, &b->m, &so, err)) < 0 ||
         (rc = gpu_steps_create(&b->s, &b->e, NULL, false, 1, err)) < 0)
         return rc;
+    b->row = (batch_row){ .st = b->st, .n = 1 };
     for (int i = 0; i < CHAINS && rc == 0; i++) {
-        rc = gpu_session_recordings_create(&b->chains[i], b->st, err);
+        rc = gpu_session_recordings_create(&b->chains[i], err);
         if (rc == 0) rc = record_chain(b, i, err);
     }
     return rc;

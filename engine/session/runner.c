@@ -1,0 +1,330 @@
+/* runner.c - takes tokens in: cuts them into chunks, has forward_tiered.c compute these, and undoes
+ * what a stop or a failure left half done. */
+#include "engine/session/session_internal.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/engine_stats.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+int runner_create(runner **out, engine *e, const session_options *o, err_ctx *err)
+{
+    runner *r = mem_zalloc(sizeof *r);
+    int rc = 0;
+    *out = NULL;
+    if (!r) return err_set(err, ERR_NOMEM, "runner: %zu bytes", sizeof *r);
+    r->n_holder = 1;
+    r->e = e;
+    r->opt = *o;
+    r->logits = mem_array((size_t)e->m->hp.n_vocab, sizeof *r->logits);
+    r->ids = mem_array((size_t)o->chunk, sizeof *r->ids);
+    if (!r->logits || !r->ids)
+        rc = err_set(err, ERR_NOMEM, "runner: a chunk of %d tokens", o->chunk);
+    /* in the same spaces: a copy over the bus would take too long for each chunk */
+    const state_options so = session_state_options(e, o);
+    mem_space *where = so.where ? so.where : mem_space_ram();
+    if (rc == 0 && engine_keeps_before(e) && recurrent_bytes(e->m) > 0)
+        rc = recurrent_create(&r->before, e->m, where, so.n_ram, err);
+    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk, err);
+    if (rc == 0) *out = r;
+    else runner_release(r);
+    return rc;
+}
+
+void runner_release(runner *r)
+{
+    if (--r->n_holder > 0) return;
+    forward_free(r->f);
+    recurrent_free(r->before);
+    mem_free(r->ids);
+    mem_free(r->logits);
+    mem_free(r);
+}
+
+/* ---- completed and failed tokens ------------------------------------------------------------- */
+
+/* Whether a token can fail half-way, because experts are read while it is computed. */
+static bool can_fail(const runner *r)
+{
+    return r->e->store && expert_store_kind(r->e->store) == STORE_CACHED;
+}
+
+/* Copies the recurrent state to the runner or back. After a stop or a failure only some layers have
+ * taken in the tokens under way: keys and values beyond the position do no harm, but the recurrent
+ * state has to be restored. */
+static void copy_recurrent(session *s, bool back)
+{
+    for (int i = 0; i < RECURRENT_BLOCKS && s->r->before; i++) {
+        const recurrent_block now = recurrent_block_of(state_recurrent(s->st), i);
+        const recurrent_block kept = recurrent_block_of(s->r->before, i);
+        if (now.bytes > 0)
+            now.where->copy(now.where, back ? now.data : kept.data, back ? kept.data : now.data,
+                            (size_t)now.bytes);
+    }
+}
+
+/* Copies the recurrent state before n tokens if they may fail. Returns whether it did. A single
+ * token is never stopped: it is short, and the copy would take a large part of its time. */
+static bool copy_before(session *s, int n, bool watched)
+{
+    const engine *e = s->r->e;
+    const bool kept = engine_keeps_before(e) &&
+                      ((n > 1 && (watched || engine_on_gpu(e))) || can_fail(s->r));
+    if (kept) copy_recurrent(s, false);
+    return kept;
+}
+
+int runner_recoveries(const runner *r)
+{
+    return engine_on_gpu(r->e) ? gpu_recoveries(r->e->device) : 0;
+}
+
+/* Resets a device that has failed and returns rc. The device reports late that the host did not
+ * answer in time, so earlier results may be wrong, too: every session has to begin again. */
+static int recover(const runner *r, int rc)
+{
+    if (engine_on_gpu(r->e) && gpu_wait(r->e->device, NULL) < 0) gpu_recover(r->e->device);
+    return rc;
+}
+
+static void undo(session *s, bool kept)
+{
+    if (kept) copy_recurrent(s, true);
+    else s->broken = recurrent_bytes(s->r->e->m) > 0;    /* until a rewind */
+}
+
+static void advance(session *s, const int32_t *ids, int n)
+{
+    memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
+    state_advance(s->st, n);
+    if (n == 1) s->r->n_single++;
+    else s->r->n_batched += (uint64_t)n;
+}
+
+/* A single token has ended. rc < 0: it failed and is not taken in. */
+static int end_token(session *s, int32_t id, bool kept, int rc)
+{
+    if (rc == 0) {
+        advance(s, &id, 1);
+        return 0;
+    }
+    undo(s, kept);
+    return recover(s->r, rc);
+}
+
+/* The same for the token in flight. */
+static int end_taken(runner *r, int rc)
+{
+    session *s = r->taken;
+    r->taken = NULL;
+    return end_token(s, r->taken_id, r->taken_kept, rc);
+}
+
+int runner_settle(runner *r, err_ctx *err)
+{
+    return r->taken ? end_taken(r, forward_wait(r->f, err)) : 0;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
+{
+    const int n_vocab = session_vocab(s), room = session_ctx(s) - session_pos(s);
+    const int rc = session_check_state(s, err);
+    if (rc < 0) return rc;
+    if (n > room)
+        return err_set(err, ERR_RANGE, "%d tokens do not fit: the context of %d has room for %d", n,
+                       session_ctx(s), room);
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= n_vocab)
+            return err_set(err, ERR_RANGE, "token id %" PRId32 " is not within 0..%d", ids[i],
+                           n_vocab - 1);
+    return 0;
+}
+
+/* Converts the progress of a chunk, in layers, to that of the call, in tokens. */
+typedef struct chunk_watch {
+    progress_fn *watch;                  /* or NULL */
+    void *ctx;
+    int done, n_chunk, n;
+} chunk_watch;
+
+static bool watch_chunk(void *ctx, double layers, double n_layer)
+{
+    const chunk_watch *w = ctx;
+    return w->watch(w->ctx, w->done + w->n_chunk * layers / n_layer, w->n);
+}
+
+/* Checked rows, as one batch. Only one row can be put back; a further one is broken until its
+ * session is rewound. */
+static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *w, err_ctx *err)
+{
+    batch_row list[RUNNER_MOST_ROWS];
+    batch b = { .ids = r->ids, .rows = list, .n_row = n_row };
+    for (int i = 0; i < n_row; i++) {
+        const runner_row *row = &rows[i];
+        list[i] = (batch_row){ row->s->st, session_pos(row->s), b.n, row->n };
+        memcpy(r->ids + b.n, row->ids, (size_t)row->n * sizeof *r->ids);
+        b.n += row->n;
+    }
+    if (w && w->watch && b.n > 1 && engine_keeps_before(r->e)) {
+        b.watch = watch_chunk;
+        b.watch_ctx = w;
+    }
+    const bool kept = n_row == 1 && copy_before(rows->s, b.n, b.watch != NULL);
+    forward_select(r->f, rows->s->recordings);
+    const int rc = forward_eval(r->f, &b, err);
+    for (int i = 0; i < n_row; i++) {
+        if (rc < 0) undo(rows[i].s, kept);
+        else advance(rows[i].s, rows[i].ids, rows[i].n);
+    }
+    return rc < 0 ? recover(r, rc) : 0;
+}
+
+/* Logits of n tokens of the last batch. */
+static int read_logits(runner *r, float *logits, int first, int n, err_ctx *err)
+{
+    const int rc = n > 0 ? forward_logits(r->f, logits, first, n, err) : 0;
+    return rc < 0 ? recover(r, rc) : 0;
+}
+
+/* The rows' logits, neighbours together. */
+static int read_rows(runner *r, float *logits, const runner_row *rows, int n_row, err_ctx *err)
+{
+    const size_t n_vocab = (size_t)r->e->m->hp.n_vocab;
+    int first = 0, n = 0, end = 0, rc = 0;
+    for (int i = 0; i < n_row && rc == 0; i++) {
+        end += rows[i].n;
+        if (end - rows[i].n_logits != first + n) {
+            rc = read_logits(r, logits, first, n, err);
+            logits += (size_t)n * n_vocab;
+            first = end - rows[i].n_logits;
+            n = 0;
+        }
+        n += rows[i].n_logits;
+    }
+    return rc < 0 ? rc : read_logits(r, logits, first, n, err);
+}
+
+int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err)
+{
+    const int most = engine_on_gpu(r->e) ? 1 : n_row;    /* rows of a batch */
+    int rc = 0, n = 0;
+    assert(n_row >= 0 && n_row <= RUNNER_MOST_ROWS);
+    for (int i = 0; i < n_row; i++) {
+        assert(rows[i].s->r == r && rows[i].n_logits <= rows[i].n);
+        if ((rc = check_tokens(rows[i].s, rows[i].ids, rows[i].n, err)) < 0) return rc;
+        n += rows[i].n;
+    }
+    assert(n <= r->opt.chunk);
+    for (int i = 0; i < n_row && rc == 0; i += most) {
+        rc = eval_rows(r, rows + i, most, NULL, err);
+        if (rc == 0) rc = read_rows(r, logits, rows + i, most, err);
+        logits += (size_t)rows[i].n_logits * (size_t)r->e->m->hp.n_vocab;
+    }
+    return rc;
+}
+
+/* On a GPU all chunks but the last end at a multiple of GPU_DELTA_CHUNK, so that the bits of
+ * recurrent layers do not depend on how a session's tokens were cut. left: tokens to take in. */
+int session_first_chunk(const session *s, int left)
+{
+    const int n = min_int(left, session_chunk(s));
+    if (n == left || n < 2 * GPU_DELTA_CHUNK || !engine_on_gpu(s->r->e) ||
+        s->r->e->m->hp.ssm_n_v_head == 0)
+        return n;
+    return n - (session_pos(s) + n) % GPU_DELTA_CHUNK;
+}
+
+int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row,
+                 progress_fn *watch, void *ctx, err_ctx *err)
+{
+    const size_t n_vocab = (size_t)session_vocab(s);
+    const int wanted = n - n_row;        /* logits from this token on */
+    int rc;
+    assert(n >= 0 && n_row >= 0 && n_row <= n);
+    if ((rc = check_tokens(s, ids, n, err)) < 0) return rc;
+    for (int done = 0; done < n;) {
+        chunk_watch w = { watch, ctx, done, session_first_chunk(s, n - done), n };
+        const runner_row row = { .s = s, .ids = ids + done, .n = w.n_chunk };
+        const bool go_on = !watch || watch(ctx, done, n);
+        rc = go_on ? eval_rows(s->r, &row, 1, &w, err) : ERR_STOPPED;
+        if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
+        if (rc < 0) return rc;
+        const int first = max_int(wanted, done), end = done + w.n_chunk;
+        if (engine_on_gpu(s->r->e) && watch) watch(ctx, end, n);     /* the next call may stop */
+        if (first < end &&
+            (rc = read_logits(s->r, logits + (size_t)(first - wanted) * n_vocab, first - done,
+                              end - first, err)) < 0)
+            return rc;
+        done = end;
+    }
+    return 0;
+}
+
+/* ---- single tokens --------------------------------------------------------------------------- */
+
+static batch_row row_of_token(const session *s)
+{
+    return (batch_row){ .st = s->st, .pos = session_pos(s), .n = 1 };
+}
+
+int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
+{
+    int rc = check_tokens(s, &id, 1, err);
+    if (rc < 0) return rc;
+    const batch_row row = row_of_token(s);
+    const bool kept = copy_before(s, 1, false);
+    forward_select(s->r->f, s->recordings);
+    rc = forward_next(s->r->f, next, &row, id, s->r->logits, err);
+    return end_token(s, id, kept, rc);
+}
+
+int session_take(session *s, int32_t id, err_ctx *err)
+{
+    runner *r = s->r;
+    int rc = check_tokens(s, &id, 1, err);
+    if (rc < 0) return rc;
+    const batch_row row = row_of_token(s);
+    const bool kept = copy_before(s, 1, false);
+    forward_select(r->f, s->recordings);
+    if ((rc = forward_take(r->f, &row, id, err)) < 0) return end_token(s, id, kept, rc);
+    r->taken = s;
+    r->taken_id = id;
+    r->taken_kept = kept;
+    return 0;
+}
+
+int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
+{
+    runner *r = s->r;
+    sampler_source source;
+    int rc = 1;                          /* the logits are needed in RAM */
+    assert(r->taken == s);
+    if (forward_source(r->f, &source)) rc = sampler_pick_from(next, smp, &source, err);
+    /* what the sampler has read of the token proves its end */
+    const int ended = rc == 0 ? end_taken(r, 0) : runner_settle(r, rc > 0 ? err : NULL);
+    if (rc <= 0) return rc;
+    if (ended < 0) return ended;
+    rc = read_logits(r, r->logits, 0, 1, err);
+    return rc < 0 ? rc : sampler_pick(next, smp, r->logits, err);
+}
+
+int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,
+                    double *bandwidth, err_ctx *err)
+{
+    const runner *r = s->r;
+    int rc;
+    assert(n >= 1 && n <= r->opt.chunk);
+    if (!engine_on_gpu(r->e))
+        return err_set(err, ERR_UNSUPPORTED, "profiles need a GPU: --device cuda");
+    if ((rc = check_tokens(s, ids, n, err)) < 0 ||
+        (rc = gpu_read_bandwidth(bandwidth, r->e->device, err)) < 0)
+        return rc;
+    const batch_row row = { .st = s->st, .pos = session_pos(s), .n = n };
+    forward_select(r->f, s->recordings);
+    return forward_profile(r->f, spans, cap, &row, ids, err);
+}

@@ -1,0 +1,53 @@
+/* runner.h - what computes for the sessions that share it: the loop over layers, its buffers, the
+ * logits and the counts.
+ *
+ * A session is what is remembered of one conversation. session_create makes a session with a runner
+ * of its own, session_create_sharing a further session of a runner. The last session frees the
+ * runner. Results of a session do not depend on the others. One thread at a time for all sessions
+ * of an engine. */
+#ifndef ENGINE_SESSION_RUNNER_H
+#define ENGINE_SESSION_RUNNER_H
+
+#include "engine/engine.h"
+#include "engine/perf_counts.h"
+#include "moe/frame_table.h"
+
+enum { RUNNER_MOST_ROWS = 32 };
+
+/* Consecutive tokens of one session. */
+typedef struct runner_row {
+    session *s;
+    const int32_t *ids;                  /* [n] */
+    int n;                               /* 1 or more */
+    int n_logits;                        /* rows of logits: of its last tokens, 0 .. n */
+} runner_row;
+
+/* Takes in rows of different sessions of this runner, up to a chunk of tokens in all, and writes
+ * logits [sum of n_logits, n_vocab], row after row. On the CPU they go through the layers together,
+ * on a GPU one after another. Everything is checked before anything is computed. After a failure
+ * session_pos tells which rows were taken in. */
+int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err);
+
+/* ---- counts, since runner_reset_counts ---- */
+
+struct expert_server_stats;
+struct store_stats;
+void runner_counts(const runner *r, struct expert_server_stats *host, struct store_stats *store);
+void runner_reset_counts(runner *r);
+/* Exchanges of experts in VRAM; all 0 without a cache. */
+frame_table_stats runner_vram_moves(const runner *r);
+/* Experts that prompts split between bus and CPU. */
+struct prompt_split_stats;
+void runner_split(const runner *r, struct prompt_split_stats *out);
+
+/* Sets the level of counting, between tokens, and resets the counts. */
+void runner_count(runner *r, perf_level level);
+perf_counts runner_perf(const runner *r);
+/* Each layer, with PERF_FULL: layers [n_layer of the model]. Returns their number; 0 at other
+ * levels. */
+int runner_perf_layers(const runner *r, perf_layer *layers, int cap);
+
+/* While paused no expert is post-fetched: a bench measures the gain by it. */
+void runner_pause_postfetch(runner *r, bool paused);
+
+#endif

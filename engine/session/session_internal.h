@@ -1,0 +1,58 @@
+/* session_internal.h - what session.c, runner.c and runner_counts.c share; for them alone. */
+#ifndef ENGINE_SESSION_SESSION_INTERNAL_H
+#define ENGINE_SESSION_SESSION_INTERNAL_H
+
+#include "engine/engine_internal.h"
+#include "engine/forward_tiered.h"
+#include "engine/session/runner.h"
+
+struct runner {
+    engine *e;                           /* borrowed */
+    session_options opt;                 /* of all its sessions */
+    int n_holder;                        /* its sessions */
+    forward *f;
+    float *logits;                       /* [n_vocab], of session_next and session_pick */
+    int32_t *ids;                        /* [chunk], of the batch under way */
+    uint64_t n_single, n_batched;        /* tokens since the counts were reset, by size of batch */
+    perf_level perf;
+    session *taken;                      /* the session of a token in flight (session_take); or
+                                          * NULL */
+    int32_t taken_id;
+    bool taken_kept;                     /* `before` has the recurrent state before that token */
+    recurrent *before;                   /* a copy from before the chunk under way; or NULL */
+};
+
+struct session {
+    runner *r;
+    state *st;
+    gpu_session_recordings *recordings;  /* NULL without a GPU */
+    bool broken;                         /* the recurrent state belongs to no position */
+    int n_recovery;                      /* runner_recoveries when the state began; after a further
+                                          * recovery the state is lost */
+    int32_t *ids;                        /* [ctx]: the tokens so far */
+};
+
+/* Options are resolved: the chunk is a number. */
+int runner_create(runner **out, engine *e, const session_options *o, err_ctx *err);
+void runner_release(runner *r);          /* by its creator or a session; the last one frees it */
+
+/* Waits for the token in flight of any session: the next token must not write the cursor before the
+ * device has read this one's. */
+int runner_settle(runner *r, err_ctx *err);
+
+/* Times that the device was reset after a failure. */
+int runner_recoveries(const runner *r);
+
+/* Whether a chunk can end half-way, so that the recurrent state has to be copied before it. A model
+ * that is all in VRAM is never stopped within a chunk. */
+static inline bool engine_keeps_before(const engine *e) { return !engine_on_gpu(e) || e->store; }
+
+/* Whether the choice of experts differs from the model's. */
+static inline bool runner_skips_missing(const runner *r)
+{
+    return r->e->cache && r->opt.skip_missing;
+}
+
+state_options session_state_options(const engine *e, const session_options *o);
+
+#endif

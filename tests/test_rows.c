@@ -1,0 +1,146 @@
+/* test_rows.c - a batch of rows of several conversations gives each the bits that it gets alone.
+ *
+ * Each conversation is a list of pieces of 1 to MOST tokens. A session with a runner of its own
+ * takes them in one by one. Then sessions that share a runner take the same pieces in, several
+ * sessions in a batch, at positions that differ. All families, on the CPU and on a GPU, real or
+ * simulated. */
+#include "tests/test.h"
+
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/session/runner.h"
+#include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
+#include "tests/sim_gpu.h"
+
+enum { TALKS = 8, PIECES = 7, MOST = 7, FIRST = 70, CTX = FIRST + PIECES * MOST, CHUNK = 40 };
+
+typedef struct piece {
+    int32_t ids[FIRST];
+    int n, n_logits;
+    uint64_t want;                       /* hash of its logits */
+} piece;
+
+/* The first piece is a prompt, which the DeltaNet computes in chunks and which fills windows. */
+static void make_talk(piece *talk, test_rng *rng, int talk_number, int n_vocab)
+{
+    for (int i = 0; i < PIECES; i++) {
+        piece *p = &talk[i];
+        const bool single = test_below(rng, 3) > 0;
+        p->n = i == 0 ? 1 + 9 * talk_number % FIRST : single ? 1 : 1 + (int)test_below(rng, MOST);
+        p->n_logits = (int)test_below(rng, 4) > 0 ? 1 : (int)test_below(rng, (uint32_t)p->n + 1);
+        for (int t = 0; t < p->n; t++) p->ids[t] = (int32_t)test_below(rng, (uint32_t)n_vocab);
+    }
+}
+
+static uint64_t hash_of(const float *logits, int n_row, int n_vocab)
+{
+    return str_hash((str_view){ (const char *)logits,
+                                (size_t)n_row * (size_t)n_vocab * sizeof *logits });
+}
+
+static int play_alone(piece *talk, engine *e, const session_options *so, float *logits,
+                      err_ctx *err)
+{
+    session *s;
+    int rc = session_create(&s, e, so, err);
+    for (int i = 0; i < PIECES && rc == 0; i++) {
+        piece *p = &talk[i];
+        rc = session_eval(s, p->ids, p->n, logits, p->n_logits, NULL, NULL, err);
+        if (rc == 0) p->want = hash_of(logits, p->n_logits, session_vocab(s));
+    }
+    session_free(s);
+    return rc;
+}
+
+/* One batch of some sessions' next pieces, in random order. Returns the rows that differ. */
+static int play_together(session **s, piece talks[][PIECES], int *at, test_rng *rng, float *logits,
+                         err_ctx *err)
+{
+    const int n_vocab = session_vocab(s[0]), most = 1 + (int)test_below(rng, TALKS);
+    runner_row rows[TALKS];
+    const piece *pieces[TALKS];
+    int n_row = 0, n = 0, wrong = 0;
+    for (int i = 0, from = (int)test_below(rng, TALKS); i < TALKS && n_row < most; i++) {
+        const int k = (from + 3 * i) % TALKS;
+        if (at[k] == PIECES || n + talks[k][at[k]].n > CHUNK) continue;
+        const piece *p = pieces[n_row] = &talks[k][at[k]++];
+        rows[n_row++] = (runner_row){ s[k], p->ids, p->n, p->n_logits };
+        n += p->n;
+    }
+    if (runner_eval(session_runner(s[0]), rows, n_row, logits, err) < 0) return -1;
+    for (int i = 0; i < n_row; i++) {
+        wrong += hash_of(logits, rows[i].n_logits, n_vocab) != pieces[i]->want;
+        logits += (size_t)rows[i].n_logits * (size_t)n_vocab;
+    }
+    return wrong;
+}
+
+static bool all_done(const int *at)
+{
+    for (int i = 0; i < TALKS; i++)
+        if (at[i] < PIECES) return false;
+    return true;
+}
+
+static void test_place(const model *m, engine *e, const char *name, kv_type kv, test_rng *rng)
+{
+    const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_sharing = TALKS - 1 };
+    float *logits = test_alloc(FIRST * (size_t)m->hp.n_vocab, sizeof *logits);
+    static piece talks[TALKS][PIECES];
+    session *s[TALKS] = { 0 };
+    int at[TALKS] = { 0 }, rc = 0, wrong = 0;
+    err_ctx err = { 0 };
+    for (int i = 0; i < TALKS && rc == 0; i++) {
+        make_talk(talks[i], rng, i, m->hp.n_vocab);
+        rc = play_alone(talks[i], e, &so, logits, &err);
+    }
+    for (int i = 0; i < TALKS && rc == 0; i++) {
+        rc = i == 0 ? session_create(&s[0], e, &so, &err)
+                    : session_create_sharing(&s[i], session_runner(s[0]), &err);
+        const piece *prompt = &talks[i][at[i]++];
+        if (rc == 0) rc = session_eval(s[i], prompt->ids, prompt->n, NULL, 0, NULL, NULL, &err);
+    }
+    while (rc == 0 && wrong >= 0 && !all_done(at)) {
+        const int bad = play_together(s, talks, at, rng, logits, &err);
+        wrong = bad < 0 ? -1 : wrong + bad;
+    }
+    CHECK_MSG(rc == 0 && wrong == 0, "%s, %s: %d rows differ: %s", model_arch_name(m->hp.arch),
+              name, wrong, err.msg);
+    for (int i = TALKS; i-- > 0;) session_free(s[i]);
+    mem_free(logits);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const models[] = {
+        "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32", "families/tiny-qwen3moe-bf16",
+        "families/tiny-qwen35moe-bf16", "families/tiny-llama-wide-bf16",
+        "families/tiny-olmoe-wide-bf16", "families/tiny-glm4moe-bf16", "families/tiny-gemma4-bf16",
+        "families/tiny-gemma4-shared-bf16",
+    };
+    static const kv_type types[] = { KV_F16, KV_F32, KV_Q8_0 };
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
+    const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;
+    test_rng rng = { 17 };
+    char path[512];
+    test_begin("rows", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        model_fixture f;
+        err_ctx err = { 0 };
+        test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
+        if (!model_fixture_open(&f, path)) return test_end();
+        for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(test_rounds(3, 1), 7)) {
+            engine *e = NULL;
+            if (sim_gpu_skips(p + 9 * (int)i, 12) || (p == 0 && sim_gpu())) continue;
+            if (p == 1 && i > 0 && !test_is_long()) continue;
+            if (!CHECK_MSG(engine_open(&e, f.m, &eo, &err) == 0, "%s", err.msg)) break;
+            if (place_engine(e, f.m, &places[p]))
+                test_place(f.m, e, places[p].name, types[(i + (size_t)p) % 3], &rng);
+            engine_close(e);
+        }
+        model_fixture_close(&f);
+    }
+    return test_end();
+}
