@@ -1,5 +1,5 @@
-/* experts_with_host.cu - gpu_experts_with_host: a layer of up to GPU_FEW tokens with hot experts in
- * VRAM. The host computes the cold ones; the mailbox carries questions and replies. All experts
+/* experts_with_host.cu - gpu_experts_with_host: a layer of up to GPU_MAIL tokens with hot experts
+ * in VRAM. The host computes the cold ones; the mailbox carries questions and replies. All experts
  * follow the arithmetic contract.
  *
  *   stream   ask -------- up (hot, shared) -------- down
@@ -21,17 +21,19 @@
 #include "cuda/expert_prediction.cuh"
 
 enum {
-    ASK_WARPS = GPU_FEW, ASK_THREADS = 32 * ASK_WARPS, ANSWER_THREADS = 512,
+    ASK_WARPS = GPU_MAIL, ASK_THREADS = 32 * ASK_WARPS, ANSWER_THREADS = 512,
     ANSWER_LOADS = 4, ANSWER_MOST = 8    /* loads in flight of a thread; most blocks: each polls */
 };
+
+static_assert(GPU_MAIL <= GPU_FEW, "a question's tokens are those of the kernels for few tokens");
 
 /* ---- the mailbox ----------------------------------------------------------------------------- */
 
 int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err)
 {
-    const uint64_t slots = (uint64_t)GPU_FEW * (uint64_t)k;
+    const uint64_t slots = (uint64_t)GPU_MAIL * (uint64_t)k;
     const uint64_t x = round_up(sizeof(gpu_mailbox));
-    const uint64_t y = x + round_up((uint64_t)GPU_FEW * (uint64_t)n_embd * sizeof(float));
+    const uint64_t y = x + round_up((uint64_t)GPU_MAIL * (uint64_t)n_embd * sizeof(float));
     const uint64_t rows = y + round_up(slots * (uint64_t)n_embd * sizeof(float));
     const uint64_t mid = rows + round_up(slots * (uint64_t)n_ff * sizeof(float));
     const uint64_t bytes = mid + round_up(slots * gpu_blocks_bytes(n_ff));
@@ -95,15 +97,15 @@ size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all)
 
 typedef struct split_scratch {
     pull_state *pull;
-    expert_slot *slots;                  /* [GPU_FEW * k] */
-    uint8_t *host_made;                  /* [GPU_FEW * k] */
-    float *host_y;                       /* [GPU_FEW * k, n_embd] */
+    expert_slot *slots;                  /* [GPU_MAIL * k] */
+    uint8_t *host_made;                  /* [GPU_MAIL * k] */
+    float *host_y;                       /* [GPU_MAIL * k, n_embd] */
     size_t bytes;
 } split_scratch;
 
 static split_scratch split_layout(void *base, int k, int n_embd)
 {
-    const uint64_t slots = (uint64_t)GPU_FEW * (uint64_t)k;
+    const uint64_t slots = (uint64_t)GPU_MAIL * (uint64_t)k;
     uint8_t *p = (uint8_t *)base;
     split_scratch s;
     s.pull = (pull_state *)p;
@@ -279,7 +281,7 @@ static __device__ __forceinline__ void write_question(const ask_args &a, const i
 /* One block, a warp for each token. Few registers, so that it fits an SM next to the router's. */
 static __global__ void __launch_bounds__(ASK_THREADS, 2) ask(tracer f, const ask_args a)
 {
-    __shared__ select_space space[GPU_FEW];
+    __shared__ select_space space[GPU_MAIL];
     __shared__ int ids[GPU_MOST_CHOICES];
     __shared__ __align__(4) uint8_t where[GPU_MOST_CHOICES];
     __shared__ ask_view view;
@@ -497,7 +499,7 @@ static void take_answer(gpu *g, launch_stream at, const layer_args *layer,
 void gpu_experts_with_host(gpu *g, gpu_input *in, const gpu_expert_args *a, const gpu_with_host *s)
 {
     const int n = in->n;
-    if (n < 1 || n > GPU_FEW || a->k > SELECT_MAX_K || a->n_expert > SELECT_MAX_EXPERT ||
+    if (n < 1 || n > GPU_MAIL || a->k > SELECT_MAX_K || a->n_expert > SELECT_MAX_EXPERT ||
         !in->rows || !in->blocks || s->mailbox->n_embd != a->down.rows ||
         s->mailbox->n_ff != a->gate.rows)
         gpu_fail(g, cudaErrorInvalidValue, "split layer: arguments");

@@ -137,7 +137,11 @@ void gpu_replay(gpu *g, gpu_recording *r);       /* an operation; r is not empty
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
-enum { GPU_FEW = 8 };                    /* products of up to 8 tokens follow docs/numerics.md */
+enum {                                   /* most tokens ... */
+    GPU_FEW = 8,                         /* whose products follow docs/numerics.md */
+    GPU_MAIL = 8,                        /* of a question to the host (cuda/gpu_experts.h) */
+    GPU_RECORDED = 8                     /* of a recording, and rows of logits computed at once */
+};
 
 /* The position of a batch, in device memory. gpu_copy or gpu_write sets it; gpu_advance and
  * gpu_largest update it within the stream. */

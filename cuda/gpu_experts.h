@@ -94,7 +94,7 @@ typedef enum gpu_where {
     GPU_FETCHED                          /* the device; all three slabs are fetched from RAM */
 } gpu_where;
 
-enum { GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_FEW * GPU_MOST_USED };
+enum { GPU_FETCH_COUNTS = GPU_MOST_USED + 1, GPU_MOST_CHOICES = GPU_MAIL * GPU_MOST_USED };
 
 /* A layer's question to the host and the host's reply, in page-locked RAM. Polled words have cache
  * lines of their own.
@@ -129,7 +129,7 @@ typedef struct gpu_mailbox {
     int n_embd, n_ff;
 } gpu_mailbox;
 
-/* A mailbox for up to GPU_FEW tokens of k choices each. */
+/* A mailbox for up to GPU_MAIL tokens of k choices each. */
 int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err);
 void gpu_mailbox_free(gpu *g, gpu_mailbox *m);   /* NULL is fine */
 
@@ -205,7 +205,7 @@ size_t gpu_prediction_state(int n_expert, int n_embd, int n_layer);
 size_t gpu_with_host_pad(const gpu_expert_args *a, int pad_down, int pad_all);
 size_t gpu_with_host_scratch(int k, int n_ff, int n_embd);
 
-/* gpu_experts for at most GPU_FEW tokens with some of the experts on the host, with the same bits.
+/* gpu_experts for at most GPU_MAIL tokens with some of the experts on the host, with the same bits.
  * It chooses experts, asks the host, fetches slabs (for a single token only), computes hot and
  * shared experts, waits for the reply, and adds the sum in rank order. It uses further streams,
  * which the main one waits for, and can be recorded. The banks of a need type, shape, bias and
@@ -221,7 +221,7 @@ typedef struct gpu_prefer {
     float *logits;                       /* [n, n_expert]; undefined afterwards */
     gpu_router_rule rule;
     const int32_t *hot;                  /* [n_expert]: as in gpu_with_host */
-    int n, n_expert, k;                  /* at most GPU_FEW, 1024, 32 */
+    int n, n_expert, k;                  /* at most GPU_MAIL, 1024, 32 */
     int32_t *ids;                        /* [n, k]: output, for gpu_expert_args */
     float *gates;                        /* [n, k]: output */
     uint32_t *wanted;                    /* NULL, or page-locked [n * k]: gets the model's own

@@ -5,7 +5,7 @@
 #include "cuda/gpu_experts.h"
 #include "cuda/select.cuh"
 
-enum { PREFER_THREADS = 32 * GPU_FEW };
+enum { PREFER_THREADS = 32 * GPU_MAIL };
 
 static __device__ __forceinline__ float warp_most(float v)
 {
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void prefer_token(const gpu_prefer &a, int tok
 
 static __global__ void __launch_bounds__(PREFER_THREADS) prefer(tracer f, const gpu_prefer a)
 {
-    __shared__ select_space space[GPU_FEW];
+    __shared__ select_space space[GPU_MAIL];
     const int token = threadIdx.x / 32;
     pdl_begin(f);
     pdl_wait(f);
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(PREFER_THREADS) prefer(tracer f, const 
 
 void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
 {
-    if (a->n < 1 || a->n > GPU_FEW || a->n_expert > SELECT_MAX_EXPERT || a->k > SELECT_MAX_K ||
+    if (a->n < 1 || a->n > GPU_MAIL || a->n_expert > SELECT_MAX_EXPERT || a->k > SELECT_MAX_K ||
         a->k > a->n_expert || !a->hot) {
         gpu_fail(g, cudaErrorInvalidValue, "choice by what is in VRAM: arguments");
         return;

@@ -23,7 +23,7 @@ typedef struct batch {
     int n_row;
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
-    prompt_strategy strategy;            /* for cold experts, with more than GPU_FEW tokens */
+    prompt_strategy strategy;            /* for cold experts, with more than GPU_MAIL tokens */
     progress_fn *watch;                  /* called after layers; or NULL */
     void *watch_ctx;
 } batch;

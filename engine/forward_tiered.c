@@ -25,7 +25,7 @@ struct forward {
 static expert_strategy strategy_of(const forward *f, const batch *b, int l)
 {
     if (l >= f->n_gpu || !f->server || !expert_server_has_cold(f->server, l)) return EXPERTS_LOCAL;
-    if (b->n <= GPU_FEW) return EXPERTS_ASKED;
+    if (b->n <= GPU_MAIL) return EXPERTS_ASKED;
     switch (b->strategy) {
     case PROMPT_CORES: return EXPERTS_BY_HOST;
     case PROMPT_SPLIT: return EXPERTS_SPLIT;

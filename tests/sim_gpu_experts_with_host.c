@@ -22,9 +22,9 @@ static uint64_t round_up(uint64_t bytes) { return size_align(bytes, 256); }
 
 int gpu_mailbox_create(gpu_mailbox **out, gpu *g, int n_embd, int n_ff, int k, err_ctx *err)
 {
-    const uint64_t slots = (uint64_t)GPU_FEW * (uint64_t)k;
+    const uint64_t slots = (uint64_t)GPU_MAIL * (uint64_t)k;
     const uint64_t x = round_up(sizeof(gpu_mailbox));
-    const uint64_t y = x + round_up((uint64_t)GPU_FEW * (uint64_t)n_embd * sizeof(float));
+    const uint64_t y = x + round_up((uint64_t)GPU_MAIL * (uint64_t)n_embd * sizeof(float));
     const uint64_t rows = y + round_up(slots * (uint64_t)n_embd * sizeof(float));
     const uint64_t mid = rows + round_up(slots * (uint64_t)n_ff * sizeof(float));
     const uint64_t bytes = mid + round_up(slots * gpu_blocks_bytes(n_ff));
@@ -85,7 +85,7 @@ size_t gpu_prediction_state(int n_expert, int n_embd, int n_layer)
 size_t gpu_with_host_scratch(int k, int n_ff, int n_embd)
 {
     (void)n_ff;
-    return (size_t)round_up((uint64_t)GPU_FEW * (uint64_t)k * (uint64_t)n_embd * sizeof(float));
+    return (size_t)round_up((uint64_t)GPU_MAIL * (uint64_t)k * (uint64_t)n_embd * sizeof(float));
 }
 
 /* ---- a question ------------------------------------------------------------------------------ */
@@ -415,7 +415,7 @@ static void run_split(gpu *g, void *args)
 
 static bool split_fits(const gpu_input *in, const gpu_expert_args *a, const gpu_with_host *s)
 {
-    return in->n >= 1 && in->n <= GPU_FEW && a->k >= 1 && a->k <= GPU_MOST_USED &&
+    return in->n >= 1 && in->n <= GPU_MAIL && a->k >= 1 && a->k <= GPU_MOST_USED &&
            a->n_expert <= 1024 && in->rows && in->blocks && in->cols == a->down.rows &&
            s->mailbox->n_embd == a->down.rows && s->mailbox->n_ff == a->gate.rows;
 }
@@ -423,14 +423,14 @@ static bool split_fits(const gpu_input *in, const gpu_expert_args *a, const gpu_
 static void claim_split(sim_call *c, const gpu_expert_args *a, const gpu_with_host *s, bool fetches,
                         bool predicts)
 {
-    const uint64_t n = (uint64_t)a->n_expert, slots = (uint64_t)GPU_FEW * (uint64_t)a->k;
+    const uint64_t n = (uint64_t)a->n_expert, slots = (uint64_t)GPU_MAIL * (uint64_t)a->k;
     gpu_mailbox *m = s->mailbox;
     sim_writes_any(c, "mail", m, sizeof *m);
-    sim_writes_any(c, "mail's x", m->x, (uint64_t)GPU_FEW * (uint64_t)m->n_embd * sizeof(float));
+    sim_writes_any(c, "mail's x", m->x, (uint64_t)GPU_MAIL * (uint64_t)m->n_embd * sizeof(float));
     sim_reads_any(c, "mail's y", m->y, slots * (uint64_t)m->n_embd * sizeof(float));
     sim_reads_any(c, "mail's mid", m->mid, slots * gpu_blocks_bytes(m->n_ff));
     sim_writes(c, "number", s->number, sizeof *s->number);
-    sim_writes_any(c, "log of choices", s->chosen, slots * sizeof *s->chosen / GPU_FEW);
+    sim_writes_any(c, "log of choices", s->chosen, slots * sizeof *s->chosen / GPU_MAIL);
     sim_reads(c, "hot", s->hot, n * sizeof *s->hot);
     sim_writes(c, "split scratch", s->scratch,
                gpu_with_host_scratch(a->k, a->gate.rows, a->down.rows));

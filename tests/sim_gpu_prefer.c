@@ -79,7 +79,7 @@ void gpu_prefer_hot(gpu *g, const gpu_prefer *a)
 {
     const uint64_t n = (uint64_t)a->n, slots = n * (uint64_t)a->k;
     sim_call c = sim_begin(g, "router");
-    if (a->n < 1 || a->n > GPU_FEW || a->n_expert > MOST_EXPERTS || a->k < 1 ||
+    if (a->n < 1 || a->n > GPU_MAIL || a->n_expert > MOST_EXPERTS || a->k < 1 ||
         a->k > GPU_MOST_USED || a->k > a->n_expert || !a->hot) {
         sim_fail(g, "choice by what is in VRAM: %d of %d experts, %d tokens", a->k, a->n_expert,
                  a->n);

@@ -841,7 +841,7 @@ static void test_types(void)
             set_shape(&c, type, option % 2);
             run_case(&c, &plans[option], 1, option % 4 != 3, &rng);
             if (option % 3 == 0)
-                run_case(&c, &plans[option], 2 + (i + option) % (GPU_FEW - 1), true, &rng);
+                run_case(&c, &plans[option], 2 + (i + option) % (GPU_MAIL - 1), true, &rng);
         }
     }
 }
@@ -882,7 +882,7 @@ static void test_special(void)
         for (size_t p = 0; p < ARRAY_LEN(plans); p++, option++)
             if (!sim_gpu_skips((int)(i + p), (int)ARRAY_LEN(plans)))
                 run_case(&special[i], &plans[p], 1, option % 4 != 3, &rng);
-        for (int n = 2; n <= GPU_FEW; n += 3, option++)
+        for (int n = 2; n <= GPU_MAIL; n += 3, option++)
             if (!sim_gpu_skips((int)i + n / 3, 3))
                 run_case(&special[i], &plans[option % (int)ARRAY_LEN(plans)], n, option % 4 != 3,
                          &rng);
@@ -911,7 +911,7 @@ static void test_late(void)
 static void test_refused(void)
 {
     static const struct { int n, n_embd, n_ff; const char *why; } bad[] = {
-        { GPU_FEW + 1, 64, 64, "too many tokens" }, { 0, 64, 64, "no token" },
+        { GPU_MAIL + 1, 64, 64, "too many tokens" }, { 0, 64, 64, "no token" },
         { 1, 32, 64, "mail for other vectors" }, { 1, 64, 32, "mail for other activations" },
     };
     family("no such split");

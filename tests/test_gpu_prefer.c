@@ -179,7 +179,7 @@ static void test_cases(void)
     static const struct { int n_expert, k; } sizes[] = {
         { 24, 4 }, { 32, 4 }, { 128, 8 }, { 512, 10 }, { 1024, 32 }, { 100, 1 }, { 8, 8 },
     };
-    static const int tokens[] = { 1, 3, GPU_FEW };
+    static const int tokens[] = { 1, 3, GPU_MAIL };
     static const struct { int hot_of_8; bool ties; const char *why; } ways[] = {
         { 4, false, "half is dropped" }, { 1, false, "most is dropped" },
         { -1, false, "nothing of the choice is there, so nothing is dropped" },

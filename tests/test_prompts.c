@@ -145,8 +145,8 @@ static bool feed_all(trail *t, model_fixture *r, const place *p, int chunk)
 /* From now on prompts of all lengths are computed this way. */
 static void set_strategy(engine *e, prompt_strategy way)
 {
-    e->p->split_from = way == PROMPT_SPLIT ? GPU_FEW + 1 : INT_MAX;
-    e->p->stream_from = way == PROMPT_BUS ? GPU_FEW + 1 : INT_MAX;
+    e->p->split_from = way == PROMPT_SPLIT ? GPU_MAIL + 1 : INT_MAX;
+    e->p->stream_from = way == PROMPT_BUS ? GPU_MAIL + 1 : INT_MAX;
     e->p->contract_to = way == PROMPT_BUS
         ? plan_most_shared(e->m->hp.n_expert_used, e->m->hp.n_expert) : INT_MAX;
 }

@@ -3,7 +3,7 @@
  * While the device replays a token it asks the host, once for each layer with cold experts, to
  * compute some of the chosen ones. The reply goes into page-locked RAM (cuda/gpu.h). Meanwhile down
  * matrices of some of them cross the bus: post-fetch. The bits are the same whichever processor
- * computes an expert. For prompts of more than GPU_FEW tokens the host computes the cold experts
+ * computes an expert. For prompts of more than GPU_MAIL tokens the host computes the cold experts
  * that do not pass through VRAM. One thread at a time. */
 #ifndef ENGINE_GPU_EXPERT_SERVER_H
 #define ENGINE_GPU_EXPERT_SERVER_H
@@ -39,13 +39,13 @@ uint32_t *expert_server_wanted(const expert_server *c, int layer);
 /* While paused there is no post-fetch and no trial: for benches. */
 void expert_server_pause_fetching(expert_server *c, bool paused);
 
-/* Before a batch of up to GPU_FEW tokens: waits for the batch before. Exchanges experts in VRAM by
+/* Before a batch of up to GPU_MAIL tokens: waits for the batch before. Exchanges experts in VRAM by
  * the choices of that batch, unless expert_server_end has done so. */
 int expert_server_prepare(expert_server *c, err_ctx *err);
 
-/* Around the questions of one batch of up to GPU_FEW tokens: threads stay awake in between, and for
- * a single token the clock runs. While the device computes the rest of the batch, the end decides
- * exchanges of experts; the device gets the new map when it has ended the batch. */
+/* Around the questions of one batch of up to GPU_MAIL tokens: threads stay awake in between, and
+ * for a single token the clock runs. While the device computes the rest of the batch, the end
+ * decides exchanges of experts; the device gets the new map when it has ended the batch. */
 void expert_server_begin(expert_server *c, int n);
 void expert_server_end(expert_server *c);
 
@@ -53,7 +53,7 @@ void expert_server_end(expert_server *c);
  * failure is returned once; later questions get an empty reply, so that the device can finish. */
 int expert_server_serve(expert_server *c, int layer, err_ctx *err);
 
-/* ---- prompts of more than GPU_FEW tokens ---- */
+/* ---- prompts of more than GPU_MAIL tokens ---- */
 
 /* sums [n, n_embd] of the chosen experts' vectors, weighted: x the normed vectors, ids and gates
  * [n, k]. */

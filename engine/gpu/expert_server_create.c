@@ -184,7 +184,7 @@ static int make_vram(expert_server *c, const weights_gpu *w, err_ctx *err)
 
 static uint64_t log_bytes(const model_hparams *hp)
 {
-    return (uint64_t)hp->n_layer * GPU_FEW * (uint64_t)hp->n_expert_used * sizeof(uint32_t);
+    return (uint64_t)hp->n_layer * GPU_MAIL * (uint64_t)hp->n_expert_used * sizeof(uint32_t);
 }
 
 /* Sizes in RAM: slots of a prompt, floats of their vectors, bytes of activations. */
@@ -200,7 +200,7 @@ static ram_sizes ram_of(const model_hparams *hp)
 uint64_t expert_server_ram_bytes(const model *m)
 {
     const ram_sizes r = ram_of(&m->hp);
-    const uint64_t mailbox = (uint64_t)GPU_FEW * (uint64_t)m->hp.n_expert_used *
+    const uint64_t mailbox = (uint64_t)GPU_MAIL * (uint64_t)m->hp.n_expert_used *
                           ((uint64_t)m->hp.n_embd + 2 * (uint64_t)m->hp.n_ff_expert) *
                           sizeof(float);
     const uint64_t lists = (uint64_t)m->hp.n_layer * (sizeof(gpu_with_host) + table_bytes(&m->hp));

@@ -38,7 +38,7 @@ struct expert_server {
 
     gpu_mailbox *mailbox;
     uint32_t n_poll;                     /* gpu_polls */
-    uint32_t *log;                       /* [n_layer, GPU_FEW * k] page-locked: chosen experts;
+    uint32_t *log;                       /* [n_layer, GPU_MAIL * k] page-locked: chosen experts;
                                           * NULL without a cache */
     uint32_t *wanted;                    /* the same, as the router alone would have chosen; or
                                           * NULL */
@@ -77,7 +77,7 @@ struct expert_server {
 /* The experts that the last batch chose in a layer; only with a cache. */
 static inline uint32_t *expert_server_log(const expert_server *c, int layer)
 {
-    return c->log + (size_t)layer * GPU_FEW * (size_t)c->m->hp.n_expert_used;
+    return c->log + (size_t)layer * GPU_MAIL * (size_t)c->m->hp.n_expert_used;
 }
 
 /* Sends the table of fetch counts to the device, between tokens. The next wait returns a

@@ -101,7 +101,7 @@ static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const mod
 static void place_token(gpu_buffers *b, mem_layout *a, const widths *w, const model_hparams *hp,
                         int n)
 {
-    b->logits = mem_layout_floats(a, LOGIT_ROWS, hp->n_vocab);
+    b->logits = mem_layout_floats(a, GPU_RECORDED, hp->n_vocab);
     b->ids = mem_layout_take(a, (uint64_t)n, 1, sizeof *b->ids);
     b->cursor = mem_layout_take(a, 1, 1, sizeof *b->cursor);
     b->counters = mem_layout_take(a, 1 + GPU_FEW * (uint64_t)w->n_head, 1, sizeof *b->counters);

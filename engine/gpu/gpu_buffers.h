@@ -6,8 +6,6 @@
 #include "cuda/gpu.h"
 #include "engine/models/model.h"
 
-enum { LOGIT_ROWS = GPU_FEW };           /* computed together */
-
 typedef struct gpu_buffers {
     float *x;                            /* [n, n_embd] the residual stream */
     float *rows;                         /* [n, widest] a product's finished input */
@@ -30,7 +28,7 @@ typedef struct gpu_buffers {
     void *parallel_blocks, *parallel_scratch;      /* for up to GPU_FEW tokens */
     void *experts;                       /* scratch of experts and of dense networks */
     float *partial;                      /* attention over long stores */
-    float *logits;                       /* [LOGIT_ROWS, n_vocab] */
+    float *logits;                       /* [GPU_RECORDED, n_vocab] */
     int32_t *ids;                        /* [n] */
     gpu_cursor *cursor;
     uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */

@@ -237,7 +237,7 @@ static gpu_router_rule rule_of(const gpu_steps *s, int l)
 /* Whether the choice prefers hot experts: in layers with cold experts and a map of the hot ones. */
 static bool skips_missing(const gpu_steps *s, int l)
 {
-    return s->skip_missing && s->n <= GPU_FEW && expert_server_has_cold(s->server, l) &&
+    return s->skip_missing && s->n <= GPU_MAIL && expert_server_has_cold(s->server, l) &&
            expert_server_wanted(s->server, l);
 }
 
@@ -512,13 +512,13 @@ static int begin(void *self, const batch *b, err_ctx *err)
     if (b->ids) {
         rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         set_cursor(s, s->row.pos, -1);
-        const bool streams = b->n > GPU_FEW && b->strategy == PROMPT_BUS;
+        const bool streams = b->n > GPU_MAIL && b->strategy == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
     }
-    if (s->server && b->n > GPU_FEW && b->strategy != PROMPT_BUS)
+    if (s->server && b->n > GPU_MAIL && b->strategy != PROMPT_BUS)
         expert_server_prompt_begin(s->server);
-    if (b->n > GPU_FEW && b->strategy == PROMPT_SPLIT) prompt_split_begin(s->split);
-    if (s->server && b->n <= GPU_FEW && !s->recording) {
+    if (b->n > GPU_MAIL && b->strategy == PROMPT_SPLIT) prompt_split_begin(s->split);
+    if (s->server && b->n <= GPU_MAIL && !s->recording) {
         if ((rc = expert_server_prepare(s->server, err)) < 0) return rc;
         s->has_questions = true;
         expert_server_begin(s->server, b->n);
@@ -602,7 +602,7 @@ static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
     gpu_steps *s = self;
     const size_t n_embd = (size_t)s->m->hp.n_embd, n_vocab = (size_t)s->m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
-        const int n = min_int(n_row - done, LOGIT_ROWS);
+        const int n = min_int(n_row - done, GPU_RECORDED);
         if (s->n > 1)                    /* a single token ends with its logits */
             run_head(s, s->b.x + (size_t)(first + done) * n_embd, n);
         const int rc = gpu_read(s->g, out + (size_t)done * n_vocab, s->b.logits,

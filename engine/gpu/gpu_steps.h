@@ -40,7 +40,7 @@ const layer_steps *gpu_steps_live(const gpu_steps *s);
  * empty reply, so that the device can finish, and end returns the failure. */
 const layer_steps *gpu_steps_replay(const gpu_steps *s);
 
-/* The strategy for cold experts in a batch of n tokens, more than GPU_FEW: the plan's, or another
+/* The strategy for cold experts in a batch of n tokens, more than GPU_MAIL: the plan's, or another
  * if its buffers do not exist. */
 prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n);
 

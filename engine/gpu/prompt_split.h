@@ -5,7 +5,7 @@
  * layer's choices and from speeds: first the plan's, then those measured in the layers before. The
  * sum is in the order of selection, whichever processor computed a vector. The bits are the same if
  * the caller's gpu_expert_args ask for the contract and weights are in blocks. For prompts of
- * GPU_FEW + 1 to PLAN_SPLIT_TOKENS tokens. One thread at a time. */
+ * GPU_MAIL + 1 to PLAN_SPLIT_TOKENS tokens. One thread at a time. */
 #ifndef ENGINE_GPU_PROMPT_SPLIT_H
 #define ENGINE_GPU_PROMPT_SPLIT_H
 

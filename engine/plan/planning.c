@@ -94,7 +94,7 @@ int planning_key(speeds_key *out, const model *m, int n_thread, const char *isa,
 /* ---- the model ------------------------------------------------------------------------------- */
 
 enum { VRAM_ALIGN = 256 };               /* of every tensor in VRAM */
-static_assert((int)PLAN_FEW_TOKENS == (int)GPU_FEW, "tokens that are computed as one");
+static_assert((int)PLAN_FEW_TOKENS == (int)GPU_MAIL, "tokens that are computed as one");
 static_assert((int)MODEL_MOST_USED <= (int)PLAN_MOST_USED, "experts that a token may use");
 
 /* Adds the bytes of a layer except the experts' slabs; experts' biases and scales count as
