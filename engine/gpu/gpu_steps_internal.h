@@ -1,0 +1,90 @@
+/* gpu_steps_internal.h - what gpu_steps.c, gpu_layers.c and gpu_recordings.c share; for them
+ * alone. */
+#ifndef ENGINE_GPU_GPU_STEPS_INTERNAL_H
+#define ENGINE_GPU_GPU_STEPS_INTERNAL_H
+
+#include "engine/engine_internal.h"
+#include "engine/gpu/gpu_buffers.h"
+#include "engine/gpu/gpu_sampling.h"
+#include "engine/gpu/gpu_steps.h"
+
+/* Page-locked messages between device and host. */
+typedef struct mailbox {
+    uint64_t picked;                     /* from the device: the picked token, with its stamp */
+    gpu_cursor cursor;                   /* to the device */
+} mailbox;
+
+/* A batch's vectors for the host, and the host's sums; page-locked. */
+typedef struct host_transfer {
+    float *x, *sums;                     /* [n, n_embd] */
+    float *gates;                        /* [n, k] */
+    int32_t *ids;
+    void *memory;                        /* NULL: the device computes everything */
+} host_transfer;
+
+enum { CHOICES_SENT, VECTORS_TAKEN, N_EVENTS };          /* of prompts that the host computes */
+
+struct gpu_steps {
+    layer_steps live, replay_table;
+    const engine *e;
+    gpu *g;                              /* of e, as are m and w */
+    const model *m;
+    const weights_gpu *w;
+    expert_server *server;               /* NULL: all experts of the GPU's layers are in VRAM */
+    bool skip_missing;
+    gpu_buffers b;
+    mailbox *mailbox;
+    host_transfer host_transfer;
+    gpu_events *events;                  /* NULL: the host computes nothing */
+    gpu_sampling sampling;
+    expert_stream *banks;                /* NULL: cold experts never pass through VRAM */
+    prompt_split *split;                 /* NULL: prompts are never split */
+    gpu_session_recordings *recordings;  /* of the selected session; borrowed */
+    bool recording, profiling;
+    bool refusal_logged;                 /* VRAM was too small for a recording */
+    bool has_cold;                       /* some experts of the GPU's layers are not in VRAM */
+    gpu_cursor device_cursor;            /* the device's cursor; token -1: unknown */
+
+    /* the batch under way */
+    batch_row row;                       /* all of its tokens */
+    int n, last;
+    bool has_questions, watched;         /* the host is asked; the batch has a watcher */
+    bool contract;                       /* with many tokens: experts have the contract's bits */
+    gpu_input h;                         /* input of the layer's router and experts */
+    gpu_expert_args experts;
+    gpu_input parallel_in;               /* input of the parallel network, for few tokens */
+    gpu_network_args parallel;           /* y NULL unless it runs while the host is asked */
+    double waited_s;                     /* for the ends of single tokens, without the sampler's */
+    int failed;                          /* first failure of the host's half of a replayed token */
+    err_ctx failure;                     /* its message */
+};
+
+static inline bool head_on_gpu(const gpu_steps *s) { return s->w->head.data != NULL; }
+
+/* ---- gpu_layers.c ---- */
+
+/* The steps of a layer: mix, route, experts and join. */
+void gpu_layers_fill(layer_steps *table);
+/* Reports a layer's keys and values as stored: enqueued operations do it before any other reads
+ * them. */
+void gpu_layers_note_written(void *self, int layer);
+
+/* Inputs of products: of s->n vectors as they are, and of the normed residual. */
+gpu_input gpu_layers_input(const gpu_steps *s, const char *name, const float *x, int cols);
+gpu_product gpu_layers_product(float *y, const gpu_matrix *w);
+
+/* ---- gpu_steps.c ---- */
+
+void gpu_steps_take_batch(gpu_steps *s, const batch *b);
+/* Sets the device's cursor; token -1: unknown. */
+void gpu_steps_set_cursor(gpu_steps *s, int pos, int32_t token);
+/* Logits of n vectors at x, to the first rows of the buffer. */
+void gpu_steps_head(gpu_steps *s, const float *x, int n);
+void gpu_steps_send_vectors(gpu_steps *s);       /* the residual to the host */
+int gpu_steps_logits(void *self, float *out, int first, int n, err_ctx *err);
+
+/* ---- gpu_recordings.c ---- */
+
+void gpu_recordings_fill(layer_steps *table);    /* the host's half of a recorded token */
+
+#endif
