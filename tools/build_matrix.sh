@@ -31,7 +31,7 @@ memory="SAN=address,undefined"
 step "gcc, all tests" CUDA=0 LONG=$nightly check
 step "real clients" CUDA=0 check-clients
 step "clang" CUDA=0 CC=clang check ONLY="$arithmetic"
-SOAK=200 step "thread sanitizer" SAN=thread SAN_LOOPS=0 check ONLY="$threads test_cli_soak.sh"
+SOAK=$([ "$nightly" ] && echo 200 || echo 100) step "thread sanitizer" SAN=thread SAN_LOOPS=0 check ONLY="$threads test_cli_soak.sh"
 if [ "$nightly" ]; then
     step "the page in a browser" CUDA=0 check-page
     step "address and undefined-behaviour sanitizers" $memory SAN_LOOPS=0 check
