@@ -20,7 +20,7 @@ static void lead(grammar_run *r, const uint8_t *data, size_t size)
         for (int k = 0; k < 256 && to < 0; k++) {
             to = grammar_run_step(r, at, (uint8_t)(from + k));
             if (to == GRAMMAR_FULL && grammar_run_n_state(r) > 1) {
-                at = grammar_run_keep(r, at);
+                grammar_run_keep(r, &at, 1);
                 k--;
             } else if (to == GRAMMAR_FULL) {
                 return;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/session/answer.h"
+#include "engine/session/runner.h"
 #include "tests/model_fixture.h"
 #include "tests/test.h"
 
@@ -403,6 +404,97 @@ static void test_penalties(const fixture *r)
     ids_free(&ids);
 }
 
+/* ---- several answers in one pass ------------------------------------------------------------- */
+
+enum { TALKS = 3, MOST_WORDS = 30 };
+
+/* One answer of several that a caller steps together. */
+typedef struct talk {
+    session *s;
+    sampler *smp;
+    running_answer *a;
+    int32_t id;                          /* to be taken in */
+    bool going;
+} talk;
+
+/* The next token of every answer that goes on: their last ones are taken in as rows of one batch. */
+static int step_together(talk *talks, float *logits, int n_vocab, err_ctx *err)
+{
+    runner_row rows[TALKS];
+    int n_row = 0, rc = 0;
+    for (int i = 0; i < TALKS && rc >= 0; i++) {
+        talk *t = &talks[i];
+        if (!t->going) continue;
+        if (!answer_draws(t->a)) rc = answer_step(t->a, err);     /* a chunk of the prompt */
+        else if ((rc = answer_begin_token(t->a, &t->id, err)) == 0) t->going = false;
+        else if (rc > 0 && t->id >= 0) rows[n_row++] = (runner_row){ t->s, &t->id, 1, 1 };
+        else if (rc > 0) rc = answer_step(t->a, err);             /* after the prompt */
+        if (rc == 0) t->going = false;
+    }
+    if (rc >= 0 && n_row > 0)
+        rc = runner_eval(session_runner(talks[0].s), rows, n_row, logits, err);
+    for (int i = 0, row = 0; i < TALKS && rc >= 0 && n_row > 0; i++) {
+        talk *t = &talks[i];
+        if (row == n_row || rows[row].s != t->s) continue;
+        if ((rc = answer_allow(t->a, err)) == 0)
+            rc = sampler_pick(&t->id, t->smp, logits + (size_t)row++ * (size_t)n_vocab, err);
+        if (rc == 0) rc = answer_accept(t->a, t->id, err);
+        if (rc == 0) t->going = false;
+    }
+    return rc;
+}
+
+/* Answers whose tokens go through the layers together are those that each gives alone. */
+static void test_together(const fixture *r)
+{
+    static const char *const prompts[TALKS] = { "Hello", "The house on the hill", "Why? Because" };
+    const session_options so = { .ctx = CTX, .chunk = 16, .kv = KV_F16, .n_snapshot = 3,
+                                 .n_sharing = TALKS - 1 };
+    const sampler_options any = { .temperature = 1, .top_p = 1, .repeat_penalty = 1.1, .seed = 3,
+                                  .penalty_window = -1 };
+    const answer_options ao = { .tok = r->t, .max_tokens = MOST_WORDS };
+    float *logits = test_alloc(TALKS * (size_t)r->m->hp.n_vocab, sizeof *logits);
+    id_list ids[TALKS] = { 0 };
+    talk talks[TALKS] = { 0 };
+    err_ctx err = { 0 };
+    int rc = 0, n_left = TALKS;
+    for (int i = 0; i < TALKS && rc == 0; i++) {
+        talk *t = &talks[i];
+        encode(&ids[i], r, prompts[i]);
+        rc = i == 0 ? session_create(&t->s, r->e, &so, &err)
+                    : session_create_sharing(&t->s, session_runner(talks[0].s), &err);
+        if (rc == 0) rc = sampler_create(&t->smp, &any, r->m->hp.n_vocab, CTX, &err);
+        if (rc == 0)
+            rc = answer_open(&t->a, t->s, t->smp, ids[i].ids, (int)ids[i].n, &ao, NULL, &err);
+        t->going = true;
+    }
+    while (rc >= 0 && n_left > 0) {
+        rc = step_together(talks, logits, r->m->hp.n_vocab, &err);
+        n_left = 0;
+        for (int i = 0; i < TALKS; i++) n_left += talks[i].going;
+    }
+    CHECK_MSG(rc >= 0, "%s", err.msg);
+    for (int i = 0; i < TALKS && rc >= 0; i++) {
+        session *alone = fixture_session(r, CTX);
+        answer_stats stats;
+        sampler_reset(talks[i].smp, any.seed);
+        rc = answer_run(&stats, alone, talks[i].smp, ids[i].ids, (int)ids[i].n, &ao, NULL, &err);
+        const int n = session_pos(alone);
+        CHECK_MSG(rc == 0 && n == session_pos(talks[i].s) &&
+                  session_common(talks[i].s, session_ids(alone), n) == n &&
+                  stats.n_answer == answer_so_far(talks[i].a)->n_answer, "answer %d: %s", i,
+                  err.msg);
+        session_free(alone);
+    }
+    for (int i = 0; i < TALKS; i++) {
+        answer_free(talks[i].a);
+        sampler_free(talks[i].smp);
+        session_free(talks[i].s);
+        ids_free(&ids[i]);
+    }
+    mem_free(logits);
+}
+
 /* ---- what is not computed again ------------------------------------------------------------- */
 
 static void test_reuse(const fixture *r)
@@ -531,6 +623,7 @@ int main(int argc, char **argv)
         if (fixture_open(&r, path)) {
             test_stop_token(&r);
             test_special(&r);
+            test_together(&r);
             test_reuse(&r);
             test_no_memory(&r);
             if (is_recurrent(&r)) {           /* the rest does not depend on the model */

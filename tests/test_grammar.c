@@ -318,24 +318,31 @@ static void test_random(void)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* A text with more states than fit: a caller that keeps the last one continues as before. */
+/* A text with more states than fit: a caller that keeps the last ones continues as before. */
 static void test_keep(void)
 {
     grammar *g = parse("root ::= \"[\" ([a-z]{1,30000} \",\"){2} \"]\"");
     grammar_run *r = run_of(g);
     grammar_state at = r ? grammar_run_step(r, grammar_run_start(r), '[') : -1;
+    grammar_state before = at;
     int n_keep = 0;
     for (int part = 0; part < 2; part++) {
         for (int i = 0; i < 30001; i++) {
             const uint8_t byte = i < 30000 ? 'q' : ',';
             grammar_state to = grammar_run_step(r, at, byte);
             if (to == GRAMMAR_FULL) {
-                at = grammar_run_keep(r, at);
+                grammar_state kept[] = { before, at, before, at };
+                const bool is_letter = i > 0;    /* from before to at */
+                grammar_run_keep(r, kept, 4);
+                CHECK(kept[0] == kept[2] && kept[1] == kept[3] && grammar_run_n_state(r) == 2 &&
+                      (!is_letter || grammar_run_step(r, kept[0], 'q') == kept[1]));
+                at = kept[1];
                 n_keep++;
                 to = grammar_run_step(r, at, byte);
             }
             if (i == 29999)
                 CHECK_MSG(to >= 0 && grammar_run_step(r, to, 'q') == GRAMMAR_DEAD, "one too many");
+            before = at;
             at = to;
         }
     }

@@ -83,6 +83,21 @@ static int check_place(const fixture *r, const uint64_t *bits, grammar_run *own,
     return pick;
 }
 
+/* Accepts some tokens that may come, the first of each mask or later ones, and takes them back. */
+static void go_and_return(grammar_mask *m, int n_vocab, test_rng *rng)
+{
+    const int most = (int)test_below(rng, GRAMMAR_MASK_BACK + 1);
+    err_ctx err;
+    int n = 0;
+    for (const uint64_t *bits; n < most && (bits = grammar_mask_bits(m, &err)); n++) {
+        int id = (int)test_below(rng, (uint32_t)n_vocab);
+        while (!(bits[id / 64] >> id % 64 & 1)) id = (id + 1) % n_vocab;
+        if (!CHECK(grammar_mask_accept(m, id, &err) == 0)) break;
+    }
+    CHECK(grammar_mask_accept(m, -1, &err) < 0);         /* what fails cannot be taken back */
+    grammar_mask_back(m, n);
+}
+
 static void walk_form(const fixture *r, const char *text, bool gbnf, uint64_t seed, int n_step)
 {
     const int n_vocab = tokenizer_n_token(r->t) + 70;    /* more logits than tokens */
@@ -97,10 +112,11 @@ static void walk_form(const fixture *r, const char *text, bool gbnf, uint64_t se
     grammar_state at = grammar_run_start(own);
     for (int i = 0; i < n_step; i++) {
         mem_guard(true);
+        go_and_return(m, n_vocab, &rng);
         const uint64_t *bits = grammar_mask_bits(m, &err);
         mem_guard(false);
         if (!CHECK_MSG(bits, "%s: %s", text, err.msg)) break;
-        if (grammar_run_n_state(own) > GRAMMAR_MAX_STATES / 2) at = grammar_run_keep(own, at);
+        if (grammar_run_n_state(own) > GRAMMAR_MAX_STATES / 2) grammar_run_keep(own, &at, 1);
         const int id = check_place(r, bits, own, at, n_vocab, &rng, text);
         CHECK(grammar_mask_may_end(m) == grammar_run_may_end(own, at));
         if (id < 0) break;
@@ -170,6 +186,9 @@ static void test_long(const fixture *r)
         const uint64_t *bits = i % 1000 == 999 ? grammar_mask_bits(m, &err) : NULL;
         ok = (i % 1000 != 999 || (bits && bits[letter / 64] >> letter % 64 & 1)) &&
              grammar_mask_accept(m, letter, &err) == 0;
+        const int n = i < 59000 ? i % 7 : 0;             /* also across a clearing of the tables */
+        for (int k = 0; k < n && ok; k++) ok = grammar_mask_accept(m, letter, &err) == 0;
+        grammar_mask_back(m, n);
     }
     CHECK_MSG(ok, "%s", err.msg);
     CHECK(grammar_mask_accept(m, letter, &err) < 0);

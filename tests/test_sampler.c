@@ -305,6 +305,35 @@ static void test_weights(void)
     CHECK_MSG(n_wrong == 0, "%d of 1400", n_wrong);
 }
 
+/* Tokens that were drawn, accepted and taken back leave no trace: `went` accepts up to SAMPLER_BACK
+ * others before each token of `stayed`. */
+static void test_back(void)
+{
+    enum { N = 900 };
+    static const int windows[] = { 0, 1, 5, 64 };
+    static float x[N];
+    int wrong = 0;
+    for (int i = 0; i < N; i++) x[i] = (float)((i * 7919) % 401) / 100;
+    for (size_t w = 0; w < ARRAY_LEN(windows); w++) {
+        sampler_options o = { .temperature = 1.1, .top_k = 300, .top_p = 1, .repeat_penalty = 1.3,
+                              .frequency_penalty = 0.7, .penalty_window = windows[w], .seed = 9 };
+        sampler *stayed = make(&o, N, 100), *went = make(&o, N, 100);
+        for (int i = 0; i < 200; i++) {
+            const int n = i * 5 % (SAMPLER_BACK + 1);
+            for (int k = 0; k < n; k++)
+                sampler_accept(went, k % 3 ? pick(went, x) : k % 2 ? -1 : (i + k) % 7);
+            sampler_back(went, n);
+            const int32_t id = pick(stayed, x);
+            wrong += pick(went, x) != id;
+            sampler_accept(stayed, id);
+            sampler_accept(went, id);
+        }
+        sampler_free(stayed);
+        sampler_free(went);
+    }
+    CHECK_MSG(wrong == 0, "%d of %zu tokens differ", wrong, 200 * ARRAY_LEN(windows));
+}
+
 /* What this sampler drew when it was written: a change here is a change for every user's seed. */
 static const int32_t snap_ids[] = {
     2073, 2363, 2846, 1690, 2558, 1834, 1641, 2461, 2075, 2460, 966, 772,
@@ -714,6 +743,7 @@ int main(int argc, char **argv)
     test_frequencies();
     test_weights();
     test_repeatable();
+    test_back();
     test_masks();
     test_from();
     test_by_hand();

@@ -302,30 +302,48 @@ static bool is_over(running_answer *a)
     return true;
 }
 
-/* Draws a token. */
-static int draw(running_answer *a, err_ctx *err)
+int answer_begin_token(running_answer *a, int32_t *id, err_ctx *err)
 {
     stream *st = &a->st;
     answer_stats *out = &a->stats;
-    int rc;
-    if (is_over(a)) {
-        a->next = ENDED;
-        rc = stream_flush(st, err);
-        out->end = end_of(st, out->end);
-        return st->quit || st->found ? 0 : rc;
-    }
-    /* the mask of the next token is computed while the GPU computes this one */
-    if (out->n_answer > 0 && (rc = session_take(a->s, a->id, err)) < 0) return rc;
-    if ((rc = apply_form(st, a->smp, err)) < 0) return rc;
-    rc = out->n_answer > 0 ? session_pick(a->s, &a->id, a->smp, err)
-                           : sampler_pick(&a->id, a->smp, a->logits, err);
-    if (rc < 0 || (rc = follow_form(st, a->id, err)) < 0) return rc;
-    sampler_accept(a->smp, a->id);
+    *id = out->n_answer > 0 ? a->id : -1;
+    if (!is_over(a)) return 1;
+    a->next = ENDED;
+    const int rc = stream_flush(st, err);
+    out->end = end_of(st, out->end);
+    return st->quit || st->found ? 0 : rc;
+}
+
+int answer_allow(running_answer *a, err_ctx *err) { return apply_form(&a->st, a->smp, err); }
+
+int answer_accept(running_answer *a, int32_t id, err_ctx *err)
+{
+    stream *st = &a->st;
+    answer_stats *out = &a->stats;
+    int rc = follow_form(st, id, err);
+    if (rc < 0) return rc;
+    a->id = id;
+    sampler_accept(a->smp, id);
     out->n_answer++;
-    rc = stream_push(st, a->id, err);
+    rc = stream_push(st, id, err);
     out->end = end_of(st, ANSWER_STOP);
     if (rc == 1 || st->quit || st->found) a->next = ENDED;
-    return a->next == ENDED ? 0 : rc;
+    return a->next == ENDED ? 0 : rc < 0 ? rc : 1;
+}
+
+/* Draws a token. */
+static int draw(running_answer *a, err_ctx *err)
+{
+    int32_t id;
+    int rc = answer_begin_token(a, &id, err);
+    if (rc <= 0) return rc;
+    if (id < 0) {
+        if ((rc = answer_allow(a, err)) == 0) rc = sampler_pick(&id, a->smp, a->logits, err);
+    } else if ((rc = session_take(a->s, id, err)) == 0) {
+        /* the mask of the next token is computed while the GPU computes this one */
+        if ((rc = answer_allow(a, err)) == 0) rc = session_pick(a->s, &id, a->smp, err);
+    }
+    return rc < 0 ? rc : answer_accept(a, id, err);
 }
 
 static int step_answer(running_answer *a, err_ctx *err)

@@ -28,6 +28,13 @@ enum {
 
 typedef struct ranked { uint32_t key; int32_t id; } ranked;      /* the larger logit first */
 
+/* For sampler_back. */
+typedef struct accepted {
+    int32_t id;                          /* -1: the penalties do not count it */
+    int32_t left;                        /* the token that left the window; -1: none */
+    uint64_t rng[4];                     /* before it was drawn */
+} accepted;
+
 struct sampler {
     sampler_options o;                   /* o.biases is NULL: they are in bias */
     int n_vocab, n_block;
@@ -47,6 +54,10 @@ struct sampler {
     int32_t *penalised;                  /* [n_penalised] ids with a count above 0 */
     int32_t *penalised_at;               /* [n_vocab] the id's index in penalised */
     int n_penalised;
+    accepted past[SAMPLER_BACK];         /* token i of all accepted at i % SAMPLER_BACK */
+    uint64_t n_accepted;
+    int n_past;                          /* of these that can be taken back */
+    uint64_t rng_accepted[4];            /* after the last one was drawn */
 
     /* of the pick under way */
     float *work;                         /* [n_block * BLOCK] logits after biases and penalties;
@@ -176,6 +187,13 @@ static double rng_draw(uint64_t rng[4])
     return (double)((x >> 11) + 1) * 0x1p-53;
 }
 
+static void seed_draws(sampler *s, uint64_t seed)
+{
+    rng_seed(s->rng, seed);
+    memcpy(s->rng_accepted, s->rng, sizeof s->rng);
+    s->n_past = 0;
+}
+
 /* exp_steps[k] = 2^(k / STEPS), from the series of exp. */
 static void fill_steps(double exp_steps[STEPS])
 {
@@ -250,7 +268,7 @@ int sampler_create(sampler **out, const sampler_options *o, int n_vocab, int ctx
     if (!penalised) s->window = 0;
     if (o->temperature >= GREEDY_BELOW) s->per_temperature = 1 / o->temperature;
     s->bias_version = 1;
-    rng_seed(s->rng, o->seed);
+    seed_draws(s, o->seed);
     fill_steps(s->exp_steps);
     if (!allocate(s)) {
         sampler_free(s);
@@ -298,35 +316,66 @@ void sampler_score(sampler *s, token_scores *to, int n_top)
 
 /* ---- penalties ------------------------------------------------------------------------------- */
 
-static void forget_oldest(sampler *s)
+static void count_once(sampler *s, int32_t id)
+{
+    s->n_recent++;
+    if (s->count[id]++ > 0) return;
+    s->penalised_at[id] = s->n_penalised;
+    s->penalised[s->n_penalised++] = id;
+}
+
+static void uncount_once(sampler *s, int32_t id)
+{
+    s->n_recent--;
+    if (--s->count[id] > 0) return;
+    const int32_t last = s->penalised[--s->n_penalised];         /* moves to its index */
+    s->penalised[s->penalised_at[id]] = last;
+    s->penalised_at[last] = s->penalised_at[id];
+}
+
+static int32_t forget_oldest(sampler *s)
 {
     const int32_t id = s->recent[s->oldest];
     s->oldest = s->oldest + 1 == s->window ? 0 : s->oldest + 1;
-    s->n_recent--;
-    if (--s->count[id] == 0) {           /* the last id moves to its index */
-        const int32_t last = s->penalised[--s->n_penalised];
-        s->penalised[s->penalised_at[id]] = last;
-        s->penalised_at[last] = s->penalised_at[id];
-    }
+    uncount_once(s, id);
+    return id;
 }
 
 void sampler_accept(sampler *s, int32_t id)
 {
-    if (s->window == 0 || id < 0 || id >= s->n_vocab) return;
-    if (s->n_recent == s->window) forget_oldest(s);
+    const bool counts = s->window > 0 && id >= 0 && id < s->n_vocab;
+    accepted *a = &s->past[s->n_accepted++ % SAMPLER_BACK];
+    s->n_past = min_int(s->n_past + 1, SAMPLER_BACK);
+    *a = (accepted){ .id = counts ? id : -1, .left = -1 };
+    memcpy(a->rng, s->rng_accepted, sizeof a->rng);
+    memcpy(s->rng_accepted, s->rng, sizeof s->rng);
+    if (!counts) return;
+    if (s->n_recent == s->window) a->left = forget_oldest(s);
     const int room = s->window - s->oldest;              /* up to the ring's end */
     s->recent[s->n_recent < room ? s->oldest + s->n_recent : s->n_recent - room] = id;
-    s->n_recent++;
-    if (s->count[id]++ == 0) {
-        s->penalised_at[id] = s->n_penalised;
-        s->penalised[s->n_penalised++] = id;
+    count_once(s, id);
+}
+
+void sampler_back(sampler *s, int n)
+{
+    assert(n >= 0 && n <= s->n_past);
+    for (; n > 0; n--) {
+        const accepted *a = &s->past[--s->n_accepted % SAMPLER_BACK];
+        s->n_past--;
+        memcpy(s->rng_accepted, a->rng, sizeof a->rng);
+        memcpy(s->rng, a->rng, sizeof a->rng);
+        if (a->id >= 0) uncount_once(s, a->id);
+        if (a->left < 0) continue;
+        s->oldest = s->oldest == 0 ? s->window - 1 : s->oldest - 1;
+        s->recent[s->oldest] = a->left;
+        count_once(s, a->left);
     }
 }
 
 void sampler_reset(sampler *s, uint64_t seed)
 {
-    while (s->n_recent > 0) forget_oldest(s);
-    rng_seed(s->rng, seed);
+    while (s->n_recent > 0) (void)forget_oldest(s);
+    seed_draws(s, seed);
 }
 
 /* A finite logit stays finite, so that a penalty never bans. */

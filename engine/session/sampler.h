@@ -74,6 +74,11 @@ void sampler_score(sampler *s, token_scores *scores, int n_top);
 /* Reports a token to the penalties: those of the prompt, then each sampled one. */
 void sampler_accept(sampler *s, int32_t id);
 
+/* Takes back the last n accepted tokens and what was drawn for them and since, as if they had never
+ * come: n is at most SAMPLER_BACK, and at most the number accepted since the last reset. */
+enum { SAMPLER_BACK = 8 };
+void sampler_back(sampler *s, int n);
+
 /* Removes the accepted tokens and restarts the draws. Bans, biases and the mask stay. */
 void sampler_reset(sampler *s, uint64_t seed);
 

@@ -11,6 +11,7 @@
  * not is dropped. */
 #include "engine/text/grammar/grammar_rules.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum {
@@ -373,16 +374,52 @@ grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes)
 
 /* ---- clearing -------------------------------------------------------------------------------- */
 
-/* Moves the frames that s needs to the front, in the same order, so parents precede children. */
-grammar_state grammar_run_keep(grammar_run *r, grammar_state s)
+/* Copies the states in the list, each once, in the order of their numbers, and moves their places
+ * to the front in that order. Returns their number; *n_place: of their places. */
+static int gather_kept(state *kept, int *n_place, grammar_run *r, const grammar_state *list, int n)
 {
-    const state kept = r->states[s];
+    int n_kept = 0;
+    *n_place = 0;
+    for (grammar_state last = -1;; n_kept++) {
+        grammar_state least = r->n_state;
+        for (int i = 0; i < n; i++)
+            if (list[i] > last && list[i] < least) least = list[i];
+        if (least == r->n_state) return n_kept;
+        kept[n_kept] = r->states[least];
+        memmove(r->places + *n_place, r->places + kept[n_kept].first,
+                (size_t)kept[n_kept].n * sizeof *r->places);
+        *n_place += kept[n_kept].n;
+        last = least;
+    }
+}
+
+/* The new number of a kept state: how many kept ones are below it. */
+static grammar_state new_state(const grammar_state *list, int n, grammar_state s)
+{
+    grammar_state below = 0;
+    for (int i = 0; i < n; i++) {
+        bool first = list[i] < s;
+        for (int k = 0; k < i; k++) first &= list[k] != list[i];
+        below += first;
+    }
+    return below;
+}
+
+/* Moves the frames that the states need to the front, in the same order, so parents precede
+ * children. */
+void grammar_run_keep(grammar_run *r, grammar_state *list, int n_list)
+{
     const int n_frame = r->n_frame;
     int32_t *new_number = r->frame_slots;        /* large enough; rebuilt below */
+    grammar_state renamed[GRAMMAR_MAX_KEPT];
+    state kept[GRAMMAR_MAX_KEPT];
+    int n_place;
 
+    assert(n_list <= GRAMMAR_MAX_KEPT);
+    for (int i = 0; i < n_list; i++) renamed[i] = new_state(list, n_list, list[i]);
+    const int n_kept = gather_kept(kept, &n_place, r, list, n_list);
     memset(new_number, 0, (size_t)n_frame * sizeof *new_number);
-    memmove(r->places, r->places + kept.first, (size_t)kept.n * sizeof *r->places);
-    for (int i = 0; i < kept.n; i++)
+    for (int i = 0; i < n_place; i++)
         for (int32_t f = r->places[i].frame; f > 0; f = r->frames[f].parent) new_number[f] = 1;
     int n = 1;
     for (int i = 1; i < n_frame; i++) {
@@ -392,14 +429,17 @@ grammar_state grammar_run_keep(grammar_run *r, grammar_state s)
         r->frames[n] = f;
         new_number[i] = n++;
     }
-    for (int i = 0; i < kept.n; i++) r->places[i].frame = new_number[r->places[i].frame];
+    for (int i = 0; i < n_place; i++) r->places[i].frame = new_number[r->places[i].frame];
     forget(r);
     for (int i = 1; i < n; i++) {
         const frame f = r->frames[i];
         frame_of(r, f.node, f.count, f.parent);
     }
-    begin_step(r);
-    r->may_end = kept.may_end;
-    r->n_found = kept.n;
-    return end_step(r);
+    for (int i = 0; i < n_kept; i++) {           /* its places follow those of the states before */
+        begin_step(r);
+        r->may_end = kept[i].may_end;
+        r->n_found = kept[i].n;
+        (void)end_step(r);
+    }
+    memcpy(list, renamed, (size_t)n_list * sizeof *list);
 }

@@ -6,8 +6,8 @@
  * grammar_run; equal numbers are equal states, so it can be a cache key.
  *
  * A run has tables of fixed size, allocated by grammar_run_create. It computes a transition when it
- * is first used; later it costs one table look-up. When a table is full the caller keeps one state
- * and clears the rest with grammar_run_keep. Not thread-safe.
+ * is first used; later it costs one table look-up. When a table is full the caller keeps some
+ * states and clears the rest with grammar_run_keep. Not thread-safe.
  *
  * Nesting is bounded by GRAMMAR_DEPTH calls. Positions from which the text cannot end within that
  * depth are dropped, so from every live state some bytes lead to the end. */
@@ -70,8 +70,10 @@ bool grammar_run_may_end(const grammar_run *r, grammar_state s);
  * one, so that caches are shared. May return GRAMMAR_FULL. */
 grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes);
 
-/* Clears all states but s. Returns its new number. */
-grammar_state grammar_run_keep(grammar_run *r, grammar_state s);
+/* Clears all states but these n, at most GRAMMAR_MAX_KEPT, of which some may be equal. Replaces
+ * them by their new numbers. */
+enum { GRAMMAR_MAX_KEPT = 16 };
+void grammar_run_keep(grammar_run *r, grammar_state *list, int n);
 
 /* Returns true if some state was declared dead because it has too many positions. */
 bool grammar_run_crowded(const grammar_run *r);

@@ -5,6 +5,7 @@
  * middle of a long string share one. The cache is cleared together with the run. */
 #include "engine/text/grammar/grammar_mask.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { N_KEPT = 192, MAX_STOPS = 16 };
@@ -13,6 +14,8 @@ struct grammar_mask {
     const token_trie *v;
     grammar_run *run;
     grammar_state pos;
+    grammar_state past[GRAMMAR_MASK_BACK];       /* before the last n_past tokens, oldest first */
+    int n_past;
     int n_vocab;
     size_t n_word;
     int stops[MAX_STOPS], n_stop;
@@ -72,13 +75,19 @@ void grammar_mask_free(grammar_mask *m)
 
 static void start_over(grammar_mask *m)
 {
-    m->pos = grammar_run_keep(m->run, m->pos);
+    grammar_state kept[GRAMMAR_MASK_BACK + 1] = { m->pos };
+    static_assert(ARRAY_LEN(kept) <= GRAMMAR_MAX_KEPT, "states that are kept");
+    memcpy(kept + 1, m->past, (size_t)m->n_past * sizeof *kept);
+    grammar_run_keep(m->run, kept, 1 + m->n_past);
+    m->pos = kept[0];
+    memcpy(m->past, kept + 1, (size_t)m->n_past * sizeof *kept);
     m->stats.forgot++;
     forget(m);
 }
 
 void grammar_mask_reset(grammar_mask *m)
 {
+    m->n_past = 0;
     grammar_state start = grammar_run_start(m->run);
     if (start == GRAMMAR_FULL) {
         start_over(m);
@@ -173,35 +182,51 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
 
 /* ---- following the text ---------------------------------------------------------------------- */
 
-/* Advances by bytes. If the tables become full it clears them and retries once. */
-static bool take(grammar_mask *m, str_view bytes)
+/* Advances by bytes and returns the state before, or -1 if they do not fit. If the tables become
+ * full it clears them and retries once. */
+static grammar_state take(grammar_mask *m, str_view bytes)
 {
     for (int attempt = 0; attempt < 2 && bytes.len > 0; attempt++) {
         grammar_state next_state = m->pos;
         for (size_t i = 0; i < bytes.len; i++)
             next_state = grammar_run_step(m->run, next_state, (uint8_t)bytes.ptr[i]);
         if (next_state >= 0) {
+            const grammar_state before = m->pos;
             m->pos = next_state;
-            return true;
+            return before;
         }
         if (next_state == GRAMMAR_DEAD) break;
         start_over(m);
     }
-    return false;
+    return -1;
 }
 
 int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err)
 {
     grammar_mask_reset(m);
-    if (key.len == 0 || take(m, key)) return 0;
+    if (key.len == 0 || take(m, key) >= 0) return 0;
     return err_set(err, ERR_RANGE, "the grammar has no part for this message");
 }
 
 int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err)
 {
-    if (tokenizer_is_stop(m->v->tok, id) && grammar_mask_may_end(m)) return 0;
+    const bool ends = tokenizer_is_stop(m->v->tok, id) && grammar_mask_may_end(m);
     const str_view bytes = token_trie_has(m->v, id) ? tokenizer_bytes(m->v->tok, id, false)
                                                     : (str_view){ "", 0 };
-    if (take(m, bytes)) return 0;
+    const grammar_state before = ends ? m->pos : take(m, bytes);
+    if (before >= 0) {
+        if (m->n_past == GRAMMAR_MASK_BACK)
+            memmove(m->past, m->past + 1, (size_t)--m->n_past * sizeof *m->past);
+        m->past[m->n_past++] = before;
+        return 0;
+    }
     return err_set(err, ERR_RANGE, "token %d does not fit the grammar here", id);
+}
+
+void grammar_mask_back(grammar_mask *m, int n)
+{
+    assert(n >= 0 && n <= m->n_past);
+    if (n == 0) return;
+    m->n_past -= n;
+    m->pos = m->past[m->n_past];
 }

@@ -34,6 +34,11 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err);
  * stop does not advance. */
 int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err);
 
+/* Takes back the last n accepted tokens: n is at most GRAMMAR_MASK_BACK, and at most the number
+ * accepted since the text began. */
+enum { GRAMMAR_MASK_BACK = 8 };
+void grammar_mask_back(grammar_mask *m, int n);
+
 bool grammar_mask_may_end(const grammar_mask *m);
 
 typedef struct grammar_mask_stats {
