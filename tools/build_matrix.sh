@@ -21,7 +21,9 @@ step() {                         # step WHAT ARGUMENTS-OF-MAKE...
 }
 
 # Completion and the page are tested with these, and skipped without them.
-INSTALL=1 tools/bootstrap.sh zsh=zsh ${nightly:+chromium=chromium} || true
+INSTALL=1 tools/bootstrap.sh zsh=zsh ccache=ccache ${nightly:+chromium=chromium} || true
+# The configuration with CUDA compiles the C files of the first step once more.
+[ ! -d /usr/lib/ccache ] || export PATH=/usr/lib/ccache:$PATH
 
 arithmetic="test_quant test_kernels test_loops test_experts_cpu test_forward"
 loops="$arithmetic test_quantise test_deltanet test_mixers test_numerics test_ops test_variants test_state test_state_file"
