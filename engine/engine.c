@@ -220,7 +220,6 @@ const char *engine_kernels(const engine *e)
 }
 
 bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
-static bool head_on_gpu(const engine *e) { return e->on_gpu && e->on_gpu->head.data; }
 int engine_gpu_layers(const engine *e) { return e->on_gpu ? e->on_gpu->n_layer : 0; }
 const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
 
@@ -321,7 +320,7 @@ int engine_slow_types(const engine *e, quant_type types[QT_COUNT])
 {
     type_set used = { 0 };
     int n = 0;
-    if (head_on_gpu(e)) return 0;        /* all on the GPU, which has kernels for every type */
+    if (engine_head_on_gpu(e)) return 0; /* all on the GPU, which has kernels for every type */
     model_visit(e->m, add_type, &used);
     used.has[e->w->head.type] = true;            /* may be the embedding's */
     for (int type = 0; type < QT_COUNT; type++)
@@ -337,6 +336,6 @@ uint64_t engine_repacked_bytes(const engine *e)
 
 int engine_repack_head(engine *e, err_ctx *err)
 {
-    if (head_on_gpu(e) || e->w->head.repacked) return 0;
+    if (engine_head_on_gpu(e) || e->w->head.repacked) return 0;
     return repack_head(&e->w->head, &e->ops_table, err);
 }

@@ -35,6 +35,12 @@ struct engine {
     router_ahead *ahead;                 /* if experts are read from a drive; or NULL */
 };
 
+/* Whether the output matrix is in VRAM: then the GPU computes all layers. */
+static inline bool engine_head_on_gpu(const engine *e)
+{
+    return e->on_gpu && e->on_gpu->head.data;
+}
+
 /* ---- session.c, for prefix_cache.c ---- */
 
 state *session_state(session *s);

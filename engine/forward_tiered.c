@@ -205,7 +205,7 @@ static int make_gpu(forward *f, const engine *e, bool skip_missing, int chunk, e
     if (rc < 0) return rc;
     f->g = e->device;
     f->n_gpu = e->on_gpu->n_layer;
-    f->head_on_gpu = e->on_gpu->head.data != NULL;
+    f->head_on_gpu = engine_head_on_gpu(e);
     return gpu_steps_create(&f->gpu, e, f->server, skip_missing, chunk, err);
 }
 

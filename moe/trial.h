@@ -28,7 +28,7 @@ typedef struct trial {
 enum {
     TRIAL_WARM = 4,                      /* tokens before the first trial */
     TRIAL_REST = 256,                    /* tokens from a round of trials to the next one, ... */
-    TRIAL_MOST_REST = 2048               /* ... doubled after a round without a change, up to this */
+    TRIAL_MOST_REST = 2048               /* ... doubled after a round without change, up to this */
 };
 
 /* A trial that has ended. */
@@ -71,7 +71,7 @@ trial_event trial_levels_token(trial_levels *f, double cost);
 /* ---- worth its cost -------------------------------------------------------------------------- */
 
 enum {
-    TRIAL_WORTH_EVERY = 256,             /* tokens from one trial to the next, and of the first rest */
+    TRIAL_WORTH_EVERY = 256,             /* tokens from one trial to the next; of the first rest */
     TRIAL_WORTH_REST = 4096              /* tokens of the longest rest */
 };
 

@@ -417,7 +417,7 @@ typedef struct talk {
     bool going;
 } talk;
 
-/* The next token of every answer that goes on: their last ones are taken in as rows of one batch. */
+/* A step of every answer that goes on: their last tokens are taken in as rows of one batch. */
 static int step_together(talk *talks, float *logits, int n_vocab, err_ctx *err)
 {
     runner_row rows[TALKS];
@@ -425,10 +425,10 @@ static int step_together(talk *talks, float *logits, int n_vocab, err_ctx *err)
     for (int i = 0; i < TALKS && rc >= 0; i++) {
         talk *t = &talks[i];
         if (!t->going) continue;
-        if (!answer_draws(t->a)) rc = answer_step(t->a, err);     /* a chunk of the prompt */
-        else if ((rc = answer_begin_token(t->a, &t->id, err)) == 0) t->going = false;
-        else if (rc > 0 && t->id >= 0) rows[n_row++] = (runner_row){ t->s, &t->id, 1, 1 };
-        else if (rc > 0) rc = answer_step(t->a, err);             /* after the prompt */
+        if (answer_so_far(t->a)->n_answer == 0)          /* the prompt, and the token after it */
+            rc = answer_step(t->a, err);
+        else if ((rc = answer_begin_token(t->a, &t->id, err)) > 0)
+            rows[n_row++] = (runner_row){ t->s, &t->id, 1, 1 };
         if (rc == 0) t->going = false;
     }
     if (rc >= 0 && n_row > 0)

@@ -2,9 +2,9 @@
 # build_matrix.sh [nightly] - builds and tests every configuration that users or developers have,
 # warnings as errors, and prints what each step took. No step needs a GPU.
 #
-# Without an argument, in a quarter of an hour: all tests with gcc, real clients, the arithmetic with
-# clang, test programs and the server under sanitizers, and the GPU side for one architecture. make
-# nightly runs all rounds, seeds and combinations, the page in a browser, scripts and loops over
+# Without an argument, in about a quarter of an hour: all tests with gcc, real clients, the arithmetic
+# with clang, test programs and the server under sanitizers, and the GPU side for one architecture.
+# make nightly runs all rounds, seeds and combinations, the page in a browser, scripts and loops over
 # numbers under sanitizers, and compiles every architecture.
 # A failed step does not stop the next ones; the last line names the failed steps.
 set -u

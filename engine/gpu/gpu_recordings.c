@@ -81,7 +81,7 @@ int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 void gpu_steps_end_token(gpu_steps *s)
 {
     const gpu_buffers *b = &s->b;
-    if (head_on_gpu(s)) {
+    if (engine_head_on_gpu(s->e)) {
         gpu_steps_head(s, b->x, 1);
         gpu_largest(s->g, b->logits, s->m->hp.n_vocab, b->cursor, &s->mailbox->picked, b->best,
                     &b->counters[0]);

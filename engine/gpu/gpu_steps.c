@@ -203,7 +203,7 @@ static int make_host_transfer(gpu_steps *s, int chunk, err_ctx *err)
         const int rc = gpu_events_create(&s->events, s->g, N_EVENTS, err);
         if (rc < 0) return rc;
     }
-    if (!s->server && head_on_gpu(s)) return 0;
+    if (!s->server && engine_head_on_gpu(s->e)) return 0;
     s->host_transfer.memory = gpu_alloc_host(s->g, host_transfer_bytes(hp, chunk), err);
     if (!s->host_transfer.memory) return ERR_NOMEM;
     mem_layout a = mem_layout_over(s->host_transfer.memory, 64);

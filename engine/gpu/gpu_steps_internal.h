@@ -59,8 +59,6 @@ struct gpu_steps {
     err_ctx failure;                     /* its message */
 };
 
-static inline bool head_on_gpu(const gpu_steps *s) { return s->w->head.data != NULL; }
-
 /* ---- gpu_layers.c ---- */
 
 /* The steps of a layer: mix, route, experts and join. */
@@ -69,7 +67,7 @@ void gpu_layers_fill(layer_steps *table);
  * them. */
 void gpu_layers_note_written(void *self, int layer);
 
-/* Inputs of products: of s->n vectors as they are, and of the normed residual. */
+/* The batch's vectors x as they are, and a product y = w x. */
 gpu_input gpu_layers_input(const gpu_steps *s, const char *name, const float *x, int cols);
 gpu_product gpu_layers_product(float *y, const gpu_matrix *w);
 

@@ -28,13 +28,12 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.n = b->n;
     s->b.rows = b->rows;
     s->b.n_row = b->n_row;
-    for (int i = 0; i < rope->n_table * b->n_row; i++) {
-        const int table = i % rope->n_table;
-        const batch_row *row = &b->rows[i / rope->n_table];
-        const size_t at = (size_t)row->first * (size_t)(rope->dim[table] / 2);
-        rope_table(ws->rope_cos[table] + at, ws->rope_sin[table] + at, rope->freq[table],
-                   rope->magnitude[table], rope->dim[table], row->pos, row->n);
-    }
+    for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
+        for (int i = 0; i < rope->n_table; i++) {
+            const size_t at = (size_t)row->first * (size_t)(rope->dim[i] / 2);
+            rope_table(ws->rope_cos[i] + at, ws->rope_sin[i] + at, rope->freq[i],
+                       rope->magnitude[i], rope->dim[i], row->pos, row->n);
+        }
 }
 
 static int begin(void *self, const batch *b, err_ctx *err)

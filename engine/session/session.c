@@ -55,7 +55,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     session_options opt;
     int rc = resolve_options(&opt, e, o, err);
     if (rc < 0) return rc;
-    const bool host = !engine_on_gpu(e) || !e->on_gpu->head.data, before = engine_keeps_before(e);
+    const bool host = !engine_head_on_gpu(e), before = engine_keeps_before(e);
     const state_options so = session_state_options(e, &opt);
     const session_bytes b = session_bytes_of(m, &so, opt.n_sharing, engine_threads(e));
     const uint64_t work =
@@ -161,12 +161,18 @@ static int most_kept(const session *s, int n_keep)
     return is_lost(s) ? 0 : s->broken ? min_int(n_keep, session_pos(s) - 1) : n_keep;
 }
 
+/* State and position agree again. */
+static void mark_whole(session *s)
+{
+    s->broken = false;
+    s->n_recovery = runner_recoveries(s->r);
+}
+
 int session_rewind(session *s, int n_keep)
 {
     (void)runner_settle(s->r, NULL);
     const int kept = state_rewind(s->st, most_kept(s, n_keep));
-    s->broken = false;                   /* state and position agree again */
-    s->n_recovery = runner_recoveries(s->r);
+    mark_whole(s);
     return kept;
 }
 
@@ -206,10 +212,7 @@ int session_load(session *s, const char *path, char **extra, size_t *n_extra, er
     const state_tag tag = tag_of(s);
     (void)runner_settle(s->r, NULL);
     const int rc = state_load(s->st, path, &tag, s->ids, session_ctx(s), extra, n_extra, err);
-    if (rc == 0) {
-        s->broken = false;
-        s->n_recovery = runner_recoveries(s->r);
-    }
+    if (rc == 0) mark_whole(s);
     return rc;
 }
 
@@ -234,6 +237,5 @@ void session_replaced(session *s, const int32_t *ids, int n)
 {
     assert(n == session_pos(s));
     memmove(s->ids, ids, (size_t)n * sizeof *ids);
-    s->broken = false;
-    s->n_recovery = runner_recoveries(s->r);
+    mark_whole(s);
 }

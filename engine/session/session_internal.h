@@ -9,7 +9,7 @@
 struct runner {
     engine *e;                           /* borrowed */
     session_options opt;                 /* of all its sessions */
-    int n_holder;                        /* its sessions */
+    int n_holder;                        /* its sessions, and session_create meanwhile */
     forward *f;
     float *logits;                       /* [n_vocab], of session_next and session_pick */
     int32_t *ids;                        /* [chunk], of the batch under way */

@@ -375,8 +375,10 @@ grammar_state grammar_run_near(grammar_run *r, grammar_state s, int n_bytes)
 /* ---- clearing -------------------------------------------------------------------------------- */
 
 /* Copies the states in the list, each once, in the order of their numbers, and moves their places
- * to the front in that order. Returns their number; *n_place: of their places. */
-static int gather_kept(state *kept, int *n_place, grammar_run *r, const grammar_state *list, int n)
+ * to the front in that order. renamed [n]: the list in their new numbers. Returns the number of
+ * states; *n_place: of places. */
+static int gather_kept(state *kept, int *n_place, grammar_state *renamed, grammar_run *r,
+                       const grammar_state *list, int n)
 {
     int n_kept = 0;
     *n_place = 0;
@@ -385,24 +387,14 @@ static int gather_kept(state *kept, int *n_place, grammar_run *r, const grammar_
         for (int i = 0; i < n; i++)
             if (list[i] > last && list[i] < least) least = list[i];
         if (least == r->n_state) return n_kept;
+        for (int i = 0; i < n; i++)
+            if (list[i] == least) renamed[i] = n_kept;
         kept[n_kept] = r->states[least];
         memmove(r->places + *n_place, r->places + kept[n_kept].first,
                 (size_t)kept[n_kept].n * sizeof *r->places);
         *n_place += kept[n_kept].n;
         last = least;
     }
-}
-
-/* The new number of a kept state: how many kept ones are below it. */
-static grammar_state new_state(const grammar_state *list, int n, grammar_state s)
-{
-    grammar_state below = 0;
-    for (int i = 0; i < n; i++) {
-        bool first = list[i] < s;
-        for (int k = 0; k < i; k++) first &= list[k] != list[i];
-        below += first;
-    }
-    return below;
 }
 
 /* Moves the frames that the states need to the front, in the same order, so parents precede
@@ -416,8 +408,7 @@ void grammar_run_keep(grammar_run *r, grammar_state *list, int n_list)
     int n_place;
 
     assert(n_list <= GRAMMAR_MAX_KEPT);
-    for (int i = 0; i < n_list; i++) renamed[i] = new_state(list, n_list, list[i]);
-    const int n_kept = gather_kept(kept, &n_place, r, list, n_list);
+    const int n_kept = gather_kept(kept, &n_place, renamed, r, list, n_list);
     memset(new_number, 0, (size_t)n_frame * sizeof *new_number);
     for (int i = 0; i < n_place; i++)
         for (int32_t f = r->places[i].frame; f > 0; f = r->frames[f].parent) new_number[f] = 1;
