@@ -33,30 +33,40 @@ enum {
     MANY_KEYS = 8192                     /* keys from which MAX_HEADS are used */
 };
 
+/* The two pages at most that the keys of a warp are in. */
+typedef struct two_pages {
+    const uint8_t *first, *second;
+} two_pages;
+
+/* Of key0 and the following keys < end; at least one key of the block's range is. */
+static __device__ __forceinline__ two_pages pages_from(const page_table &t, int key0, int end)
+{
+    return { t.of(min(key0, end - 1)), t.of(min(key0 + GPU_PAGE, end - 1)) };
+}
+
 /* Keys and values of ROUNDS keys of a thread, in stored form. */
 template <int KV, int DIM> struct key_batch {
     typedef key_shape<DIM> S;
     typedef typename kv_row<KV>::raw raw;
+    static_assert(S::ROUNDS * S::KEYS <= GPU_PAGE, "keys of a warp are in two pages at most");
     raw k[S::ROUNDS][S::PIECES], v[S::ROUNDS][S::PIECES];
 
-    /* rows: the head's keys or values; key0: the warp's first key. Keys >= end become zeros,
-     * because their rows are undefined. ring_end: the first multiple of kv_rows that is >= the
-     * range's first key; the range is not longer than the ring. */
+    /* rows: offset of the head's keys or values in a page; key0: the warp's first key. Keys >= end
+     * become zeros, because their rows are undefined. */
     static __device__ __forceinline__ void load(raw (&to)[S::ROUNDS][S::PIECES],
-                                                const gpu_attention &a, const uint8_t *rows,
-                                                int key0, int end, int ring_end)
+                                                const two_pages &pages, size_t rows, int key0,
+                                                int end)
     {
         const int lane = threadIdx.x % 32, d = lane % S::LANES * 8;
         #pragma unroll
         for (int i = 0; i < S::ROUNDS; i++) {
             const int key = key0 + i * S::KEYS + lane / S::LANES;
-            const int row = key >= ring_end ? key - ring_end : key - ring_end + a.kv_rows;
+            const uint8_t *page = key / GPU_PAGE == key0 / GPU_PAGE ? pages.first : pages.second;
+            const uint8_t *row = page + rows + (size_t)(key % GPU_PAGE) * kv_row<KV>::bytes(DIM);
             #pragma unroll
             for (int p = 0; p < S::PIECES; p++) {
                 to[i][p] = {};
-                if (key < end)
-                    to[i][p] = kv_row<KV>::load(rows + (size_t)row * kv_row<KV>::bytes(DIM),
-                                                d + p * 8 * S::LANES);
+                if (key < end) to[i][p] = kv_row<KV>::load(row, d + p * 8 * S::LANES);
             }
         }
     }
@@ -93,9 +103,9 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
     int key0 = where.begin + warp * KEYS * ROUNDS;
     head_maker<DIM> maker;
     if (!WHOLE) pdl_wait(f);
-    const int ring_end = (where.begin + a.kv_rows - 1) / a.kv_rows * a.kv_rows;
-    batch.load(batch.k, a, where.keys, key0, old_end, ring_end);
-    batch.load(batch.v, a, where.values, key0, old_end, ring_end);
+    two_pages pages = pages_from(where.pages, key0, end);
+    batch.load(batch.k, pages, where.keys, key0, old_end);
+    batch.load(batch.v, pages, where.values, key0, old_end);
     if (WHOLE && warp < where.n_make) maker.begin(warp < n_head ? a.q_norm : a.k_norm, a);
     if (WHOLE) pdl_wait(f);
 
@@ -117,6 +127,8 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
 
     while (key0 < end) {
         float score[ROUNDS][HEADS];
+        const int next = key0 + WARPS * KEYS * ROUNDS;
+        pages = pages_from(where.pages, next, end);
         const int own_round = own - key0 - lane / LANES;         /* times KEYS */
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
@@ -135,8 +147,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
                         score[i][h] = fmaf(q[h][8 * p + c], k[c], score[i][h]);
             }
         }
-        const int next = key0 + WARPS * KEYS * ROUNDS;
-        if (next < end) batch.load(batch.k, a, where.keys, next, old_end, ring_end);
+        if (next < end) batch.load(batch.k, pages, where.keys, next, old_end);
         #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const bool inside = key0 + i * KEYS + lane / LANES < end;
@@ -181,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
                         o[h][8 * p + c] = fmaf(score[i][h], v[c], o[h][8 * p + c]);
             }
         }
-        if (next < end) batch.load(batch.v, a, where.values, next, old_end, ring_end);
+        if (next < end) batch.load(batch.v, pages, where.values, next, old_end);
         key0 = next;
     }
 

@@ -56,16 +56,25 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
             q[s][b] = there ? two_halves(q_shared[g][d] * scale, q_shared[g][d + 1] * scale) : 0;
         }
 
+    /* the pages of keys g and g + 8 of a tile; past the end the last row is read, with weight 0 */
+    const uint8_t *page[2];
+    const auto key_of = [&](int key0, int h) { return min(key0 + g + 8 * h, where.end - 1); };
+    const auto find_pages = [&](int key0) {
+        #pragma unroll
+        for (int h = 0; h < 2; h++) page[h] = where.pages.of(key_of(key0, h));
+    };
+
     float o[STEPS][4] = {}, top[2] = { -INFINITY, -INFINITY }, sum[2] = { 0.0f, 0.0f };
+    find_pages(where.begin + warp * TILE);
     for (int key0 = where.begin + warp * TILE; key0 < where.end; key0 += WARPS * TILE) {
-        /* keys g and g + 8 of the tile; past the end the last row is read, with weight 0 */
         const uint8_t *row[2][2];
         #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int key = min(key0 + g + 8 * h, where.end - 1) % a.kv_rows;
-            row[0][h] = where.keys + (size_t)key * where.row_bytes + 16 * t;
-            row[1][h] = where.values + (size_t)key * where.row_bytes + 16 * t;
+            const size_t at = (size_t)(key_of(key0, h) % GPU_PAGE) * where.row_bytes + 16 * t;
+            row[0][h] = page[h] + where.keys + at;
+            row[1][h] = page[h] + where.values + at;
         }
+        find_pages(key0 + WARPS * TILE);
         uint4 k[CHUNKS][2], v[CHUNKS][2];
         #pragma unroll
         for (int j = 0; j < CHUNKS; j++)

@@ -120,7 +120,8 @@ typedef struct range_work {
     int own;                             /* the token's own key if this block stores it, or -1 */
     int n_make;                          /* heads to be prepared: queries, own key and value */
     size_t row_bytes;
-    uint8_t *keys, *values;              /* rows of the key head */
+    page_table pages;
+    size_t keys, values;                 /* offsets of the key head's rows in a page */
     uint8_t *own_row[2];                 /* rows of the own key and of its value */
 } range_work;
 
@@ -143,12 +144,13 @@ static __device__ __forceinline__ range_work work_of(const range_args &r, size_t
     w.own = whole && a.k && w.range == p.n_range - 1 ? w.end - 1 : -1;
     w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
     w.row_bytes = row_bytes;
-    w.keys = a.keys + (size_t)w.kv_head * a.kv_rows * row_bytes;
-    w.values = a.values + (size_t)w.kv_head * a.kv_rows * row_bytes;
+    w.pages = pages_of(a);
+    w.keys = head_offset(a, false, w.kv_head, row_bytes);
+    w.values = head_offset(a, true, w.kv_head, row_bytes);
     if (w.own >= 0) {
-        const size_t at = (size_t)(w.own % a.kv_rows) * row_bytes;
-        w.own_row[0] = w.keys + at;
-        w.own_row[1] = w.values + at;
+        uint8_t *row = w.pages.of(w.own) + (size_t)(w.own % GPU_PAGE) * row_bytes;
+        w.own_row[0] = row + w.keys;
+        w.own_row[1] = row + w.values;
     }
     return w;
 }

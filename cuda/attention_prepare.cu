@@ -15,13 +15,14 @@ enum {
 
 /* A warp stores a head's values to its row. VALUES, here and below: number of values of a lane. */
 template <int VALUES>
-static __device__ __forceinline__ void store_row(uint8_t *rows, int row, const gpu_attention &a,
-                                                 const float (&x)[VALUES], int lane)
+static __device__ __forceinline__ void store_row(const gpu_attention &a, bool is_value, int head,
+                                                 int pos, const float (&x)[VALUES], int lane)
 {
     const size_t dim = (size_t)a.head_dim;
     const size_t row_bytes = a.kv == GPU_KV_F32 ? dim * 4 : a.kv == GPU_KV_F16 ? dim * 2 :
                              dim / 32 * sizeof(block_q8_0);
-    uint8_t *to = rows + (size_t)row * row_bytes;
+    uint8_t *to = pages_of(a).of(pos) + head_offset(a, is_value, head, row_bytes) +
+                  (size_t)(pos % GPU_PAGE) * row_bytes;
 
     #pragma unroll
     for (int j = 0; j < VALUES; j++) {
@@ -118,8 +119,7 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(tracer f, gpu
             for (int j = 0; j < VALUES; j++)
                 if (lane + 32 * j < a.head_dim) to[lane + 32 * j] = x[j];
         } else {
-            store_row(is_v ? a.values : a.keys, h * a.kv_rows + (a.cursor->pos + t) % a.kv_rows, a,
-                      x, lane);
+            store_row(a, is_v, h, a.cursor->pos + t, x, lane);
         }
     }
     pdl_end(f);

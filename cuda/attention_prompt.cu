@@ -54,43 +54,49 @@ static __device__ __forceinline__ key_span span_of(const gpu_attention &a, int p
     return s;
 }
 
-/* A tile's keys in the ring: n rows from `row` on; the first n_first are before the ring's end, the
- * others at its beginning. Keys past the last visible one are not read. */
-typedef struct ring_part {
+/* The rows of a tile's n keys: n_first of them in one page, from `row` on, the others at the
+ * beginning of the next. Keys past the last visible one are not read. */
+typedef struct tile_rows {
+    const uint8_t *first, *second;       /* pages */
     int row, n, n_first;
-} ring_part;
+} tile_rows;
 
 template <int KEYS>
-static __device__ __forceinline__ ring_part ring_at(const gpu_attention &a, int key, int end)
+static __device__ __forceinline__ tile_rows tile_at(const page_table &pages, int key, int end)
 {
-    ring_part p;
-    p.row = key % a.kv_rows;
+    static_assert(KEYS <= GPU_PAGE, "a tile is in two pages at most");
+    tile_rows p;
+    p.row = key % GPU_PAGE;
     p.n = min(KEYS, end - key);
-    p.n_first = min(p.n, a.kv_rows - p.row);
+    p.n_first = min(p.n, GPU_PAGE - p.row);
+    p.first = pages.of(key);
+    p.second = pages.of(key + p.n - 1);
     return p;
 }
 
-static __device__ __forceinline__ int ring_row(const ring_part &p, int r)
+/* Row r at an offset of the pages. */
+static __device__ __forceinline__ const uint8_t *row_at(const tile_rows &p, int r, size_t offset,
+                                                        int row_bytes)
 {
-    return r < p.n_first ? p.row + r : r - p.n_first;
+    return r < p.n_first ? p.first + offset + (size_t)(p.row + r) * row_bytes
+                         : p.second + offset + (size_t)(r - p.n_first) * row_bytes;
 }
 
-/* Copies the same rows of N stores to N tiles in shared memory, 16 bytes (a piece) at a time. Rows
- * without a key become zeros, because a weight of zero must not multiply a NaN. place(row, piece):
- * offset in the tile. */
+/* Copies the same rows at N offsets of the pages to N tiles in shared memory, 16 bytes (a piece) at
+ * a time. Rows without a key become zeros, because a weight of zero must not multiply a NaN.
+ * place(row, piece): offset in the tile. */
 template <int KEYS, int PIECES, int THREADS, int N, typename Place>
 static __device__ __forceinline__ void fetch_rows(uint8_t *const (&to)[N],
-                                                  const uint8_t *const (&rows)[N],
-                                                  const ring_part &p, Place place)
+                                                  const size_t (&rows)[N], const tile_rows &p,
+                                                  Place place)
 {
     #pragma unroll
     for (int i = 0; i < (KEYS * PIECES + THREADS - 1) / THREADS; i++) {
         const int at = threadIdx.x + i * THREADS, r = at / PIECES, c = at % PIECES;
         if (KEYS * PIECES % THREADS && r >= KEYS) break;
-        const size_t from = ((size_t)ring_row(p, r) * PIECES + c) * 16;
         #pragma unroll
         for (int k = 0; k < N; k++)
-            if (r < p.n) copy16(to[k] + place(r, c), rows[k] + from);
+            if (r < p.n) copy16(to[k] + place(r, c), row_at(p, r, rows[k], PIECES * 16) + c * 16);
             else *(uint4 *)(to[k] + place(r, c)) = make_uint4(0, 0, 0, 0);
     }
 }
@@ -163,30 +169,28 @@ static __device__ __forceinline__ void put_queries(uint8_t *to, const gpu_attent
     }
 }
 
-/* Offsets of a Q8_0 tile in the bytes of fetch_raw. Row r before the ring's end is at lead[0] + r *
- * STORED; row r of the ring's beginning is at second + lead[1] + r * STORED. */
+/* Offsets of a Q8_0 tile in the bytes of fetch_raw. Row r of the first page is at lead + r *
+ * STORED, row r of the second at second + r * STORED. A head's rows begin at a multiple of 16. */
 typedef struct raw_part {
-    int lead[2], second, end;            /* bytes; second and end are multiples of 16 */
+    int lead, second, end;               /* bytes; second and end are multiples of 16 */
 } raw_part;
 
-template <typename S>
-static __device__ __forceinline__ raw_part raw_of(const uint8_t *rows, const ring_part &p)
+template <typename S> static __device__ __forceinline__ raw_part raw_of(const tile_rows &p)
 {
+    static_assert(GPU_PAGE * S::STORED % 16 == 0, "heads begin at multiples of 16");
     raw_part w;
-    w.lead[0] = (int)((uintptr_t)(rows + (size_t)p.row * S::STORED) & 15);
-    w.lead[1] = (int)((uintptr_t)rows & 15);
-    w.second = (w.lead[0] + p.n_first * S::STORED + 15) & ~15;
+    w.lead = p.row * S::STORED & 15;
+    w.second = (w.lead + p.n_first * S::STORED + 15) & ~15;
     w.end = w.second;
-    if (p.n_first < p.n) w.end += (w.lead[1] + (p.n - p.n_first) * S::STORED + 15) & ~15;
+    if (p.n_first < p.n) w.end += ((p.n - p.n_first) * S::STORED + 15) & ~15;
     return w;
 }
 
 template <typename S>
-static __device__ __forceinline__ void fetch_raw(uint8_t *to, const uint8_t *rows,
-                                                 const ring_part &p)
+static __device__ __forceinline__ void fetch_raw(uint8_t *to, size_t rows, const tile_rows &p)
 {
-    const raw_part w = raw_of<S>(rows, p);
-    const uint8_t *from[2] = { rows + (size_t)p.row * S::STORED - w.lead[0], rows - w.lead[1] };
+    const raw_part w = raw_of<S>(p);
+    const uint8_t *from[2] = { p.first + rows + p.row * S::STORED - w.lead, p.second + rows };
     #pragma unroll 1
     for (int i = threadIdx.x * 16; i < w.end; i += S::THREADS * 16)
         copy16(to + i, i < w.second ? from[0] + i : from[1] + (i - w.second));
@@ -208,16 +212,16 @@ static __device__ __forceinline__ uint2 widen_codes(uint32_t codes, __half2 d)
 /* Converts a fetched tile of Q8_0 to binary16; rows without a key become zeros. */
 template <typename S>
 static __device__ __forceinline__ void widen_raw(uint8_t *to, const uint8_t *raw,
-                                                 const uint8_t *rows, const ring_part &p)
+                                                 const tile_rows &p)
 {
-    const raw_part w = raw_of<S>(rows, p);
+    const raw_part w = raw_of<S>(p);
     #pragma unroll 2
     for (int i = threadIdx.x; i < S::KEYS * S::PIECES; i += S::THREADS) {
         const int r = i / S::PIECES, c = i % S::PIECES;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (r < p.n) {
-            const int block = (r < p.n_first ? w.lead[0] + r * S::STORED
-                                         : w.second + w.lead[1] + (r - p.n_first) * S::STORED) +
+            const int block = (r < p.n_first ? w.lead + r * S::STORED
+                                             : w.second + (r - p.n_first) * S::STORED) +
                               c / 4 * (int)sizeof(block_q8_0);
             const int at = block + (int)offsetof(block_q8_0, quants) + 8 * (c % 4);
             const uint32_t *words = (const uint32_t *)(raw + (at & ~3));
@@ -451,21 +455,21 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tr
     const int head_kv = blockIdx.x, row = (gridDim.y - 1 - blockIdx.y) * S::ROWS;
     const int part = blockIdx.z, n_part = gridDim.z;
     const size_t row_bytes = S::Q8 ? S::STORED : 2 * S::DIM;
-    const uint8_t *const keys = a.keys + (size_t)head_kv * a.kv_rows * row_bytes;
-    const uint8_t *const values = a.values + (size_t)head_kv * a.kv_rows * row_bytes;
+    const size_t rows[2] = { head_offset(a, false, head_kv, row_bytes),
+                             head_offset(a, true, head_kv, row_bytes) };   /* keys, values */
+    page_table pages;
     uint32_t kept[S::TILES][S::DIM / 16][4];
     row_state<S> x;
 
     auto fetch = [&](int key, int end, int turn) {
-        const ring_part p = ring_at<S::KEYS>(a, key, end);
+        const tile_rows p = tile_at<S::KEYS>(pages, key, end);
         if (S::Q8) {
-            fetch_raw<S>(raw, keys, p);
-            fetch_raw<S>(raw + S::RAW_BYTES, values, p);
+            fetch_raw<S>(raw, rows[0], p);
+            fetch_raw<S>(raw + S::RAW_BYTES, rows[1], p);
         } else {
             uint8_t *const to = tiles + turn * 2 * S::TILE_BYTES;
             uint8_t *const pair[2] = { to, to + S::TILE_BYTES };
-            const uint8_t *const from[2] = { keys, values };
-            fetch_rows<S::KEYS, S::PIECES, S::THREADS>(pair, from, p, tile_offset<S::DIM>);
+            fetch_rows<S::KEYS, S::PIECES, S::THREADS>(pair, rows, p, tile_offset<S::DIM>);
         }
         copy_commit();
     };
@@ -473,6 +477,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tr
     pdl_begin(f);
     pdl_wait(f);
     const int pos = a.cursor->pos;
+    pages = pages_of(a);
     key_span span = span_of(a, pos, row, S::ROWS);
     take_part(span, S::KEYS, part, n_part);
 
@@ -494,9 +499,9 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tr
         copy_wait<0>();
         __syncthreads();
         if (S::Q8) {
-            const ring_part p = ring_at<S::KEYS>(a, key, span.end);
-            widen_raw<S>(tiles, raw, keys, p);
-            widen_raw<S>(tiles + S::TILE_BYTES, raw + S::RAW_BYTES, values, p);
+            const tile_rows p = tile_at<S::KEYS>(pages, key, span.end);
+            widen_raw<S>(tiles, raw, p);
+            widen_raw<S>(tiles + S::TILE_BYTES, raw + S::RAW_BYTES, p);
             __syncthreads();
         }
         if (key + S::KEYS < span.end) fetch(key + S::KEYS, span.end, turn ^ !S::Q8);
@@ -658,16 +663,18 @@ static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_
     float *const factor = p + S::ROWS * S::P_STRIDE;     /* [ROWS] */
     const int head_kv = blockIdx.x, row = (gridDim.y - 1 - blockIdx.y) * S::ROWS;
     const int group = a.n_head / a.n_head_kv, n_row = a.n * group;
-    const size_t store = (size_t)head_kv * a.kv_rows * S::DIM * sizeof(float);
+    const size_t keys = head_offset(a, false, head_kv, S::DIM * sizeof(float));
+    const size_t values = head_offset(a, true, head_kv, S::DIM * sizeof(float));
+    page_table pages;
     float4 out[S::PARTS][S::OUT_ROWS];
     float top = no_score, total = 0.0f;
 
     auto place = [](int r, int c) { return (r * S::STRIDE + 4 * c) * (int)sizeof(float); };
-    auto fetch = [&](float *tile, const uint8_t *rows, int key, int end) {
+    auto fetch = [&](float *tile, size_t rows, int key, int end) {
         uint8_t *const to[1] = { (uint8_t *)tile };
-        const uint8_t *const from[1] = { rows + store };
+        const size_t from[1] = { rows };
         if (key < end)
-            fetch_rows<S::KEYS, S::DIM / 4, S::THREADS>(to, from, ring_at<S::KEYS>(a, key, end),
+            fetch_rows<S::KEYS, S::DIM / 4, S::THREADS>(to, from, tile_at<S::KEYS>(pages, key, end),
                                                         place);
         copy_commit();
     };
@@ -675,9 +682,10 @@ static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_
     pdl_begin(f);
     pdl_wait(f);
     const int pos = a.cursor->pos;
+    pages = pages_of(a);
     const key_span span = span_of(a, pos, row, S::ROWS);
 
-    fetch(k_tile, a.keys, span.first, span.end);
+    fetch(k_tile, keys, span.first, span.end);
     for (int i = threadIdx.x; i < S::ROWS * S::DIM / 4; i += S::THREADS) {
         const int r = i / (S::DIM / 4), c = i % (S::DIM / 4) * 4;
         float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -701,10 +709,10 @@ static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_
     for (int key = span.first; key < span.end; key += S::KEYS) {
         copy_wait<0>();                  /* this thread's copies of keys have arrived */
         __syncthreads();                 /* all copies have; p and v_tile may be overwritten */
-        fetch(v_tile, a.values, key, span.end);
+        fetch(v_tile, values, key, span.end);
         float_scores<S>(p, a, q, k_tile, pos, row, key);
         __syncthreads();                 /* scores are complete; k_tile may be overwritten */
-        fetch(k_tile, a.keys, key + S::KEYS, span.end);
+        fetch(k_tile, keys, key + S::KEYS, span.end);
         const float shrink = float_weights<S>(p, top, total);
         if (threadIdx.x % 4 == 0) factor[threadIdx.x / 4] = shrink;
         copy_wait<1>();                  /* values have arrived; the next keys may not have */

@@ -8,7 +8,7 @@
 #ifndef CUDA_ATTENTION_PROMPT_SPLIT_KV_CUH
 #define CUDA_ATTENTION_PROMPT_SPLIT_KV_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/kv_rows.cuh"
 
 enum {
     PART_KEYS = 512,                     /* keys of the smallest part */

@@ -99,7 +99,8 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
     copy_commit();
 }
 
-/* ONE: a single token, without delta_prepare. fresh: the previous kernel may have written state. */
+/* ONE: a single token, without delta_prepare. fresh: earlier tokens of the batch have written the
+ * state, perhaps in the previous kernel. */
 template <int DIM, bool ONE>
 static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu_delta d,
                                                              bool fresh)
@@ -113,16 +114,18 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     const head_place place = { key_head_of(d, s, head) * DIM, 2 * s.keys + head * DIM + column0,
                                gate, gate + decay_step(d, s) };
     const int n_all = ONE ? 1 : d.n;
-    float *state = d.state + (size_t)head * DIM * DIM + column0 + own;
+    const size_t column = (size_t)head * DIM * DIM + column0 + own;
     float S[ROWS];
 
     pdl_begin(f);
     if (ONE) pdl_release();              /* this kernel takes 2 us, less than the next's start */
     /* the state was written before the previous kernel, unless fresh */
     if (fresh) pdl_wait(f);
+    const float *before = state_before(d, fresh) + column;
+    float *after = state_after(d) + column;
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        S[r] = state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
+        S[r] = before[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
     const float dt_bias = d.dt_bias[head], decay = d.a[head];
     pdl_wait(f);
     load_tile<DIM, ONE>(tiles[0], d, s, place, 0);
@@ -192,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     }
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        state[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM] = S[r];
+        after[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM] = S[r];
     pdl_end(f);
 }
 
@@ -243,6 +246,6 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
         return;
     }
     walk(g, d, 0, before, false);
-    delta_chunks(g, d, before, n_chunk);
+    delta_chunks(g, d, before, n_chunk, before > 0);
     walk(g, d, end, d->n - end, true);
 }

@@ -55,9 +55,21 @@ static __device__ __forceinline__ float l2_factor(float squares)
     return 1.0f / sqrtf(squares + 1e-6f);
 }
 
+/* The state before the tokens of a kernel, and where it goes after them. fresh: earlier tokens of
+ * the batch have written it. */
+static __device__ __forceinline__ const float *state_before(const gpu_delta &d, bool fresh)
+{
+    return (const float *)((fresh ? d.cursor->recurrent_next : d.cursor->recurrent) + d.state);
+}
+
+static __device__ __forceinline__ float *state_after(const gpu_delta &d)
+{
+    return (float *)(d.cursor->recurrent_next + d.state);
+}
+
 /* delta_chunks.cu: computes n_chunk chunks of GPU_DELTA_CHUNK tokens from token `first` of the
- * batch on. Reads mixed and ba as the caller gave them, before norms and gates. */
+ * batch on. Reads mixed and ba as the caller gave them, before norms and gates. fresh: as above. */
 bool delta_chunks_fit(const gpu *g, int dim);
-void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk);
+void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk, bool fresh);
 
 #endif

@@ -610,7 +610,8 @@ static __device__ __forceinline__ void multiply_state(float own_sums[OWN_TILES][
 /* A block computes one value head (x) and 32 columns (y): n_chunk chunks from token `first` on. */
 template <int DIM, int STAGES>
 static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, const gpu_delta d,
-                                                                    int first, int n_chunk)
+                                                                    int first, int n_chunk,
+                                                                    bool fresh)
 {
     enum { ROWS = DIM / 16, K_STEPS = DIM / 32 };        /* tiles of the warp's half of the state */
     extern __shared__ __align__(16) uint8_t carry_shared[];
@@ -619,7 +620,7 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % 2, partner = warp ^ 1;
     const int head = blockIdx.x, column = blockIdx.y * CARRY_COLUMNS + warp / 2 * 16;
     const int key_head = key_head_of(d, s, head);
-    float *state = d.state + (size_t)head * DIM * DIM + column + lane / 4;
+    const size_t place = (size_t)head * DIM * DIM + column + lane / 4;
     float S[ROWS][4];                    /* S[i][c]: row 8 i + lane % 4 * 2 + c % 2 of the half,
                                           * column lane / 4 + c / 2 * 8 */
     int now = 0;                         /* number of the next operand */
@@ -629,11 +630,13 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
     #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
         fetch_piece<DIM>(carry_shared + i * piece<DIM>, d, i, n_chunk, head, key_head);
+    const float *before = state_before(d, fresh) + place;
+    float *after = state_after(d) + place;
     #pragma unroll
     for (int i = 0; i < ROWS; i++)
         #pragma unroll
         for (int c = 0; c < 4; c++)
-            S[i][c] = state[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8];
+            S[i][c] = before[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8];
 
     /* After the barrier all warps have used the operand before this one; its memory is refilled. */
     const auto next_piece = [&]() {
@@ -724,21 +727,22 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
     for (int i = 0; i < ROWS; i++)
         #pragma unroll
         for (int c = 0; c < 4; c++)
-            state[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8] = S[i][c];
+            after[(half * (DIM / 2) + 8 * i + lane % 4 * 2 + c % 2) * DIM + c / 2 * 8] = S[i][c];
     pdl_end(f);
 }
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
 template <int DIM, int STAGES>
-static void carry(gpu *g, const gpu_delta *d, int first, int n_chunk)
+static void carry(gpu *g, const gpu_delta *d, int first, int n_chunk, bool fresh)
 {
     launch(g, "DeltaNet", (uint64_t)d->n_v * DIM * DIM * sizeof(float), delta_carry<DIM, STAGES>,
            dim3((unsigned)d->n_v, DIM / CARRY_COLUMNS), CARRY_THREADS,
-           delta_carry_bytes(DIM, STAGES), *d, first, n_chunk);
+           delta_carry_bytes(DIM, STAGES), *d, first, n_chunk, fresh);
 }
 
-template <int DIM> static void run_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk)
+template <int DIM>
+static void run_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk, bool fresh)
 {
     static_assert(sizeof(solve_memory<DIM>) == delta_solve_bytes(DIM) &&
                   sizeof(exchange<DIM>) == delta_carry_bytes(DIM, 0), "shared memory");
@@ -748,9 +752,9 @@ template <int DIM> static void run_chunks(gpu *g, const gpu_delta *d, int first,
         const int n = n_chunk - at < SLAB ? n_chunk - at : (int)SLAB, token = first + at * TOKENS;
         launch(g, "DeltaNet", 0, delta_solve<DIM>, dim3((unsigned)d->n_v, (unsigned)n),
                SOLVE_THREADS, delta_solve_bytes(DIM), *d, token);
-        if (stages == 6) carry<DIM, 6>(g, d, token, n);
-        else if (stages == 4) carry<DIM, 4>(g, d, token, n);
-        else carry<DIM, 2>(g, d, token, n);
+        if (stages == 6) carry<DIM, 6>(g, d, token, n, fresh || at > 0);
+        else if (stages == 4) carry<DIM, 4>(g, d, token, n, fresh || at > 0);
+        else carry<DIM, 2>(g, d, token, n, fresh || at > 0);
     }
 }
 
@@ -768,12 +772,12 @@ size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n)
     return SLAB * ((size_t)n_v * head_bytes(dim) + keys);
 }
 
-void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk)
+void delta_chunks(gpu *g, const gpu_delta *d, int first, int n_chunk, bool fresh)
 {
     switch (d->dim) {
-    case 32: run_chunks<32>(g, d, first, n_chunk); break;
-    case 64: run_chunks<64>(g, d, first, n_chunk); break;
-    case 128: run_chunks<128>(g, d, first, n_chunk); break;
+    case 32: run_chunks<32>(g, d, first, n_chunk, fresh); break;
+    case 64: run_chunks<64>(g, d, first, n_chunk, fresh); break;
+    case 128: run_chunks<128>(g, d, first, n_chunk, fresh); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "DeltaNet: head size");
     }
 }

@@ -35,7 +35,7 @@ typedef struct host_wait {
     volatile uint32_t late;              /* 1: a kernel gave up; gpu_recover clears it */
 } host_wait;
 
-typedef struct read_batch read_batch;
+typedef struct copy_batch copy_batch;
 typedef struct sm_partition sm_partition;
 typedef struct gpu_limiter gpu_limiter;
 
@@ -61,7 +61,7 @@ struct gpu {
     int next_upload;
     sm_partition *partition;             /* sm_partition.cu; NULL: the whole chip */
     gpu_limiter *limiter;                /* bandwidth_limiter.cu, or NULL */
-    read_batch *read_batch;              /* batched_reads.cu, or NULL */
+    copy_batch *copies;                  /* batched_copies.cu, or NULL */
     gpu_gemm gemm;                       /* how products of many tokens are computed */
     struct vendor *vendor;               /* vendor_gemm.cuh; NULL: own kernels for all products */
     const void *lent;                    /* scratch from gpu_gemm_lend, or NULL */
@@ -73,8 +73,8 @@ struct gpu {
 
 cudaError_t gpu_sync_streams(gpu *g);    /* waits for all streams; returns the first failure */
 
-void read_batch_make(gpu *g);            /* gpu_open calls it: the token loop allocates nothing */
-void read_batch_free(gpu *g);
+void copy_batch_make(gpu *g);            /* gpu_open calls it: the token loop allocates nothing */
+void copy_batch_free(gpu *g);
 
 /* sm_partition.cu. open reads g->n_sm, sets it, and makes the partition current. The caller calls
  * close even if open fails. Each thread has its own current context: cudaSetDevice selects the

@@ -158,7 +158,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     }
     /* code that was compiled for an older chip has no griddepcontrol instructions */
     g->dependent_launch = g->cc >= 90 && g->code >= 90;
-    read_batch_make(g);
+    copy_batch_make(g);
     *out = g;
     return 0;
 }
@@ -170,7 +170,7 @@ void gpu_close(gpu *g)
         gpu_throttle_end(g, NULL);
         gpu_sync_streams(g);
         gpu_upload_end(g, NULL);
-        read_batch_free(g);
+        copy_batch_free(g);
         gpu_profile_end(g);
         gpu_gemm_reclaim(g, g->lent);
     }

@@ -73,9 +73,11 @@ void gpu_unlock(gpu *g, void *p);        /* NULL is fine; waits for all streams 
  * operations and the copy are complete. */
 int gpu_write(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
 int gpu_read(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
-/* Queues one of many small reads. `to` is complete after gpu_read_end, which waits for all. */
+/* One of many small copies, in order with operations. `from` of a write may change at once; `to`
+ * of a read is complete after gpu_copies_end, which waits for all. */
 int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
-int gpu_read_end(gpu *g, err_ctx *err);
+int gpu_write_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err);
+int gpu_copies_end(gpu *g, err_ctx *err);
 int gpu_zero(gpu *g, void *p, uint64_t bytes, err_ctx *err);     /* in the stream; does not wait */
 /* An operation: copies within VRAM, or from page-locked RAM that must not change before the next
  * gpu_wait, or from VRAM to page-locked RAM. */
@@ -143,11 +145,18 @@ enum {                                   /* most tokens ... */
     GPU_RECORDED = 8                     /* of a recording, and rows of logits computed at once */
 };
 
-/* The position of a batch, in device memory. gpu_copy or gpu_write sets it; gpu_advance and
- * gpu_largest update it within the stream. */
+enum { GPU_PAGE = 64 };                  /* positions of a page of keys and values */
+
+/* Whose tokens a batch has and where they stand, in device memory: so one recording serves every
+ * conversation. gpu_copy or gpu_write sets it; gpu_advance and gpu_largest update it within the
+ * stream. */
 typedef struct gpu_cursor {
     int32_t pos;                         /* of the batch's first token */
     int32_t token;                       /* the last one that gpu_largest picked */
+    uint8_t *const *pages;               /* device memory [page][gpu_attention.n_column]: where the
+                                          * pages of each layer are */
+    const uint8_t *recurrent;            /* the memory of its recurrent layers before the batch, */
+    uint8_t *recurrent_next;             /* and after it; may be the same. gpu_advance swaps them */
 } gpu_cursor;
 
 /* y = scale * (W x) + bias, with W's bytes as they are in the file. */
@@ -199,10 +208,13 @@ typedef struct gpu_input {
 static inline size_t gpu_blocks_bytes(int cols) { return ((size_t)cols / 32 * 40 + 15) / 16 * 16; }
 
 /* A causal convolution after a product, with one channel for each row: y = silu(conv(W x)). The
- * operation then shifts the window by n tokens, in place. */
+ * operation then writes the window, shifted by n tokens. */
 typedef struct gpu_conv {
     const float *taps;                   /* [rows, n_tap], oldest first; NULL: no convolution */
-    float *window;                       /* [n_tap - 1, rows], oldest first */
+    const gpu_cursor *cursor;
+    uint64_t window;                     /* in its recurrent memory, in bytes: [n_tap - 1, rows]
+                                          * floats, oldest first */
+    bool again;                          /* earlier tokens of the batch have written it */
     int n_tap;                           /* 2 .. 8 */
     float *raw;                          /* [n, rows] scratch; NULL if n <= GPU_FEW */
 } gpu_conv;
@@ -301,14 +313,17 @@ typedef struct gpu_attention {
     const float *cosine, *sine;          /* [n, rope_dim / 2] */
     int rope_dim;                        /* even, <= head_dim */
     gpu_kv_type kv;
-    uint8_t *keys, *values;              /* [n_head_kv][kv_rows][head_dim in type kv] */
-    int kv_rows;                         /* position p is in row p % kv_rows */
+    int n_column, column;                /* the layer's column of cursor->pages. Positions 64 i ..
+                                          * 64 i + 63 are in page i: keys [n_head_kv][GPU_PAGE]
+                                          * [head_dim in type kv], then values. Pages begin at
+                                          * multiples of 64 bytes */
     int n_head, n_head_kv, head_dim;
     int window;                          /* keys of a query, its own included; 0: all */
     const float *sinks;                  /* [n_head], or NULL */
     float scale;
     const gpu_cursor *cursor;
-    int n;                               /* tokens; n + window - 1 <= kv_rows */
+    int n;                               /* tokens; no two of the positions that they read and write
+                                          * share memory */
     int last;                            /* upper bound of pos + n, which sizes the launch; a
                                           * recording is valid up to it */
     float *partial;                      /* gpu_attention_scratch() floats */
@@ -320,8 +335,8 @@ void gpu_attend(gpu *g, const gpu_attention *a);
 
 /* ---- gated DeltaNet -------------------------------------------------------------------------- */
 
-/* The delta rule over n tokens: norms q and k (l2), applies write strength and decay, and updates
- * the state in place. The operation reads the state before the previous kernel has ended, so
+/* The delta rule over n tokens: norms q and k (l2), applies write strength and decay, and writes
+ * the state after them. The operation reads the state before the previous kernel has ended, so
  * another operation that launches a kernel must come between two calls on one state.
  *
  * With scratch, on chips of sm_80 and newer, a chunk is computed at once if all its positions
@@ -338,7 +353,9 @@ typedef struct gpu_delta {
                                           * each key head n_v / n_k betas, then as many alphas */
     bool tiled;                          /* value head h has key head h % n_k, not h * n_k / n_v */
     const float *dt_bias, *a;            /* [n_v] */
-    float *state;                        /* [n_v, dim (of keys), dim (of values)] */
+    const gpu_cursor *cursor;
+    uint64_t state;                      /* in its recurrent memory, in bytes: [n_v, dim (of keys),
+                                          * dim (of values)] floats */
     int n_k, n_v, dim;
     int n, pos;                          /* tokens; position of the first one */
     void *scratch;                       /* gpu_delta_scratch() bytes; NULL: no chunks */
@@ -426,7 +443,8 @@ enum { GPU_LARGEST_WORDS = 2 * 1024 };
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *cursor, uint64_t *seen,
                  uint32_t *best, uint32_t *counter);
 
-void gpu_advance(gpu *g, gpu_cursor *cursor, int n);     /* pos += n */
+/* The batch of n tokens is done: pos += n, and what was written becomes what is read. */
+void gpu_advance(gpu *g, gpu_cursor *cursor, int n);
 
 /* Figures of a row of logits that a sampler needs, with the rules (sampler_rules) and the bits of
  * engine/session/sampler.h. A block is 64 logits. */

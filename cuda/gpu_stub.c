@@ -57,7 +57,8 @@ int gpu_wait(gpu *g, err_ctx *err)
 __attribute__((used)) static uint64_t no_device(void) { return 0; }
 
 #define NEED_A_DEVICE(X)                                                                           \
-    X(gpu_close) X(gpu_free) X(gpu_alloc_host) X(gpu_free_host) X(gpu_read_later) X(gpu_read_end)  \
+    X(gpu_close) X(gpu_free) X(gpu_alloc_host) X(gpu_free_host) X(gpu_read_later)                  \
+    X(gpu_write_later) X(gpu_copies_end)                                                           \
     X(gpu_zero) X(gpu_copy) X(gpu_upload) X(gpu_upload_end) X(gpu_set_host_limit) X(gpu_recover)   \
     X(gpu_recoveries) X(gpu_gemm_set) X(gpu_gemm_name) X(gpu_gemm_scratch) X(gpu_gemm_lend)        \
     X(gpu_gemm_reclaim) X(gpu_read_bandwidth) X(gpu_limit_sms) X(gpu_throttle_begin)             \

@@ -6,6 +6,32 @@
 #include "cuda/device.cuh"
 #include "loader/quant_blocks.h"
 
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+/* The pages of an attention's layer. */
+typedef struct page_table {
+    uint8_t *const *pages;
+    int stride;
+    __device__ __forceinline__ uint8_t *of(int pos) const
+    {
+        return pages[(size_t)(pos / GPU_PAGE) * stride];
+    }
+} page_table;
+
+static __device__ __forceinline__ page_table pages_of(const gpu_attention &a)
+{
+    return { a.cursor->pages + a.column, a.n_column };
+}
+
+/* Offset in a page of a head's keys, or with `values` of its values. */
+static __device__ __forceinline__ size_t head_offset(const gpu_attention &a, bool values, int head,
+                                                     size_t row_bytes)
+{
+    return ((size_t)(values ? a.n_head_kv : 0) + head) * GPU_PAGE * row_bytes;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
 /* Nearest binary16, ties to even; a NaN keeps its sign and the upper bits of its payload. */
 static __device__ __forceinline__ uint16_t f16_bits(float v)
 {

@@ -59,7 +59,7 @@ static void project_few(gpu *g, const gpu_input *in, const gpu_product *list, in
     }
 }
 
-/* Computes GPU_FEW tokens at a time, like several batches; each shifts a convolution's window. */
+/* Computes GPU_FEW tokens at a time; each time shifts a convolution's window. */
 static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list, int n_product)
 {
     gpu_product some[GPU_MAX_PRODUCTS];
@@ -69,6 +69,7 @@ static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list,
         for (int i = 0; i < n_product; i++) {
             some[i] = list[i];
             some[i].y += (size_t)first * list[i].y_stride;
+            some[i].conv.again = first > 0;
         }
         project_few(g, &part, some, n_product);
     }

@@ -11,6 +11,7 @@
 #ifndef CUDA_MATVEC_CUH
 #define CUDA_MATVEC_CUH
 
+#include "cuda/batch.cuh"
 #include "cuda/dot.cuh"
 
 enum { THREADS = DENSE_THREADS, WARPS = DENSE_WARPS, STAGES = DENSE_STAGES };
@@ -49,7 +50,8 @@ static __device__ __forceinline__ void prefetch_ends(const dense_part &p, int ro
     if (p.bias) prefetch(p.bias + row);
     if (!p.conv.taps) return;
     prefetch(p.conv.taps + (size_t)row * p.conv.n_tap);
-    for (int k = 0; k < p.conv.n_tap - 1; k++) prefetch(p.conv.window + (size_t)k * p.rows + row);
+    const float *window = conv_window(p.conv);
+    for (int k = 0; k < p.conv.n_tap - 1; k++) prefetch(window + (size_t)k * p.rows + row);
 }
 
 /* One channel of a causal convolution, token after token. */
@@ -57,10 +59,11 @@ static __device__ __forceinline__ void convolve(const dense_part &p, int row, co
 {
     const int n_old = p.conv.n_tap - 1;
     const float *taps = p.conv.taps + (size_t)row * p.conv.n_tap;
-    float window[7];
+    const float *before = conv_window(p.conv);
+    float *after = conv_window_next(p.conv), window[7];
     #pragma unroll
     for (int k = 0; k < 7; k++)
-        if (k < n_old) window[k] = p.conv.window[(size_t)k * p.rows + row];
+        if (k < n_old) window[k] = before[(size_t)k * p.rows + row];
     for (int t = 0; t < n; t++) {
         float sum = 0.0f;
         #pragma unroll
@@ -74,7 +77,7 @@ static __device__ __forceinline__ void convolve(const dense_part &p, int row, co
     }
     #pragma unroll
     for (int k = 0; k < 7; k++)
-        if (k < n_old) p.conv.window[(size_t)k * p.rows + row] = window[k];
+        if (k < n_old) after[(size_t)k * p.rows + row] = window[k];
 }
 
 /* One thread makes and stores a row's results from its sums. */

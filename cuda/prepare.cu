@@ -197,6 +197,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f,
     pdl_begin(f);
     pdl_wait(f);
     if (r < rows) {
+        const float *window = conv_window(c);
         #pragma unroll
         for (int k = 0; k < MAX_TAPS; k++) {
             const int tap = k - (MAX_TAPS - c.n_tap);
@@ -206,7 +207,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f,
         for (int k = 0; k < MAX_TAPS - 1; k++) {
             const int t = first + k - (MAX_TAPS - 1);    /* < 0: in the window */
             if (t >= 0) x[k + 1] = c.raw[(size_t)t * rows + r];
-            else x[k + 1] = t + n_old < 0 ? 0.0f : c.window[(size_t)(t + n_old) * rows + r];
+            else x[k + 1] = t + n_old < 0 ? 0.0f : window[(size_t)(t + n_old) * rows + r];
         }
         for (int t = first; t < last; t++) {
             float sum = 0.0f;
@@ -231,11 +232,13 @@ static __global__ void __launch_bounds__(CONV_THREADS) move_window(tracer f, gpu
 
     pdl_begin(f);
     pdl_wait(f);
-    if (r < rows)
+    if (r < rows) {
+        const float *from = conv_window(c);
+        float *to = conv_window_next(c);
         for (int j = 0; j < n_old; j++)
-            c.window[(size_t)j * rows + r] = j + n < n_old
-                                                 ? c.window[(size_t)(j + n) * rows + r]
-                                                 : c.raw[(size_t)(j + n - n_old) * rows + r];
+            to[(size_t)j * rows + r] = j + n < n_old ? from[(size_t)(j + n) * rows + r]
+                                                     : c.raw[(size_t)(j + n - n_old) * rows + r];
+    }
     pdl_end(f);
 }
 

@@ -160,7 +160,10 @@ static __global__ void advance(tracer f, gpu_cursor *at, int n)
 {
     pdl_begin(f);
     pdl_wait(f);
+    uint8_t *written = at->recurrent_next;
     at->pos += n;
+    at->recurrent_next = (uint8_t *)at->recurrent;
+    at->recurrent = written;
     pdl_end(f);
 }
 

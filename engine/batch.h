@@ -11,6 +11,8 @@
 /* Consecutive tokens of one conversation. */
 typedef struct batch_row {
     state *st;
+    recurrent *next;                     /* gets the recurrent state after its tokens; may be that
+                                          * of st */
     int pos;                             /* of its first token in the conversation */
     int first, n;                        /* its tokens in the batch */
 } batch_row;

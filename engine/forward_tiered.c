@@ -236,17 +236,6 @@ void forward_free(forward *f)
     mem_free(f);
 }
 
-int forward_recordings_create(gpu_session_recordings **out, const forward *f, err_ctx *err)
-{
-    *out = NULL;
-    return f->gpu ? gpu_session_recordings_create(out, err) : 0;
-}
-
-void forward_select(forward *f, gpu_session_recordings *recordings)
-{
-    if (f->gpu) gpu_steps_select(f->gpu, recordings);
-}
-
 expert_server *forward_expert_server(forward *f) { return f->server; }
 double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gpu) : 0.0; }
 

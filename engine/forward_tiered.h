@@ -22,11 +22,6 @@ typedef struct forward forward;
 int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
-/* The recordings of one session; *out NULL without a GPU. */
-int forward_recordings_create(gpu_session_recordings **out, const forward *f, err_ctx *err);
-/* Switches to this session: before the first batch, and between batches. */
-void forward_select(forward *f, gpu_session_recordings *recordings);
-
 /* Takes in the rows of b. Keys and values are written; the caller advances the positions. Calls the
  * watcher after each layer that the host knows to be complete, and returns ERR_STOPPED if the
  * watcher returns false. After that, and after a failure, only some layers have taken in the

@@ -9,8 +9,7 @@
  *
  * These errors, which a real device does not report, are failures that gpu_wait reports here:
  *   - an operation reads or writes outside live allocations; VRAM is full of NaNs to begin with
- *   - data that may be read ahead (keys, tables, the cursor, a recurrent state) was written by the
- *     operation just before
+ *   - data that may be read ahead (tables, the cursor) was written by the operation just before
  *   - a gpu_input's finished vectors were overwritten, or its x has changed, before the last use
  *   - a buffer of a stage is read before it is ready, or copied to before its readers are done
  *   - memory is page-locked twice, or unlocked without having been locked

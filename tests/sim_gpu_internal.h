@@ -179,6 +179,12 @@ void sim_leave_few(const gpu_input *in, const float *rows);      /* rows and blo
 /* Scratch of an operation: NaNs, as far as that is cheap. */
 void sim_clobber(void *p, uint64_t bytes);
 
+/* ---- recurrent memory: sim_gpu_mixers.c ------------------------------------------------------ */
+
+/* n floats at an offset of the memory that the batch writes, as they were before it; or NULL, and
+ * the gpu fails. */
+float *sim_recurrent(gpu *g, const gpu_cursor *at, uint64_t offset, size_t n);
+
 /* ---- experts: sim_gpu_experts.c -------------------------------------------------------------- */
 
 /* One expert's slabs, at any address. */

@@ -48,7 +48,8 @@ static kv_view view_of(const gpu_attention *a)
                                          [KV_Q8_0] = QT_Q8_0 };
     const kv_type type = types[a->kv];
     return (kv_view){
-        .keys = a->keys, .values = a->values, .rows = a->kv_rows, .type = type,
+        .pages = a->cursor->pages + a->column, .stride = a->n_column, .n_head = a->n_head_kv,
+        .type = type,
         .row_bytes = (size_t)quant_row_bytes(quant_traits_of(stored[type]),
                                              (uint64_t)a->head_dim),
     };
@@ -74,12 +75,30 @@ static bool counters_are_zero(gpu *g, const gpu_attention *a)
     return true;
 }
 
-/* Whether no row that a query looks at is overwritten: the store has not wrapped around by the end
- * of the batch, or holds the batch and the window before it. */
-static bool rows_suffice(const gpu_attention *a)
+/* Whether no two positions that are read or written have the same memory. Pages may have, if only
+ * different rows of them are used. */
+static bool rows_differ(const gpu_attention *a)
 {
-    return a->cursor->pos + a->n <= a->kv_rows ||
-           (a->window > 0 && a->n + a->window - 1 <= a->kv_rows);
+    const int pos = a->cursor->pos, last = pos + a->n - 1;
+    const int lowest = a->window > 0 ? max_int(pos - a->window + 1, 0) : 0;
+    const kv_view v = view_of(a);
+    for (int p = lowest; p + GPU_PAGE <= last; p = (p / GPU_PAGE + 1) * GPU_PAGE)
+        for (int q = p + GPU_PAGE; q <= last; q += GPU_PAGE)
+            if (v.pages[p / GPU_PAGE * v.stride] == v.pages[q / GPU_PAGE * v.stride]) return false;
+    return true;
+}
+
+/* Whether the table and those pages are memory of the device. */
+static bool pages_exist(const gpu_attention *a)
+{
+    const int pos = a->cursor->pos, lowest = a->window > 0 ? pos - a->window + 1 : 0;
+    const kv_view v = view_of(a);
+    const uint64_t bytes = 2 * (uint64_t)v.n_head * GPU_PAGE * v.row_bytes;
+    for (int i = lowest > 0 ? lowest / GPU_PAGE : 0; i <= (pos + a->n - 1) / GPU_PAGE; i++)
+        if (!sim_in_vram(&v.pages[i * v.stride], sizeof v.pages[0]) ||
+            !sim_in_vram(v.pages[i * v.stride], bytes))
+            return false;
+    return true;
 }
 
 static void run_attend(gpu *g, void *args)
@@ -92,9 +111,12 @@ static void run_attend(gpu *g, void *args)
         sim_fail(g, "attention: %d tokens at %d, made for positions up to %d", a->n, pos, a->last);
         return;
     }
-    if (!rows_suffice(a)) {
-        sim_fail(g, "attention: %d tokens at %d, window %d, and only %d rows", a->n, pos,
-                 a->window, a->kv_rows);
+    if (!pages_exist(a)) {
+        sim_fail(g, "attention: %d tokens at %d: a page is outside of VRAM", a->n, pos);
+        return;
+    }
+    if (!rows_differ(a)) {
+        sim_fail(g, "attention: %d tokens at %d, window %d: too few pages", a->n, pos, a->window);
         return;
     }
     if (a->counters && !counters_are_zero(g, a)) return;
@@ -111,7 +133,7 @@ static void run_attend(gpu *g, void *args)
     for (size_t h = 0; a->k && a->norm_values && h < n * (size_t)a->n_head_kv; h++)
         sim_ops()->loops->rmsnorm(v + h * dim, v + h * dim, NULL, a->head_dim, a->eps);
     const kv_view stored = view_of(a);
-    if (a->k) kv_view_write(&stored, a->n_head_kv, a->head_dim, pos, a->n, k, v);
+    if (a->k) kv_view_write(&stored, a->head_dim, pos, a->n, k, v);
     const attend_args job = {
         .out = a->out, .q = q, .stored = stored, .n_head = a->n_head, .n_head_kv = a->n_head_kv,
         .head_dim = a->head_dim, .pos = pos, .n = a->n, .window = a->window, .scale = a->scale,
@@ -137,13 +159,12 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     const uint64_t kv_wide = (uint64_t)a->n_head_kv * dim, half = (uint64_t)a->rope_dim / 2;
     sim_call c = sim_begin(g, "attention");
     if (!gpu_attention_fits(a->n_head, a->n_head_kv, a->head_dim) || a->n < 1 ||
-        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->n > a->kv_rows ||
+        a->rope_dim % 2 || a->rope_dim > a->head_dim || a->column >= a->n_column ||
         (a->norm_whole && (!a->q_norm || !a->k_norm || !a->k || a->v == a->k))) {
-        sim_fail(g, "attention: %d tokens, %d rows, %d and %d heads of %d", a->n, a->kv_rows,
-                 a->n_head, a->n_head_kv, a->head_dim);
+        sim_fail(g, "attention: %d tokens, column %d of %d, %d and %d heads of %d", a->n,
+                 a->column, a->n_column, a->n_head, a->n_head_kv, a->head_dim);
         return;
     }
-    const uint64_t store = (uint64_t)a->kv_rows * (uint64_t)a->n_head_kv * view_of(a).row_bytes;
     sim_writes(&c, "out", a->out, n * (uint64_t)a->n_head * dim * f);
     sim_writes(&c, "q", a->q, ((n - 1) * (uint64_t)a->q_stride +
                                (uint64_t)(a->n_head - 1) * (uint64_t)a->q_head_stride + dim) * f);
@@ -157,17 +178,25 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     sim_reads_ahead(&c, "cosine", a->cosine, n * half * f);
     sim_reads_ahead(&c, "sine", a->sine, n * half * f);
     sim_reads_ahead(&c, "cursor", a->cursor, sizeof *a->cursor);
-    sim_reads_ahead(&c, "keys", a->keys, store);
-    sim_reads_ahead(&c, "values", a->values, store);
-    if (a->k) {
-        sim_writes(&c, "keys", a->keys, store);
-        sim_writes(&c, "values", a->values, store);
-    }
     sim_reads(&c, "sinks", a->sinks, (uint64_t)a->n_head * f);
     sim_writes(&c, "partial", a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * f);
     sim_writes(&c, "counters", a->counters, (uint64_t)GPU_FEW * (uint64_t)a->n_head *
                                             sizeof *a->counters);
     sim_end(&c, run_attend, a, sizeof *a);
+}
+
+/* ---- recurrent memory ------------------------------------------------------------------------ */
+
+float *sim_recurrent(gpu *g, const gpu_cursor *at, uint64_t offset, size_t n)
+{
+    const uint8_t *from = at->recurrent + offset;
+    uint8_t *to = at->recurrent_next + offset;
+    if (!sim_in_vram(from, n * sizeof(float)) || !sim_in_vram(to, n * sizeof(float))) {
+        sim_fail(g, "%zu floats of recurrent memory are outside of VRAM", n);
+        return NULL;
+    }
+    if (from != to) memcpy(to, from, n * sizeof(float));
+    return (float *)(void *)to;
 }
 
 /* ---- the delta rule -------------------------------------------------------------------------- */
@@ -231,10 +260,11 @@ static void run_delta(gpu *g, void *args)
     const size_t n = (size_t)d->n, gates = 2 * (size_t)d->n_v;
     float *mixed = sim_room(n * s.channels, sizeof *mixed), *ba = sim_room(n * gates, sizeof *ba);
     float *scratch = sim_room(delta_scratch(d->dim, d->dim), sizeof *scratch);
+    float *state = sim_recurrent(g, d->cursor, d->state, (size_t)d->n_v * s.dim * s.dim);
     memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
     memcpy(ba, d->ba, n * gates * sizeof *ba);
     for (size_t t = 0; t < n; t++) prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
-    for (int h = 0; h < d->n_v; h++) {
+    for (int h = 0; h < d->n_v && state; h++) {
         const size_t key = (size_t)key_head(d, &s, h);
         size_t step;
         const float *own = ba + gate_at(d, &s, h, &step);
@@ -243,7 +273,7 @@ static void run_delta(gpu *g, void *args)
             .k = mixed + s.keys + key * s.dim, .v = mixed + 2 * s.keys + (size_t)h * s.dim,
             .beta = own, .g = own + step, .out_stride = s.values, .qk_stride = s.channels,
             .v_stride = s.channels, .bg_stride = gates,
-            .state = d->state + (size_t)h * s.dim * s.dim, .n = d->n, .dk = d->dim, .dv = d->dim,
+            .state = state + (size_t)h * s.dim * s.dim, .n = d->n, .dk = d->dim, .dv = d->dim,
         };
         if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
         else f->delta_chunked(&a, scratch);
@@ -273,8 +303,7 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
     sim_writes(&c, "ba", d->ba, n * 2 * n_v * f);
     sim_reads(&c, "dt_bias", d->dt_bias, n_v * f);
     sim_reads(&c, "a", d->a, n_v * f);
-    sim_reads_ahead(&c, "state", d->state, n_v * s.dim * s.dim * f);
-    sim_writes(&c, "state", d->state, n_v * s.dim * s.dim * f);
+    sim_reads_ahead(&c, "cursor", d->cursor, sizeof *d->cursor);
     if (d->scratch)
         sim_writes(&c, "scratch", d->scratch,
                    gpu_delta_scratch(g, d->n_k, d->n_v, d->dim, d->n));

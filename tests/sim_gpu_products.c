@@ -342,7 +342,7 @@ typedef struct project_args {
     gpu_product list[GPU_MAX_PRODUCTS];
 } project_args;
 
-static void put_product(const gpu_product *p, const sim_vectors *x, int n)
+static void put_product(gpu *g, const gpu_product *p, const sim_vectors *x, int n)
 {
     const loops *f = sim_ops()->loops;
     const matrix w = sim_matrix(&p->w);
@@ -355,8 +355,10 @@ static void put_product(const gpu_product *p, const sim_vectors *x, int n)
     sim_multiply_all(raw, rows, &w, x);
     if (p->conv.taps) {
         made = mixed = sim_room((size_t)n * rows, sizeof *mixed);
-        f->delta_conv(mixed, raw, n, w.rows, 0, w.rows, p->conv.taps, p->conv.n_tap,
-                      p->conv.window);
+        float *window = sim_recurrent(g, p->conv.cursor, p->conv.window,
+                                      rows * (size_t)(p->conv.n_tap - 1));
+        if (window)
+            f->delta_conv(mixed, raw, n, w.rows, 0, w.rows, p->conv.taps, p->conv.n_tap, window);
         if (n > GPU_FEW) sim_clobber(p->conv.raw, (uint64_t)n * rows * sizeof *raw);
     }
     for (size_t t = 0; t < (size_t)n; t++) {
@@ -373,7 +375,7 @@ static void run_project(gpu *g, void *args)
     float *rows = sim_finished(g, &a->in);
     if (!rows) return;
     sim_vectors x = sim_vectors_make(rows, a->in.n, a->in.cols);
-    for (int i = 0; i < a->n_product; i++) put_product(&a->list[i], &x, a->in.n);
+    for (int i = 0; i < a->n_product; i++) put_product(g, &a->list[i], &x, a->in.n);
     sim_vectors_free(&x);
     free(rows);
 }
@@ -382,7 +384,7 @@ static bool product_fits(const gpu_input *in, const gpu_product *p)
 {
     if (!gpu_type_fits(p->w.type) || p->w.cols != in->cols || p->y_stride < p->w.rows) return false;
     if (!sim_is_float(p->w.type) && p->w.cols % 32) return false;
-    return !p->conv.taps || (p->conv.n_tap >= 2 && p->conv.n_tap <= 8 && p->conv.window &&
+    return !p->conv.taps || (p->conv.n_tap >= 2 && p->conv.n_tap <= 8 && p->conv.cursor &&
                              (in->n <= GPU_FEW || p->conv.raw));
 }
 
@@ -394,7 +396,7 @@ static void claim_product(sim_call *c, const gpu_product *p, int n)
     sim_writes(c, "y", p->y, last * sizeof(float));
     if (!p->conv.taps) return;
     sim_reads(c, "taps", p->conv.taps, rows * taps * sizeof(float));
-    sim_writes(c, "window", p->conv.window, rows * (taps - 1) * sizeof(float));
+    sim_reads_ahead(c, "cursor", p->conv.cursor, sizeof *p->conv.cursor);
     if (n > GPU_FEW) sim_writes(c, "raw", p->conv.raw, (uint64_t)n * rows * sizeof(float));
 }
 

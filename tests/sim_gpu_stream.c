@@ -483,7 +483,12 @@ int gpu_read_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *
     return gpu_read(g, a->bytes, from, bytes, err);
 }
 
-int gpu_read_end(gpu *g, err_ctx *err)
+int gpu_write_later(gpu *g, void *to, const void *from, uint64_t bytes, err_ctx *err)
+{
+    return gpu_write(g, to, from, bytes, err);
+}
+
+int gpu_copies_end(gpu *g, err_ctx *err)
 {
     for (struct sim_late *a = g->late; a; a = g->late) {
         memcpy(a->to, a->bytes, a->n);

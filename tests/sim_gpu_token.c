@@ -225,8 +225,11 @@ typedef struct advance_args { gpu_cursor *at; int n; } advance_args;
 static void run_advance(gpu *g, void *args)
 {
     const advance_args *a = args;
+    uint8_t *written = a->at->recurrent_next;
     (void)g;
     a->at->pos += a->n;
+    a->at->recurrent_next = (uint8_t *)(uintptr_t)a->at->recurrent;
+    a->at->recurrent = written;
 }
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n)

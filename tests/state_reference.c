@@ -226,7 +226,8 @@ static bool has_rows(const reference *t, int l)
 static int rows_of(const reference *t, int l)
 {
     const int want = t->m->layers[l].window + t->o.slack;
-    return t->m->layers[l].window > 0 && want < t->o.ctx ? want : t->o.ctx;
+    const int n = t->m->layers[l].window > 0 && want < t->o.ctx ? want : t->o.ctx;
+    return (n + 63) / 64 * 64;           /* whole pages */
 }
 
 /* First position a token at pos may look at. */
@@ -263,8 +264,7 @@ static uint8_t *row_at(const reference *t, int l, int which, int head, int pos)
 {
     const kv_store *c = state_kv(t->s);
     const kv_view v = kv_layer_view(c, l);
-    const size_t row = (size_t)head * (size_t)v.rows + (size_t)(pos % v.rows);
-    return (which == 0 ? v.keys : v.values) + row * v.row_bytes;
+    return kv_row(&v, which == 0 ? KV_KEYS : KV_VALUES, head, pos);
 }
 
 void kv_row_decode(float *out, const kv_store *c, int layer, int head, int pos, bool is_value)
@@ -272,8 +272,7 @@ void kv_row_decode(float *out, const kv_store *c, int layer, int head, int pos, 
     static const quant_type stored[] = { QT_F32, QT_F16, QT_Q8_0 };
     const kv_view v = kv_layer_view(c, layer);
     const quant_traits *traits = quant_traits_of(stored[v.type]);
-    const size_t row = (size_t)head * (size_t)v.rows + (size_t)(pos % v.rows);
-    traits->decode(out, (is_value ? v.values : v.keys) + row * v.row_bytes,
+    traits->decode(out, kv_row(&v, is_value ? KV_VALUES : KV_KEYS, head, pos),
                    v.row_bytes / (size_t)traits->block_bytes);
 }
 
@@ -312,9 +311,10 @@ static void store_rows(reference *t, int l, int n, const float *k, const float *
         const kv_view from = kv_layer_view(t->scribe, l);
         kv_write(t->scribe, l, 0, 1, k, v, NULL);
         for (int h = 0; h < n_head_of(t, l); h++) {
-            const size_t row = (size_t)h * (size_t)from.rows * from.row_bytes;
-            where->write(where, row_at(t, l, 0, h, t->pos + p), from.keys + row, from.row_bytes);
-            where->write(where, row_at(t, l, 1, h, t->pos + p), from.values + row, from.row_bytes);
+            where->write(where, row_at(t, l, 0, h, t->pos + p), kv_row(&from, KV_KEYS, h, 0),
+                         from.row_bytes);
+            where->write(where, row_at(t, l, 1, h, t->pos + p), kv_row(&from, KV_VALUES, h, 0),
+                         from.row_bytes);
         }
     }
     kv_wrote(c, l, t->pos, n);
@@ -389,7 +389,7 @@ void reference_open(reference *t, const model *m, const state_options *o)
     if (!state_space(t->s)->addressable) CHECK(kv_create(&t->scribe, m, &one, &err) == 0);
     t->ids = mem_zalloc((size_t)o->ctx * sizeof *t->ids);
     t->sums = mem_zalloc(((size_t)o->ctx + 1) * sizeof *t->sums);
-    t->cells = mem_zalloc((size_t)m->hp.n_layer * (size_t)o->ctx * sizeof *t->cells);
+    t->cells = mem_zalloc((size_t)m->hp.n_layer * (size_t)(o->ctx + 63) * sizeof *t->cells);
     t->snaps = mem_zalloc((size_t)(o->n_snapshot + 1) * sizeof *t->snaps);
 }
 
@@ -408,7 +408,7 @@ void reference_close(reference *t)
 
 static reference_cell *cell(const reference *t, int l, int pos)
 {
-    return &t->cells[l * t->o.ctx + pos % rows_of(t, l)];
+    return &t->cells[l * (t->o.ctx + 63) + pos % rows_of(t, l)];
 }
 
 static void write_layer(reference *t, test_rng *rng, int l, int n)

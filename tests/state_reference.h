@@ -48,7 +48,7 @@ typedef struct reference {
     int pos;
     int32_t *ids;                        /* [ctx] */
     uint64_t *sums;                      /* [ctx + 1]: of the ids before that position; [0] is 0 */
-    reference_cell *cells;               /* [n_layer, ctx]: what is in each row of each ring */
+    reference_cell *cells;               /* [n_layer, ctx + 63]: what is in each row of each ring */
     reference_snap *snaps;               /* [n_snapshot]; pos 0: free */
     uint64_t clock;
     char why[160];                       /* the first thing that was wrong; empty: nothing */

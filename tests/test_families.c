@@ -316,7 +316,8 @@ static void test_shared_store(family *f)
     const float *want = f->want;
     float *rows = test_alloc(N, (size_t)f->n_vocab * sizeof *rows);
     float *again = test_alloc(N, (size_t)f->n_vocab * sizeof *again);
-    CHECK(kv_bytes(f->x.m, &ko) == 5 * row * (16 + CHUNK) + 2 * row * CTX);
+    /* whole pages: a window of 16 and the chunk take one, the context two; and the table */
+    CHECK(kv_bytes(f->x.m, &ko) == 5 * row * KV_PAGE + 2 * row * CTX + 7 * 64);
     CHECK(kv_layer_bytes(f->x.m, &ko, 6) > 0 && kv_layer_bytes(f->x.m, &ko, 7) == 0 &&
           kv_layer_bytes(f->x.m, &ko, 9) == 0);
     for (int q = 0; q < last; q++) want += f->n[q] * f->n_vocab;

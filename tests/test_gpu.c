@@ -163,7 +163,7 @@ static void test_rope(void)
             enum { TOKENS = 5 };
             const int half = specs[i].dim / 2;
             const size_t n = TOKENS * (size_t)half;
-            const gpu_cursor start = { positions[k], 7 };
+            const gpu_cursor start = { .pos = positions[k], .token = 7 };
             double freq[64], magnitude, worst = 0.0;
             size_t at = 0;
             case_begin("%d dimensions, base %g, position %d", specs[i].dim, specs[i].base,
@@ -193,7 +193,7 @@ static void test_rope(void)
 
 static void check_largest(const float *logits, int n, const char *why)
 {
-    const gpu_cursor start = { 41, -1 };
+    const gpu_cursor start = { .pos = 41, .token = -1 };
     const uint32_t zero = 0;
     const int want = ops_largest(contract_ops(), logits, n);
     gpu_cursor end = { 0 };
@@ -269,7 +269,7 @@ typedef struct chain {                   /* y = W x, x += W y, and the cursor mo
 static chain chain_make(quant_type type, const float *x, test_rng rng)
 {
     enum { N = 256 };
-    const gpu_cursor start = { 5, 9 };
+    const gpu_cursor start = { .pos = 5, .token = 9 };
     return (chain){ .w = reference_make(type, N, N, WEIGHTS_PLAUSIBLE, 0.1f, true, &rng),
                     .x = vram_floats(x, N), .y = vram_room(N * sizeof *x),
                     .at = vram_copy(&start, sizeof start) };

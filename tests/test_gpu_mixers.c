@@ -40,7 +40,12 @@ typedef struct session {
     double freq[256], magnitude;
     kv_store *store;
     kv_view view;
-    size_t store_bytes;                  /* of keys, or of values */
+    size_t page_bytes;
+    int n_own;                           /* pages with memory of their own: those of the CPU are
+                                          * neighbours, in VRAM they are in any order: */
+    int *order;                          /* [n_own]: where page i is in `pages` */
+    uint8_t *pages;                      /* in VRAM */
+    uint8_t *const *table;               /* in VRAM: two columns, of which this is the second */
     float *q_norm, *k_norm, *sinks;      /* the CPU's */
     float *scratch;
     gpu_attention a;
@@ -51,6 +56,48 @@ static float *norm_make(size_t n, test_rng *rng)
 {
     float *to = host_floats(n, 0.5f, rng);
     for (size_t i = 0; i < n; i++) to[i] += 1.0f;
+    return to;
+}
+
+/* Pages in random order, and their table. Other layers have other pages. */
+static void make_pages(session *s, int n_pos, test_rng *rng)
+{
+    enum { COLUMNS = 2 };
+    const size_t n_page = (size_t)(n_pos + KV_PAGE - 1) / KV_PAGE;
+    uint8_t **table = host_room(n_page * COLUMNS, sizeof *table);
+    s->n_own = s->view.n_row / KV_PAGE;
+    s->page_bytes = 2 * (size_t)s->view.n_head * KV_PAGE * s->view.row_bytes;
+    s->pages = vram_room((size_t)s->n_own * s->page_bytes);
+    s->order = host_room((size_t)s->n_own, sizeof *s->order);
+    for (int i = 0; i < s->n_own; i++) {
+        const int k = (int)test_below(rng, (uint32_t)i + 1);
+        s->order[i] = s->order[k];
+        s->order[k] = i;
+    }
+    for (size_t i = 0; i < n_page; i++)
+        table[COLUMNS * i + 1] =
+            s->pages + (size_t)s->order[i % (size_t)s->n_own] * s->page_bytes;
+    s->table = vram_copy(table, n_page * COLUMNS * sizeof *table);
+}
+
+/* The CPU's pages, in their own order. */
+static uint8_t *cpu_pages(const session *s) { return s->view.pages[0]; }
+static size_t store_bytes(const session *s) { return (size_t)s->n_own * s->page_bytes; }
+
+static void put_store(const session *s)
+{
+    for (int i = 0; i < s->n_own; i++)
+        vram_write(s->pages + (size_t)s->order[i] * s->page_bytes,
+                   cpu_pages(s) + (size_t)i * s->page_bytes, s->page_bytes);
+}
+
+/* The pages in VRAM, in the order of the CPU's. */
+static uint8_t *read_store(const session *s)
+{
+    uint8_t *to = host_room(store_bytes(s), 1);
+    for (int i = 0; i < s->n_own; i++)
+        vram_read(to + (size_t)i * s->page_bytes, s->pages + (size_t)s->order[i] * s->page_bytes,
+                  s->page_bytes);
     return to;
 }
 
@@ -77,9 +124,9 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
                                     .slack = c->slack ? c->slack : n_pos }, &err) == 0,
            "%s", err.msg);
     s.view = kv_layer_view(s.store, 0);
-    s.store_bytes = (size_t)c->n_head_kv * (size_t)s.view.rows * s.view.row_bytes;
-    memset(s.view.keys, c->stale ? 0xFF : 0, s.store_bytes);
-    memset(s.view.values, c->stale ? 0xFF : 0, s.store_bytes);
+    make_pages(&s, n_pos, rng);
+    memset(cpu_pages(&s), c->stale ? 0xFF : 0, store_bytes(&s));
+    put_store(&s);
     s.q_norm = norm_make(n_q_norm, rng);
     s.k_norm = norm_make(n_k_norm, rng);
     s.sinks = host_floats((size_t)c->n_head, 2.0f, rng);
@@ -95,9 +142,7 @@ static session session_make(const attend_case *c, int n_pos, int most, test_rng 
         .k_norm = c->norms ? vram_floats(s.k_norm, n_k_norm) : NULL, .norm_whole = c->whole,
         .eps = eps,
         .cosine = vram_room(n * half * sizeof(float)), .sine = vram_room(n * half * sizeof(float)),
-        .rope_dim = c->rope_dim, .kv = types[c->kv],
-        .keys = vram_copy(s.view.keys, s.store_bytes),
-        .values = vram_copy(s.view.values, s.store_bytes), .kv_rows = s.view.rows,
+        .rope_dim = c->rope_dim, .kv = types[c->kv], .n_column = 2, .column = 1,
         .n_head = c->n_head, .n_head_kv = c->n_head_kv, .head_dim = c->dim, .window = c->window,
         .sinks = c->sinks ? vram_floats(s.sinks, (size_t)c->n_head) : NULL,
         .scale = 1.0f / sqrtf((float)c->dim), .cursor = s.at,
@@ -218,42 +263,38 @@ static void compare_row(row_difference *d, const uint8_t *got, const uint8_t *wa
     }
 }
 
+/* Takes the GPU's row over to the CPU's store. */
+static void take_row(row_difference *d, const uint8_t *got, session *s, kv_kind kind, int head,
+                     int pos)
+{
+    uint8_t *row = kv_row(&s->view, kind, head, pos);
+    const uint8_t *from = got + (row - cpu_pages(s));
+    compare_row(d, from, row, s, head, pos);
+    memcpy(row, from, s->view.row_bytes);
+}
+
 /* The CPU has written the same batch: at times keys, and values that are normed, are one step off;
  * other values and older rows never are. */
 static void compare_store(session *s, const tokens *b)
 {
-    const size_t row_bytes = s->view.row_bytes;
-    uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
+    const uint8_t *got = read_store(s);
     row_difference d = { 0 };
-    vram_read(keys, s->a.keys, s->store_bytes);
-    vram_read(values, s->a.values, s->store_bytes);
     for (int h = 0; h < s->c->n_head_kv; h++)
-        for (int t = max_int(0, b->n - s->view.rows); t < b->n; t++) {
-            const size_t at = ((size_t)h * (size_t)s->view.rows +
-                               (size_t)((b->pos + t) % s->view.rows)) * row_bytes;
-            compare_row(&d, keys + at, s->view.keys + at, s, h, b->pos + t);
-            memcpy(s->view.keys + at, keys + at, row_bytes);
-            if (!s->c->norm_values) continue;
-            compare_row(&d, values + at, s->view.values + at, s, h, b->pos + t);
-            memcpy(s->view.values + at, values + at, row_bytes);
+        for (int t = max_int(0, b->n - s->view.n_row); t < b->n; t++) {
+            take_row(&d, got, s, KV_KEYS, h, b->pos + t);
+            if (s->c->norm_values) take_row(&d, got, s, KV_VALUES, h, b->pos + t);
         }
     const size_t most = s->c->kv == KV_F32 ? d.n : d.n / 50 + 2;
     expect(d.wrong == 0 && d.one_step <= most, "%d tokens at %d: of %zu codes %zu are "
            "wrong, %zu one step off (at most %zu); the first: head %d, position %d, code %d", b->n,
            b->pos, d.n, d.wrong, d.one_step, most, d.head, d.pos, d.at);
-    expect_bytes("keys that were there", keys, s->view.keys, s->store_bytes);
-    expect_bytes("values", values, s->view.values, s->store_bytes);
-    memcpy(s->view.values, values, s->store_bytes);
+    expect_bytes("values, and older rows", got, cpu_pages(s), store_bytes(s));
 }
 
 /* Not a byte of a store that a call only reads has changed. */
 static void compare_unchanged(const session *s)
 {
-    uint8_t *keys = host_room(s->store_bytes, 1), *values = host_room(s->store_bytes, 1);
-    vram_read(keys, s->a.keys, s->store_bytes);
-    vram_read(values, s->a.values, s->store_bytes);
-    expect_bytes("stored keys", keys, s->view.keys, s->store_bytes);
-    expect_bytes("stored values", values, s->view.values, s->store_bytes);
+    expect_bytes("stored keys and values", read_store(s), cpu_pages(s), store_bytes(s));
 }
 
 /* ---- a batch on both sides ------------------------------------------------------------------- */
@@ -274,7 +315,7 @@ static void put_tokens(const session *s, const tokens *b)
 
 static void put_cursor(const session *s, int pos)
 {
-    const gpu_cursor at = { pos, 0 };
+    const gpu_cursor at = { .pos = pos, .pages = s->table };
     vram_write(s->at, &at, sizeof at);
 }
 
@@ -319,8 +360,7 @@ static void check_rest(const session *s, const tokens *b)
 static void fill_store(session *s, const tokens *b)
 {
     kv_write(s->store, 0, b->pos, b->n, b->k_ready, b->v_ready, NULL);
-    vram_write(s->a.keys, s->view.keys, s->store_bytes);
-    vram_write(s->a.values, s->view.values, s->store_bytes);
+    put_store(s);
 }
 
 static void check_session(const attend_case *c, test_rng *rng)
@@ -651,7 +691,29 @@ typedef struct delta_net {
     float *dt_bias, *a, *state;          /* the CPU's */
     int pos;                             /* of the next token */
     gpu_delta args;
+    gpu_cursor *at;                      /* each batch reads one version of the state and writes the
+                                          * other */
+    gpu_cursor *other;                   /* not this one's: see run_step */
 } delta_net;
+
+enum { STATE_AT = 64 };                  /* bytes of a version before its state */
+
+/* A cursor and two versions of recurrent memory; the first one holds the state. */
+static gpu_cursor *make_versions(const float *state, size_t n)
+{
+    gpu_cursor at = { .recurrent = vram_room(STATE_AT + n * sizeof *state),
+                      .recurrent_next = vram_room(STATE_AT + n * sizeof *state) };
+    vram_write((uint8_t *)(uintptr_t)at.recurrent + STATE_AT, state, n * sizeof *state);
+    return vram_copy(&at, sizeof at);
+}
+
+/* The version that the next batch would read. */
+static const float *read_version(const gpu_cursor *where, size_t n)
+{
+    gpu_cursor at;
+    vram_read(&at, where, sizeof at);
+    return host_copy((const float *)(const void *)(at.recurrent + STATE_AT), n);
+}
 
 static delta_net delta_make(int n_k, int n_v, int dim, delta_order order, test_rng *rng)
 {
@@ -663,8 +725,10 @@ static delta_net delta_make(int n_k, int n_v, int dim, delta_order order, test_r
     d.channels = 2 * d.keys + d.values;
     for (size_t h = 0; h < heads; h++) d.a[h] = -0.05f - 2.0f * fabsf(d.a[h]);
     d.args = (gpu_delta){ .dt_bias = vram_floats(d.dt_bias, heads), .a = vram_floats(d.a, heads),
-                          .state = vram_floats(d.state, size), .n_k = n_k, .n_v = n_v, .dim = dim,
+                          .state = STATE_AT, .n_k = n_k, .n_v = n_v, .dim = dim,
                           .tiled = order.tiled, .apart = order.apart };
+    d.args.cursor = d.at = make_versions(d.state, size);
+    d.other = vram_room(sizeof *d.other);
     return d;
 }
 
@@ -725,7 +789,7 @@ static void compare_delta(const char *what, const delta_net *d, const float *out
     char label[64];
     expect_rows_close(what, host_copy(out, values), want, (size_t)n, d->values, 2e-5);
     expect_rows_close(test_path(label, sizeof label, "state after %s", what),
-                      host_copy(d->args.state, size), d->state, (size_t)d->n_v, dim * dim, 2e-5);
+                      read_version(d->at, size), d->state, (size_t)d->n_v, dim * dim, 2e-5);
 }
 
 /* What tokens are like. */
@@ -763,7 +827,7 @@ static void shape_tokens(float *mixed, float *ba, const delta_net *d, size_t n, 
 }
 
 /* n tokens in one call, or one at a time without a wait; with something else in between. */
-static void check_delta(delta_net *d, gpu_cursor *at, int n, bool alone, delta_kind kind,
+static void check_delta(delta_net *d, int n, bool alone, delta_kind kind,
                         test_rng *rng)
 {
     const size_t n_token = (size_t)n, width = 2 * (size_t)d->n_v;
@@ -785,7 +849,8 @@ static void check_delta(delta_net *d, gpu_cursor *at, int n, bool alone, delta_k
         part.pos = d->pos;
         part.scratch = scratch;
         gpu_delta_rule(device(), &part);
-        gpu_advance(device(), at, part.n);
+        gpu_advance(device(), d->at, part.n);
+        gpu_advance(device(), d->other, 1);
         d->pos += part.n;
     }
     cpu_delta(want, d, mixed, ba, n);
@@ -802,22 +867,18 @@ static void test_delta(void)
     test_rng rng = { 24 };
     family("delta rule");
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
-        const gpu_cursor start = { 0, 0 };
         case_begin("%d and %d heads of %d", sizes[i][0], sizes[i][1], sizes[i][2]);
         delta_net d = delta_make(sizes[i][0], sizes[i][1], sizes[i][2], grouped, &rng);
-        gpu_cursor *at = vram_copy(&start, sizeof start);
         for (size_t k = 0; k < ARRAY_LEN(batches); k++)
-            check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
-        check_delta(&d, at, 20, true, DELTA_ANY, &rng);
+            check_delta(&d, batches[k], false, DELTA_ANY, &rng);
+        check_delta(&d, 20, true, DELTA_ANY, &rng);
         case_end();
     }
     for (int dim = 32; dim <= 128; dim *= 2)
         for (int kind = DELTA_SLOW; kind < DELTA_KINDS; kind++) {
-            const gpu_cursor start = { 0, 0 };
             case_begin("2 and 8 heads of %d, %s", dim, delta_kinds[kind]);
             delta_net d = delta_make(2, 8, dim, grouped, &rng);
-            gpu_cursor *at = vram_copy(&start, sizeof start);
-            check_delta(&d, at, kind == DELTA_SLOW && dim < 128 ? 4000 : 300, false,
+            check_delta(&d, kind == DELTA_SLOW && dim < 128 ? 4000 : 300, false,
                         (delta_kind)kind, &rng);
             case_end();
         }
@@ -832,15 +893,13 @@ static void test_delta_orders(void)
     for (int i = 0; i < 9; i++) {
         if (sim_gpu_skips(i + i / 3, 7)) continue;
         const delta_order order = { i % 3 != 0, i % 3 != 1 };
-        const gpu_cursor start = { 0, 0 };
         const int dim = 32 << i / 3, n_k = 2 + i % 2, n_v = n_k * (3 - i % 2);
         case_begin("%d and %d heads of %d%s%s", n_k, n_v, dim, order.tiled ? ", tiled" : "",
                    order.apart ? ", gates apart" : "");
         delta_net d = delta_make(n_k, n_v, dim, order, &rng);
-        gpu_cursor *at = vram_copy(&start, sizeof start);
         for (size_t k = 0; k < ARRAY_LEN(batches); k++)
-            check_delta(&d, at, batches[k], false, DELTA_ANY, &rng);
-        check_delta(&d, at, 10, true, DELTA_ANY, &rng);
+            check_delta(&d, batches[k], false, DELTA_ANY, &rng);
+        check_delta(&d, 10, true, DELTA_ANY, &rng);
         case_end();
     }
 }
@@ -852,13 +911,12 @@ static float *delta_in_batches(const delta_net *d, const float *mixed, const flo
 {
     const size_t n_token = (size_t)n, width = 2 * (size_t)d->n_v;
     const size_t size = (size_t)(d->n_v * d->dim * d->dim), n_out = n_token * d->values;
-    const gpu_cursor start = { 0, 0 };
-    gpu_cursor *at = vram_copy(&start, sizeof start);
     gpu_delta part = d->args;
     float *result = host_room(n_out + size, sizeof *result);
     float *out = vram_room(n_out * sizeof *out), *x = vram_floats(mixed, n_token * d->channels);
     float *gates = vram_floats(ba, n_token * width);
-    part.state = vram_floats(d->state, size);
+    gpu_cursor *at = make_versions(d->state, size);
+    part.cursor = at;
     part.scratch = vram_room(gpu_delta_scratch(device(), d->n_k, d->n_v, d->dim, n) + 1);
     for (int t = 0; t < n; t += part.n) {
         part.mixed = x + (size_t)t * d->channels;
@@ -868,9 +926,10 @@ static float *delta_in_batches(const delta_net *d, const float *mixed, const flo
         part.n = each - part.pos % each < n - t ? each - part.pos % each : n - t;
         gpu_delta_rule(device(), &part);
         gpu_advance(device(), at, part.n);
+        gpu_advance(device(), d->other, 1);
     }
     memcpy(result, host_copy(out, n_out), n_out * sizeof *result);
-    memcpy(result + n_out, host_copy(part.state, size), size * sizeof *result);
+    memcpy(result + n_out, read_version(at, size), size * sizeof *result);
     return result;
 }
 

@@ -489,13 +489,18 @@ static void check_conv(const conv_case *c, test_rng *rng)
 {
     const item list[] = { { c->type, c->channels, true, false, 0.5f },
                           { c->type, 20, false, false, 1.0f } };
+    enum { AT = 8 };                     /* floats of a version before the window */
     const size_t channels = (size_t)c->channels, n_old = (size_t)c->n_tap - 1;
     float *taps = host_floats(channels * (size_t)c->n_tap, 1.0f, rng);
     float *window = host_floats(channels * n_old, 1.0f, rng);
-    float *on_gpu = vram_floats(window, channels * n_old);
+    float *on_gpu = vram_room((AT + channels * n_old) * sizeof *on_gpu);
+    float *next = vram_room((AT + channels * n_old) * sizeof *next);
     double bound = 0.0;
-    gpu_conv conv = { .taps = vram_floats(taps, channels * (size_t)c->n_tap), .window = on_gpu,
-                      .n_tap = c->n_tap };
+    vram_write(on_gpu + AT, window, channels * n_old * sizeof *window);
+    gpu_cursor versions = { .recurrent = (uint8_t *)on_gpu, .recurrent_next = (uint8_t *)next };
+    gpu_cursor *at = vram_copy(&versions, sizeof versions);
+    gpu_conv conv = { .taps = vram_floats(taps, channels * (size_t)c->n_tap), .cursor = at,
+                      .window = AT * sizeof *on_gpu, .n_tap = c->n_tap };
 
     output plain = { 0 }, convolved = { 0 };
     for (int i = 0; i < 6 && c->batches[i]; i++) {
@@ -513,6 +518,7 @@ static void check_conv(const conv_case *c, test_rng *rng)
         conv.raw = vram_room(values * sizeof *raw);
         products[0].conv = conv;
         gpu_project(device(), &in, products, 2);
+        gpu_advance(device(), at, n);
 
         bound = fmax(bound, product_bound(c->type, n));          /* the window remembers */
         cpu_product(raw, ref, &convolved.w.cpu, x, n);
@@ -521,7 +527,8 @@ static void check_conv(const conv_case *c, test_rng *rng)
         expect_close(test_path(what, sizeof what, "call %d, %d tokens", i, n),
                      without_gaps(got, n, c->channels, convolved.stride), want, values, bound);
         expect_close(test_path(what, sizeof what, "window after call %d, %d tokens", i, n),
-                     host_copy(on_gpu, channels * n_old), window, channels * n_old, bound);
+                     host_copy((i % 2 ? on_gpu : next) + AT, channels * n_old), window,
+                     channels * n_old, bound);
         check_output("the other product", &plain, &list[1], x, n, product_bound(c->type, n));
     }
 }

@@ -53,7 +53,7 @@ static void vram_read_later(mem_space *self, void *to, const void *from, size_t 
 
 static void vram_write(mem_space *self, void *to, const void *from, size_t n)
 {
-    if (n > 0) gpu_write(of(self)->g, to, from, n, note(of(self)));
+    if (n > 0) gpu_write_later(of(self)->g, to, from, n, note(of(self)));
 }
 
 static void vram_zero(mem_space *self, void *p, size_t n)
@@ -69,7 +69,7 @@ static void vram_copy(mem_space *self, void *to, const void *from, size_t n)
 static int vram_check(mem_space *self, err_ctx *err)
 {
     vram *v = of(self);
-    gpu_read_end(v->g, note(v));         /* earlier reads are complete now */
+    gpu_copies_end(v->g, note(v));       /* earlier reads are complete now */
     const err_ctx first = v->first;
     v->first = (err_ctx){ 0 };
     if (first.code == 0) return gpu_wait(v->g, err);     /* reports a lost device again */

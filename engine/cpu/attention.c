@@ -69,19 +69,6 @@ static void buffers_lay(buffers *b, float *work, int head_dim)
 
 /* ---- stored rows ----------------------------------------------------------------------------- */
 
-/* Writes the addresses of the rows of positions pos .. pos+n-1 in store (v's keys or values). */
-static void find_rows(const uint8_t **rows, const kv_view *v, const uint8_t *store, int head,
-                      int pos, int n)
-{
-    int row = pos % v->rows;
-    assert(pos >= v->first);
-    store += (size_t)head * (size_t)v->rows * v->row_bytes;
-    for (int i = 0; i < n; i++) {
-        rows[i] = store + (size_t)row * v->row_bytes;
-        if (++row == v->rows) row = 0;
-    }
-}
-
 static void widen_f16(float *restrict dst, const uint8_t *restrict from, int n)
 {
     int i = 0;
@@ -209,16 +196,25 @@ static part part_of(const buffers *buf, int b, int head_dim)
     return part_at(buf->parts + (size_t)b * attend_part_floats(head_dim));
 }
 
+static_assert(KV_PAGE % ATTEND_TILE == 0, "a tile is in one page");
+
+/* The row of the range's first key; the others follow. */
+static const uint8_t *row_of(const kv_view *v, kv_kind kind, const key_range *k)
+{
+    assert(k->first >= v->first && k->first % ATTEND_TILE + k->n <= ATTEND_TILE);
+    return kv_row(v, kind, k->head_kv, k->first);
+}
+
 static void score_range(const buffers *buf, const attend_args *a, int n, const key_range *k)
 {
     const size_t dim = (size_t)a->head_dim;
     const kv_view *v = &a->stored;
-    const uint8_t *rows[ATTEND_TILE];
-    find_rows(rows, v, v->keys, k->head_kv, k->first, k->n);
+    const uint8_t *row = row_of(v, KV_KEYS, k);
     for (int i = 0; i < k->n; i += KEYS) {
         for (int j = 0; j < KEYS; j++) {
             float *key = buf->keys + (size_t)j * dim;
-            if (i + j < k->n) widen(key, rows[i + j], v->type, 0, a->head_dim);
+            if (i + j < k->n)
+                widen(key, row + (size_t)(i + j) * v->row_bytes, v->type, 0, a->head_dim);
             else memset(key, 0, dim * sizeof *key);
         }
         for (int b = 0; b < n; b++)
@@ -232,12 +228,12 @@ static void sum_range(const buffers *buf, const attend_args *a, const span *seen
 {
     const int dim = a->head_dim;
     const kv_view *v = &a->stored;
-    const uint8_t *rows[ATTEND_TILE];
-    find_rows(rows, v, v->values, k->head_kv, k->first, k->n);
+    const uint8_t *row = row_of(v, KV_VALUES, k);
     for (int c = 0; c < dim; c += COLUMNS) {
         const int width = dim - c < COLUMNS ? dim - c : COLUMNS;
         if (width < COLUMNS) memset(buf->values, 0, ATTEND_TILE * COLUMNS * sizeof *buf->values);
-        for (int i = 0; i < k->n; i++) widen(buf->values + i * COLUMNS, rows[i], v->type, c, width);
+        for (int i = 0; i < k->n; i++)
+            widen(buf->values + i * COLUMNS, row + (size_t)i * v->row_bytes, v->type, c, width);
         for (int b = 0; b < n; b++)
             add_values(part_of(buf, b, dim).sum + c, columns_of(dim),
                        scores_of(buf, b, seen[b].from), buf->values + seen[b].from * COLUMNS,

@@ -61,7 +61,8 @@ static void mix_attention(gpu_steps *s, int l)
     const int window = s->m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->e->rope.n_table > 1;
     const int from = model_kv_layer(s->m, l);
-    const kv_view rows = kv_layer_view(state_kv(s->row.st), from);
+    const kv_store *kv = state_kv(s->row.st);
+    const kv_column column = kv_column_of(kv, from);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
         gpu_layers_product(b->q, &w->attn.q), gpu_layers_product(b->k, &w->attn.k),
@@ -75,9 +76,9 @@ static void mix_attention(gpu_steps *s, int l)
         .k_norm = w->attn.k_norm, .norm_whole = f->attn_norm_whole,
         .norm_values = f->attn_norm_values, .eps = hp->rms_eps, .cosine = b->rope_cos[table],
         .sine = b->rope_sin[table], .rope_dim = shape.rope_dim,
-        .kv = kv_types[kv_type_of(state_kv(s->row.st))], .keys = rows.keys,
-        .values = rows.values, .kv_rows = rows.rows, .n_head = shape.n_head,
-        .n_head_kv = shape.n_head_kv, .head_dim = dim, .window = window, .sinks = w->attn.sinks,
+        .kv = kv_types[kv_type_of(kv)], .n_column = column.stride, .column = column.index,
+        .n_head = shape.n_head, .n_head_kv = shape.n_head_kv, .head_dim = dim, .window = window,
+        .sinks = w->attn.sinks,
         .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim), .cursor = b->cursor, .n = s->n,
         .last = s->last, .partial = b->partial, .counters = b->counters + 1,
     };
@@ -99,7 +100,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     const model_hparams *hp = &s->m->hp;
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
-    recurrent *memory = state_recurrent(s->row.st);
+    const recurrent_place place = recurrent_place_of(state_recurrent(s->row.st), l);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
     const bool separate = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
@@ -109,13 +110,13 @@ static void mix_deltanet(gpu_steps *s, int l)
         gpu_layers_product(b->ba + hp->ssm_n_v_head, &w->delta.alpha),
     };
     projections[2].y_stride = projections[3].y_stride = 2 * hp->ssm_n_v_head;
-    projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .window = recurrent_conv(memory, l),
-                                      .n_tap = hp->ssm_conv, .raw = b->raw };
+    projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .cursor = b->cursor,
+                                      .window = place.conv, .n_tap = hp->ssm_conv, .raw = b->raw };
     gpu_project(s->g, &h, projections, separate ? 4 : 3);
 
     const gpu_delta d = {
         .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = separate, .tiled = hp->ssm_tiled,
-        .dt_bias = w->delta.dt_bias, .a = w->delta.a, .state = recurrent_state(memory, l),
+        .dt_bias = w->delta.dt_bias, .a = w->delta.a, .cursor = b->cursor, .state = place.state,
         .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
         .pos = s->row.pos, .scratch = b->delta_chunks,
     };

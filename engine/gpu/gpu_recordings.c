@@ -4,25 +4,9 @@
 
 #include "tiers/fault_injection.h"
 
-/* One token and the pick after it. */
-typedef struct recorded_token {
-    gpu_recording *r;
-    int last;                            /* valid up to this position; 0: not recorded yet */
-    int refused;                         /* position at which VRAM was too small for it; -1: none */
-} recorded_token;
-
 enum {
     RETRY_TOKENS = 64,                   /* from one attempt without VRAM to the next */
     LAYER_KERNELS = 16                   /* most kernels of a token in a layer, or after the last */
-};
-
-/* The kernels of a recording depend on two flags: slabs are fetched, the CPU reads ahead. So there
- * are four recordings, and one for profiles. */
-enum { PROFILED = 4, RECORDINGS };
-
-/* Recordings contain addresses of the session's state. */
-struct gpu_session_recordings {
-    recorded_token tokens[RECORDINGS];
 };
 
 /* ---- recordings ------------------------------------------------------------------------------ */
@@ -34,23 +18,43 @@ int gpu_steps_reach(int pos)
     return last;
 }
 
-static int recording_index(const gpu_steps *s)
+/* The kernels of a recording depend on two flags: slabs are fetched, the CPU reads ahead. A profile
+ * has a recording of its own. */
+enum { FETCHES = 1, READS_AHEAD = 2, PROFILED = 4 };
+
+static int kind_of(const gpu_steps *s)
 {
     if (s->profiling) return PROFILED;
     if (!s->server) return 0;
-    return 2 * expert_server_fetches(s->server) + expert_server_reads_ahead(s->server);
+    return (expert_server_fetches(s->server) ? FETCHES : 0) |
+           (expert_server_reads_ahead(s->server) ? READS_AHEAD : 0);
 }
 
-bool gpu_steps_is_recorded(const gpu_steps *s, int pos)
+/* NULL: there is none. */
+static recorded_token *find_recording(gpu_steps *s, int pos)
 {
-    return s->recordings->tokens[recording_index(s)].last == gpu_steps_reach(pos);
+    for (int i = 0; i < RECORDINGS; i++) {
+        recorded_token *t = &s->recordings[i];
+        if (t->reach == gpu_steps_reach(pos) && t->kind == kind_of(s)) return t;
+    }
+    return NULL;
 }
 
-bool gpu_steps_wants_recording(const gpu_steps *s, int pos)
+/* An empty one, or the one that has not been used for longest. */
+static recorded_token *least_used(gpu_steps *s)
 {
-    const recorded_token *t = &s->recordings->tokens[recording_index(s)];
-    const bool refused = t->refused >= 0 && pos >= t->refused && pos - t->refused < RETRY_TOKENS;
-    return t->last != gpu_steps_reach(pos) && !refused;
+    recorded_token *best = &s->recordings[0];
+    for (int i = 1; i < RECORDINGS; i++)
+        if (s->recordings[i].used < best->used) best = &s->recordings[i];
+    return best;
+}
+
+bool gpu_steps_is_recorded(gpu_steps *s, int pos) { return find_recording(s, pos) != NULL; }
+
+bool gpu_steps_wants_recording(gpu_steps *s, int pos)
+{
+    const bool refused = s->refused >= 0 && pos >= s->refused && pos - s->refused < RETRY_TOKENS;
+    return !refused && !find_recording(s, pos);
 }
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
@@ -60,22 +64,43 @@ int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
     return rc;
 }
 
+static int empty_recording(recorded_token *t, err_ctx *err)
+{
+    gpu_recording_free(t->r);
+    *t = (recorded_token){ 0 };
+    return gpu_recording_create(&t->r, err);
+}
+
+/* VRAM was too small for a further recording. */
+static int make_room(gpu_steps *s, int pos, const err_ctx *failure, err_ctx *err)
+{
+    recorded_token *oldest = NULL;
+    for (int i = 0; i < RECORDINGS; i++) {
+        recorded_token *t = &s->recordings[i];
+        if (t->reach > 0 && (!oldest || t->used < oldest->used)) oldest = t;
+    }
+    if (oldest) return empty_recording(oldest, err);
+    s->refused = pos;
+    if (!s->refusal_logged)
+        log_line("%s: tokens are computed without a recording, which is slower", failure->msg);
+    s->refusal_logged = true;
+    return 0;
+}
+
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
-    recorded_token *t = &s->recordings->tokens[recording_index(s)];
+    recorded_token *t = least_used(s);
     err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_token(s);
     const int rc = gpu_record_end(t->r, s->g, &failure);
-    t->last = rc == 0 ? gpu_steps_reach(pos) : 0;
-    t->refused = rc == ERR_NOMEM ? pos : -1;
-    if (rc == ERR_NOMEM && !s->refusal_logged) {
-        log_line("%s: tokens are computed without a recording, which is slower", failure.msg);
-        s->refusal_logged = true;
-    } else if (rc < 0 && err) {
-        *err = failure;
-    }
-    return rc == ERR_NOMEM ? 0 : rc;
+    t->kind = kind_of(s);
+    t->reach = rc == 0 ? gpu_steps_reach(pos) : 0;
+    t->used = rc == 0 ? ++s->n_use : 0;
+    s->refused = -1;
+    if (rc == ERR_NOMEM) return make_room(s, pos, &failure, err);
+    if (rc < 0 && err) *err = failure;
+    return rc;
 }
 
 void gpu_steps_end_token(gpu_steps *s)
@@ -96,11 +121,21 @@ int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
     const int rc = gpu_steps_wait(s, err);
     if (rc < 0) return rc;
     *next = (int32_t)(uint32_t)s->mailbox->picked;
-    s->device_cursor = (gpu_cursor){ pos + 1, *next };
+    const gpu_cursor before = gpu_steps_cursor(s, *next);
+    s->device_cursor = before;
+    s->device_cursor.pos = pos + 1;
+    s->device_cursor.recurrent = before.recurrent_next;
+    s->device_cursor.recurrent_next = (uint8_t *)(uintptr_t)before.recurrent;
     return 0;
 }
 
 /* ---- the host's half of a replayed token ----------------------------------------------------- */
+
+static bool is_same(const gpu_cursor *a, const gpu_cursor *b)
+{
+    return a->pos == b->pos && a->token == b->token && a->pages == b->pages &&
+           a->recurrent == b->recurrent && a->recurrent_next == b->recurrent_next;
+}
 
 static int replay_begin(void *self, const batch *b, err_ctx *err)
 {
@@ -111,10 +146,12 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
         if (rc < 0) return rc;
     }
     s->has_questions = s->server != NULL;
-    if (s->device_cursor.pos != s->row.pos || s->device_cursor.token != b->ids[0])
-        gpu_steps_set_cursor(s, s->row.pos, b->ids[0]);
+    const gpu_cursor at = gpu_steps_cursor(s, b->ids[0]);
+    if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursor(s, &at);
     s->device_cursor.token = -1;
-    gpu_replay(s->g, s->recordings->tokens[recording_index(s)].r);
+    recorded_token *t = find_recording(s, s->row.pos);
+    t->used = ++s->n_use;
+    gpu_replay(s->g, t->r);
     if (s->has_questions)
         expert_server_begin(s->server, 1);       /* threads wake up during the first mixer */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
@@ -172,8 +209,10 @@ int gpu_steps_profile_begin(gpu_steps *s, err_ctx *err)
 void gpu_steps_profile_end(gpu_steps *s)
 {
     gpu_profile_end(s->g);
+    for (int i = 0; i < RECORDINGS; i++)
+        if (s->recordings[i].kind == PROFILED)
+            s->recordings[i].reach = s->recordings[i].used = 0;
     s->profiling = false;
-    s->recordings->tokens[PROFILED].last = 0;
     s->device_cursor.token = -1;
 }
 
@@ -185,31 +224,18 @@ uint64_t gpu_steps_recordings_bytes(const model *m)
     return RECORDINGS * kernels * GPU_RECORDED_KERNEL;
 }
 
-int gpu_session_recordings_create(gpu_session_recordings **out, err_ctx *err)
+int gpu_recordings_create(gpu_steps *s, err_ctx *err)
 {
-    gpu_session_recordings *s = mem_zalloc(sizeof *s);
     int rc = 0;
-    *out = NULL;
-    if (!s) return err_set(err, ERR_NOMEM, "session recordings: %zu bytes", sizeof *s);
-    for (int i = 0; i < RECORDINGS && rc == 0; i++) {
-        s->tokens[i].refused = -1;
-        rc = gpu_recording_create(&s->tokens[i].r, err);
-    }
-    if (rc == 0) *out = s;
-    else gpu_session_recordings_free(s);
+    s->refused = -1;
+    for (int i = 0; i < RECORDINGS && rc == 0; i++)
+        rc = gpu_recording_create(&s->recordings[i].r, err);
     return rc;
 }
 
-void gpu_session_recordings_free(gpu_session_recordings *s)
+void gpu_recordings_free(gpu_steps *s)
 {
-    if (!s) return;
-    for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->tokens[i].r);
-    mem_free(s);
-}
-
-void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings)
-{
-    s->recordings = recordings;
+    for (int i = 0; i < RECORDINGS; i++) gpu_recording_free(s->recordings[i].r);
 }
 
 void gpu_recordings_fill(layer_steps *table)

@@ -9,10 +9,20 @@
 
 /* The copy reads the mailbox later. No earlier copy may be in flight: each caller has waited since
  * the last cursor, a batch for its ids, a replayed token for the one before (forward_take). */
-void gpu_steps_set_cursor(gpu_steps *s, int pos, int32_t token)
+void gpu_steps_set_cursor(gpu_steps *s, const gpu_cursor *at)
 {
-    s->device_cursor = s->mailbox->cursor = (gpu_cursor){ pos, token };
+    s->device_cursor = s->mailbox->cursor = *at;
     gpu_copy(s->g, s->b.cursor, &s->mailbox->cursor, sizeof s->mailbox->cursor);
+}
+
+gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token)
+{
+    state *st = s->row.st;
+    return (gpu_cursor){
+        .pos = s->row.pos, .token = token, .pages = kv_space_table(state_kv(st)),
+        .recurrent = recurrent_block_of(state_recurrent(st), 0).data,
+        .recurrent_next = recurrent_block_of(s->row.next, 0).data,
+    };
 }
 
 /* Whether the device's experts follow the contract, so that results do not depend on the processor
@@ -44,8 +54,9 @@ static int begin(void *self, const batch *b, err_ctx *err)
     int rc;
     gpu_steps_take_batch(s, b);
     if (b->ids) {
+        const gpu_cursor at = gpu_steps_cursor(s, -1);
         rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
-        gpu_steps_set_cursor(s, s->row.pos, -1);
+        gpu_steps_set_cursor(s, &at);
         const bool streams = b->n > GPU_MAIL && b->strategy == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
     }
@@ -231,7 +242,8 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
     if ((rc = gpu_buffers_init(&s->b, s->g, s->m, chunk, err)) < 0) return rc;
     s->mailbox = gpu_alloc_host(s->g, sizeof *s->mailbox, err);
     if (!s->mailbox) return ERR_NOMEM;
-    if ((rc = gpu_sampling_init(&s->sampling, s->g, &s->b, s->m->hp.n_vocab, err)) < 0 ||
+    if ((rc = gpu_recordings_create(s, err)) < 0 ||
+        (rc = gpu_sampling_init(&s->sampling, s->g, &s->b, s->m->hp.n_vocab, err)) < 0 ||
         (rc = make_host_transfer(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
         return rc;
     for (int i = 0; i < rope->n_table && rc == 0; i++)
@@ -273,6 +285,7 @@ void gpu_steps_free(gpu_steps *s)
     prompt_split_free(s->split);
     expert_stream_free(s->banks);
     gpu_sampling_release(&s->sampling);
+    gpu_recordings_free(s);
     gpu_events_free(s->events);
     if (s->host_transfer.memory) gpu_free_host(s->g, s->host_transfer.memory);
     if (s->mailbox) gpu_free_host(s->g, s->mailbox);

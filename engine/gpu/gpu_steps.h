@@ -2,7 +2,8 @@
  * recording.
  *
  * Steps enqueue operations of cuda/gpu.h and return. A single token is recorded once and replayed
- * for each later one; position and token are in device memory. During the replay the host computes
+ * for each later one, of any session; token, position and the addresses of the session's memory are
+ * in device memory. During the replay the host computes
  * cold experts (expert_server.h). In a long prompt they pass through VRAM bank by bank. One thread
  * at a time. */
 #ifndef ENGINE_GPU_GPU_STEPS_H
@@ -19,18 +20,11 @@ typedef struct gpu_steps gpu_steps;
 int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bool skip_missing,
                      int chunk, err_ctx *err);
 void gpu_steps_free(gpu_steps *s);       /* NULL is fine */
-/* VRAM: of the steps, and of the recordings of one session. */
+/* VRAM: of the steps, and of their recordings. */
 uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk);
 uint64_t gpu_steps_recordings_bytes(const model *m);
 uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* page-locked RAM, if the host
                                                                   * computes a part */
-
-/* Recordings of one session's tokens. Several sessions use the same steps in turn. */
-typedef struct gpu_session_recordings gpu_session_recordings;
-int gpu_session_recordings_create(gpu_session_recordings **out, err_ctx *err);
-void gpu_session_recordings_free(gpu_session_recordings *s);  /* NULL is fine */
-/* Switches to this session: before the first batch, and between batches. */
-void gpu_steps_select(gpu_steps *s, gpu_session_recordings *recordings);
 
 /* Operations into the stream, or into a recording. Outside a recording, for batches of more than
  * one token, they also do the host's half of a layer. */
@@ -56,15 +50,16 @@ int gpu_steps_wait(gpu_steps *s, err_ctx *err);
 /* ---- recordings of a token ---- */
 
 /* The position up to which a recording made at pos is valid. The launch shapes of attention depend
- * on the number of positions read, so twice as many take a new recording. */
+ * on the number of positions read, so twice as many take another recording. */
 int gpu_steps_reach(int pos);
-bool gpu_steps_is_recorded(const gpu_steps *s, int pos);
+bool gpu_steps_is_recorded(gpu_steps *s, int pos);
 /* Records a token if wants_recording: between begin and end, call the live steps of one token. end
  * adds the operations after the last layer: the head and the pick of the likeliest token, or, if
- * the head is on the CPU, the copy of the vector to the host. Without VRAM for the recording end
- * returns 0 and logs that, the token remains unrecorded, and wants_recording is false for the next
- * RETRY_TOKENS positions. */
-bool gpu_steps_wants_recording(const gpu_steps *s, int pos);
+ * the head is on the CPU, the copy of the vector to the host. Without VRAM for the recording, end
+ * gives up the recording that has not been used for longest; if there is none, it logs that tokens
+ * remain unrecorded, and wants_recording is false for the next RETRY_TOKENS positions. Both return
+ * 0. */
+bool gpu_steps_wants_recording(gpu_steps *s, int pos);
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err);
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err);
 

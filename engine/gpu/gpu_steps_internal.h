@@ -24,6 +24,15 @@ typedef struct host_transfer {
 
 enum { CHOICES_SENT, VECTORS_TAKEN, N_EVENTS };          /* of prompts that the host computes */
 
+/* One token and the pick after it, for any session. */
+typedef struct recorded_token {
+    gpu_recording *r;
+    int kind, reach;                     /* what its kernels depend on; reach 0: not recorded */
+    uint64_t used;                       /* number of its last use */
+} recorded_token;
+
+enum { RECORDINGS = 6 };                 /* most that are kept */
+
 struct gpu_steps {
     layer_steps live, replay_table;
     const engine *e;
@@ -39,7 +48,9 @@ struct gpu_steps {
     gpu_sampling sampling;
     expert_stream *banks;                /* NULL: cold experts never pass through VRAM */
     prompt_split *split;                 /* NULL: prompts are never split */
-    gpu_session_recordings *recordings;  /* of the selected session; borrowed */
+    recorded_token recordings[RECORDINGS];
+    uint64_t n_use;                      /* of all recordings so far */
+    int refused;                         /* where VRAM was too small for one; -1: nowhere */
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
     bool has_cold;                       /* some experts of the GPU's layers are not in VRAM */
@@ -74,8 +85,10 @@ gpu_product gpu_layers_product(float *y, const gpu_matrix *w);
 /* ---- gpu_steps.c ---- */
 
 void gpu_steps_take_batch(gpu_steps *s, const batch *b);
-/* Sets the device's cursor; token -1: unknown. */
-void gpu_steps_set_cursor(gpu_steps *s, int pos, int32_t token);
+/* The device's cursor at the batch under way, before this token. */
+gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token);
+/* Sets the device's cursor; its token -1: unknown. */
+void gpu_steps_set_cursor(gpu_steps *s, const gpu_cursor *at);
 /* Logits of n vectors at x, to the first rows of the buffer. */
 void gpu_steps_head(gpu_steps *s, const float *x, int n);
 void gpu_steps_send_vectors(gpu_steps *s);       /* the residual to the host */
@@ -83,6 +96,8 @@ int gpu_steps_logits(void *self, float *out, int first, int n, err_ctx *err);
 
 /* ---- gpu_recordings.c ---- */
 
+int gpu_recordings_create(gpu_steps *s, err_ctx *err);
+void gpu_recordings_free(gpu_steps *s);
 void gpu_recordings_fill(layer_steps *table);    /* the host's half of a recorded token */
 
 #endif

@@ -101,6 +101,14 @@ static raw_gates gates_at(const delta_job *j, size_t t, int h, int i, int v)
     return (raw_gates){ own[0], own[ratio] };
 }
 
+/* The row's own window or state becomes the one before its tokens: n values at `at`, `stride` apart
+ * n_row times. Both may be the same memory. */
+static void bring(float *to, const float *from, size_t at, size_t n, size_t stride, int n_row)
+{
+    for (int i = 0; i < n_row && to != from; i++)
+        memcpy(to + at + (size_t)i * stride, from + at + (size_t)i * stride, n * sizeof *to);
+}
+
 /* Convolution of a key head's q and k and of its value heads' v; then the norms of q and k, and the
  * write strength and decay of every value head. */
 static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
@@ -116,10 +124,13 @@ static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
         const batch_row *row = &j->b->rows[item / s->n_k];
         const int h = item % s->n_k;
         const size_t t0 = (size_t)row->first;
-        float *window = recurrent_conv(state_recurrent(row->st), j->layer);
+        const float *before = recurrent_conv(state_recurrent(row->st), j->layer);
+        float *window = recurrent_conv(row->next, j->layer);
         for (int i = -2; i < s->ratio; i++) {    /* q, k, and the heads of v */
             const int v = i < 0 ? h : value_head(s, h, i);
             const int first = min_int(i + 2, 2) * keys + v * dim;
+            bring(window, before, (size_t)first, (size_t)dim, s->channels,
+                  j->b->m->hp.ssm_conv - 1);
             f->delta_conv(ws->mixed + t0 * s->channels, ws->qkv + t0 * s->channels, row->n,
                           (int)s->channels, first, first + dim, j->w->delta.conv,
                           j->b->m->hp.ssm_conv, window);
@@ -155,13 +166,15 @@ static void run_delta_rule(void *ctx, int64_t begin, int64_t end, int thread)
         const size_t t0 = (size_t)row->first, gate = t0 * (size_t)s->n_v + (size_t)h;
         const float *mixed = ws->mixed + t0 * s->channels;
         const float *qk = mixed + (size_t)key_head(s, h) * dim;
-        float *own = recurrent_state(state_recurrent(row->st), j->layer) + (size_t)h * dim * dim;
+        const float *before = recurrent_state(state_recurrent(row->st), j->layer);
+        float *after = recurrent_state(row->next, j->layer), *own = after + (size_t)h * dim * dim;
+        bring(after, before, (size_t)h * dim * dim, dim * dim, 0, 1);
         const delta_args a = {
             .out = heads + t0 * s->values + (size_t)h * dim, .q = qk, .k = qk + s->keys,
             .v = mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + gate, .g = ws->g + gate,
             .out_stride = s->values, .qk_stride = s->channels, .v_stride = s->channels,
             .bg_stride = (size_t)s->n_v, .state = own,
-            .next = item + 1 < end && h + 1 < s->n_v ? own + dim * dim : NULL,
+            .next = item + 1 < end && h + 1 < s->n_v && after == before ? own + dim * dim : NULL,
             .n = row->n, .dk = s->dim, .dv = s->dim,
         };
         if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);

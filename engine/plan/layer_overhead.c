@@ -35,7 +35,6 @@ typedef struct layer_bench {
     mem_space *vram;
     state *st;
     gpu_steps *s;
-    gpu_session_recordings *chains[CHAINS];  /* one recording in each */
 } layer_bench;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -120,7 +119,6 @@ static int record_chain(layer_bench *b, int chain, err_ctx *err)
 {
     const batch one = { .n = 1, .rows = &b->row, .n_row = 1, .last = gpu_steps_reach(0) };
     const layer_steps *live = gpu_steps_live(b->s);
-    gpu_steps_select(b->s, b->chains[chain]);
     const int rc = gpu_steps_record_begin(b->s, err);
     if (rc < 0) return rc;
     (void)live->begin(live->self, &one, NULL);           /* recording cannot fail before its end */
@@ -155,8 +153,7 @@ static int time_chain(double *best, layer_bench *b, int chain, err_ctx *err)
 {
     uint64_t from = 0;
     double s = 0;
-    int rc = 0;
-    gpu_steps_select(b->s, b->chains[chain]);
+    int rc = record_chain(b, chain, err);
     *best = INFINITY;
     for (int i = -WARM_UP; i < MOST_PLAYS && rc == 0; i++) {
         if (i == 0) from = clock_ns();
@@ -193,17 +190,12 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
     if ((rc = state_create(&b->st, &b->m, &so, err)) < 0 ||
         (rc = gpu_steps_create(&b->s, &b->e, NULL, false, 1, err)) < 0)
         return rc;
-    b->row = (batch_row){ .st = b->st, .n = 1 };
-    for (int i = 0; i < CHAINS && rc == 0; i++) {
-        rc = gpu_session_recordings_create(&b->chains[i], err);
-        if (rc == 0) rc = record_chain(b, i, err);
-    }
-    return rc;
+    b->row = (batch_row){ .st = b->st, .next = state_recurrent(b->st), .n = 1 };
+    return 0;
 }
 
 static void free_bench(layer_bench *b)
 {
-    for (int i = 0; i < CHAINS; i++) gpu_session_recordings_free(b->chains[i]);
     gpu_steps_free(b->s);
     state_free(b->st);
     mem_space_vram_free(b->vram);

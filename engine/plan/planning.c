@@ -188,7 +188,7 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
     const int threads = threads_of(n_thread);
     const session_bytes b = session_bytes_of(m, &so, o->n_sharing, threads);
     const uint64_t alone[] = {
-        b.host_work, b.ids, b.recurrent_copy, b.logits, (uint64_t)threads * THREAD_STACK,
+        b.host_work, b.ids, b.spare, b.logits, (uint64_t)threads * THREAD_STACK,
         (uint64_t)o->ctx * TOKEN_TEXT,
     };
     const uint64_t with_gpu[] = {

@@ -1,4 +1,4 @@
-/* kv.c - the KV store: rows of F32, F16 or Q8_0, rings for windowed layers.
+/* kv.c - the KV store: rows of F32, F16 or Q8_0 in pages, rings of pages for windowed layers.
  *
  * Invariant: every layer stores the positions from `first` to the last one written, unless a rewind
  * has made the upper ones invalid; no earlier position can be read. A ring raises `first` as it
@@ -20,10 +20,11 @@
 
 typedef struct kv_layer {
     mem_space *where;                    /* borrowed */
-    uint8_t *k, *v;                      /* [n_head_kv][rows][row_bytes]; NULL: no memory */
+    uint8_t **pages;                     /* its column of the block's table; NULL: no memory */
+    int stride, index;                   /* of that table; the layer's column */
     int n_head, head_dim;
     size_t row_bytes;                    /* one head at one position */
-    int rows;
+    int n_row;                           /* positions with memory of their own */
     int window;                          /* 0: all */
     int first;                           /* lowest position that is not overwritten */
 } kv_layer;
@@ -33,8 +34,10 @@ struct kv_store {
     int n_layer, ctx;
     struct kv_block {                    /* for the layers in the space, and for those in RAM */
         mem_space *where;
-        void *mem;                       /* layer after layer */
+        void *mem;                       /* the table [page of a context][layers with memory], then
+                                          * the pages of layer after layer */
         uint64_t bytes;
+        uint8_t **table;                 /* the same table in RAM */
     } blocks[2];
     kv_layer layers[];
 };
@@ -106,10 +109,13 @@ static bool has_kv(const model *m, int l)
     return m->layers[l].mixer == MIX_ATTENTION && m->layers[l].kv_back == 0;
 }
 
+static int whole_pages(int n) { return (int)size_align((uint64_t)n, KV_PAGE); }
+
+/* A chunk is written before any of it is read, so a ring has room for both it and the window. */
 static int rows_of(const model *m, int l, int ctx, int slack)
 {
     const int window = m->layers[l].window;
-    return window > 0 && window < ctx - slack ? window + slack : ctx;
+    return window > 0 && window < ctx - slack ? whole_pages(window + slack) : whole_pages(ctx);
 }
 
 static size_t row_bytes_of(kv_type type, int head_dim)
@@ -125,20 +131,19 @@ static bool part_bytes(uint64_t *out, const model *m, kv_type type, int l, int n
            size_mul(out, *out, (uint64_t)n);
 }
 
-/* The keys (values) of one layer in the block: a multiple of 64, so that all begin a cache line. */
-static bool store_bytes(uint64_t *out, const model *m, kv_type type, int l, int ctx, int slack)
+/* A layer's column of the table. */
+static uint64_t column_bytes(int ctx)
 {
-    if (!part_bytes(out, m, type, l, rows_of(m, l, ctx, slack)) || *out > UINT64_MAX / 4)
-        return false;
-    *out = size_align(*out, 64);
-    return true;
+    return size_align((uint64_t)whole_pages(ctx) / KV_PAGE * sizeof(uint8_t *), 64);
 }
 
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
 {
     uint64_t one;
     if (!has_kv(m, l)) return 0;
-    return store_bytes(&one, m, o->type, l, o->ctx, o->slack) ? 2 * one : UINT64_MAX;
+    if (!part_bytes(&one, m, o->type, l, rows_of(m, l, o->ctx, o->slack)) || one > UINT64_MAX / 4)
+        return UINT64_MAX;
+    return 2 * one + column_bytes(o->ctx);
 }
 
 /* Of layers first .. end - 1. */
@@ -159,7 +164,7 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
 {
     uint64_t sum = 0, one;
     for (int l = 0; l < m->hp.n_layer; l++) {
-        if (!has_kv(m, l) || rows_of(m, l, ctx, slack) == ctx) continue;
+        if (!has_kv(m, l) || rows_of(m, l, ctx, slack) == whole_pages(ctx)) continue;
         if (!part_bytes(&one, m, type, l, m->layers[l].window - 1) || one > UINT64_MAX / 2 ||
             !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
@@ -181,30 +186,49 @@ static int check_options(const model *m, kv_type type, int ctx, int slack, err_c
     return 0;
 }
 
+/* Lays out the pages of layer l from p on and fills its column of the table. Returns their
+ * end. */
+static uint8_t *place_layer(kv_store *c, struct kv_block *b, const model *m, const kv_options *o,
+                            int l, int index, int stride, uint8_t *p)
+{
+    const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
+    kv_layer *y = &c->layers[l];
+    *y = (kv_layer){
+        .where = b->where, .pages = b->table + index, .stride = stride, .index = index,
+        .n_head = heads.n_head_kv, .head_dim = heads.head_dim,
+        .row_bytes = row_bytes_of(o->type, heads.head_dim),
+        .n_row = rows_of(m, l, o->ctx, o->slack), .window = m->layers[l].window,
+    };
+    const size_t page = 2 * (size_t)y->n_head * KV_PAGE * y->row_bytes;
+    const int n_own = y->n_row / KV_PAGE, n_page = whole_pages(o->ctx) / KV_PAGE;
+    for (int i = 0; i < n_page; i++)
+        y->pages[(size_t)i * (size_t)stride] = p + (size_t)(i % n_own) * page;
+    return p + (size_t)n_own * page;
+}
+
 /* The block of layers first .. end - 1. */
 static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_options *o,
                       int first, int end, err_ctx *err)
 {
     const uint64_t bytes = run_bytes(m, o, first, end);
+    int stride = 0, index = 0;
     char purpose[64];
     if (bytes == 0) return 0;
     snprintf(purpose, sizeof purpose, "a KV cache for %d tokens", c->ctx);
     const int rc = b->where->alloc(&b->mem, b->where, bytes, MEM_SPARSE, purpose, err);
     if (rc < 0) return rc;
     b->bytes = bytes;
-    uint8_t *p = b->mem;
-    for (int l = first; l < end; l++) {
-        if (!has_kv(m, l)) continue;
-        const uint64_t both = kv_layer_bytes(m, o, l);
-        const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
-        c->layers[l] = (kv_layer){
-            .where = b->where, .k = p, .v = p + both / 2, .n_head = heads.n_head_kv,
-            .head_dim = heads.head_dim, .row_bytes = row_bytes_of(o->type, heads.head_dim),
-            .rows = rows_of(m, l, o->ctx, o->slack), .window = m->layers[l].window,
-        };
-        p += both;
-    }
-    return 0;
+    for (int l = first; l < end; l++) stride += has_kv(m, l);
+    const size_t table = (size_t)stride * (size_t)column_bytes(o->ctx);
+    b->table = b->where->addressable ? b->mem : mem_alloc(table);
+    if (!b->table) return err_set(err, ERR_NOMEM, "KV cache: a table of %zu bytes", table);
+    uint8_t *p = (uint8_t *)b->mem + table;
+    for (int l = first; l < end; l++)
+        if (has_kv(m, l)) p = place_layer(c, b, m, o, l, index++, stride, p);
+    if (b->where->addressable) return 0;
+    b->where->write(b->where, b->mem, b->table,
+                    (size_t)stride * (size_t)(whole_pages(o->ctx) / KV_PAGE) * sizeof *b->table);
+    return b->where->check(b->where, err);
 }
 
 int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
@@ -235,20 +259,13 @@ void kv_free(kv_store *c)
     if (!c) return;
     for (int i = 0; i < 2; i++) {
         struct kv_block *b = &c->blocks[i];
+        if (!b->where->addressable) mem_free(b->table);
         b->where->free(b->where, b->mem, b->bytes);
     }
     mem_free(c);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
-
-/* The address of a head's row of position pos. Cuts *n to the rows up to the end of the ring. */
-static uint8_t *run_at(const kv_layer *y, uint8_t *store, int head, int pos, int *n)
-{
-    const int row = pos % y->rows;
-    if (*n > y->rows - row) *n = y->rows - row;
-    return store + ((size_t)head * (size_t)y->rows + (size_t)row) * y->row_bytes;
-}
 
 static void encode(kv_type type, uint8_t *out, const float *x, int n)
 {
@@ -259,38 +276,37 @@ static void encode(kv_type type, uint8_t *out, const float *x, int n)
     }
 }
 
-void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, const float *k,
-                   const float *v)
+void kv_view_write(const kv_view *w, int head_dim, int pos, int n, const float *k, const float *v)
 {
     for (int t = 0; t < n; t++) {
-        for (int h = 0; h < n_head; h++, k += head_dim, v += head_dim) {
-            const size_t row = (size_t)h * (size_t)w->rows + (size_t)((pos + t) % w->rows);
-            encode(w->type, w->keys + row * w->row_bytes, k, head_dim);
-            encode(w->type, w->values + row * w->row_bytes, v, head_dim);
+        for (int h = 0; h < w->n_head; h++, k += head_dim, v += head_dim) {
+            encode(w->type, kv_row(w, KV_KEYS, h, pos + t), k, head_dim);
+            encode(w->type, kv_row(w, KV_VALUES, h, pos + t), v, head_dim);
         }
     }
 }
 
 typedef struct write_job {
     kv_view to;
-    int n_head, head_dim, pos;
+    int head_dim, pos;
     const float *k, *v;
 } write_job;
 
 static void write_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const write_job *j = ctx;
-    const size_t from = (size_t)begin * (size_t)j->n_head * (size_t)j->head_dim;
+    const size_t from = (size_t)begin * (size_t)j->to.n_head * (size_t)j->head_dim;
     (void)thread;
-    kv_view_write(&j->to, j->n_head, j->head_dim, j->pos + (int)begin, (int)(end - begin),
-                  j->k + from, j->v + from);
+    kv_view_write(&j->to, j->head_dim, j->pos + (int)begin, (int)(end - begin), j->k + from,
+                  j->v + from);
 }
 
 void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const float *v, pool *team)
 {
     const kv_layer *y = &c->layers[layer];
-    write_job j = { kv_layer_view(c, layer), y->n_head, y->head_dim, pos, k, v };
-    assert(layer < c->n_layer && y->k && y->where->addressable && pos >= 0 && n <= c->ctx - pos);
+    write_job j = { kv_layer_view(c, layer), y->head_dim, pos, k, v };
+    assert(layer < c->n_layer && y->pages && y->where->addressable);
+    assert(pos >= 0 && n <= c->ctx - pos);
     if (team) pool_run(team, n, pool_grain(4 * (int64_t)y->n_head * y->head_dim), write_rows, &j);
     else write_rows(&j, 0, n, 0);
     kv_wrote(c, layer, pos, n);
@@ -299,16 +315,29 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
 void kv_wrote(kv_store *c, int layer, int pos, int n)
 {
     kv_layer *y = &c->layers[layer];
-    assert(layer < c->n_layer && y->k && pos >= 0 && n >= 0 && n <= c->ctx - pos);
+    assert(layer < c->n_layer && y->pages && pos >= 0 && n >= 0 && n <= c->ctx - pos);
     if (y->first > pos) y->first = pos;          /* a window of 1 may go back below it */
-    if (y->first < pos + n - y->rows) y->first = pos + n - y->rows;
+    if (y->first < pos + n - y->n_row) y->first = pos + n - y->n_row;
 }
 
 kv_view kv_layer_view(const kv_store *c, int layer)
 {
     const kv_layer *y = &c->layers[layer];
     assert(layer >= 0 && layer < c->n_layer);
-    return (kv_view){ y->k, y->v, y->rows, y->first, c->type, y->row_bytes };
+    return (kv_view){ .pages = y->pages, .stride = y->stride, .n_head = y->n_head,
+                      .n_row = y->n_row, .first = y->first, .type = c->type,
+                      .row_bytes = y->row_bytes };
+}
+
+uint8_t *const *kv_space_table(const kv_store *c)
+{
+    return c->blocks[0].mem;
+}
+
+kv_column kv_column_of(const kv_store *c, int layer)
+{
+    assert(layer >= 0 && layer < c->n_layer);
+    return (kv_column){ c->layers[layer].stride, c->layers[layer].index };
 }
 
 kv_type kv_type_of(const kv_store *c) { return c->type; }
@@ -326,9 +355,9 @@ int kv_rewind_limit(const kv_store *c, int pos)
     int limit = 0;
     for (int l = 0; l < c->n_layer; l++) {
         const kv_layer *y = &c->layers[l];
-        const int first = y->first > pos - y->rows ? y->first : pos - y->rows;
+        const int first = y->first > pos - y->n_row ? y->first : pos - y->n_row;
         /* a token reads window - 1 keys before its own: none of them may be below first */
-        if (!y->k || first <= 0 || y->window == 1) continue;
+        if (!y->pages || first <= 0 || y->window == 1) continue;
         if (limit < first + (y->window - 1)) limit = first + (y->window - 1);
     }
     return limit < pos ? limit : pos;
@@ -336,26 +365,32 @@ int kv_rewind_limit(const kv_store *c, int pos)
 
 static bool is_in_part(const kv_store *c, const kv_layer *y, kv_part part)
 {
-    return y->k && (part == KV_ALL || (part == KV_RINGS ? y->rows < c->ctx : y->window > 0));
+    const bool ring = y->n_row < c->ctx;
+    return y->pages && (part == KV_ALL || (part == KV_RINGS ? ring : y->window > 0));
+}
+
+/* Calls fn for positions from .. to - 1 of a layer: the keys of each head, then the values, cut at
+ * the ends of pages. */
+static int each_row(const kv_store *c, int layer, int from, int to, kv_piece_fn *fn, void *ctx)
+{
+    const kv_view v = kv_layer_view(c, layer);
+    for (int i = 0; i < 2 * v.n_head; i++)
+        for (int p = from, n; p < to; p += n) {
+            uint8_t *row = kv_row(&v, i < v.n_head ? KV_KEYS : KV_VALUES, i % v.n_head, p);
+            n = min_int(to - p, KV_PAGE - p % KV_PAGE);
+            const int rc = fn(ctx, c->layers[layer].where, row, (size_t)n * v.row_bytes);
+            if (rc < 0) return rc;
+        }
+    return 0;
 }
 
 int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx)
 {
-    for (int l = 0; l < c->n_layer; l++) {
-        const kv_layer *y = &c->layers[l];
-        if (!is_in_part(c, y, part)) continue;
-        for (int i = 0; i < 2 * y->n_head; i++) {        /* heads of the keys, then of the values */
-            uint8_t *store = i < y->n_head ? y->k : y->v;
-            for (int p = lowest_read(y, pos); p < pos;) {
-                int n = pos - p;
-                uint8_t *bytes = run_at(y, store, i % y->n_head, p, &n);
-                const int rc = fn(ctx, y->where, bytes, (size_t)n * y->row_bytes);
-                if (rc < 0) return rc;
-                p += n;
-            }
-        }
-    }
-    return 0;
+    int rc = 0;
+    for (int l = 0; l < c->n_layer && rc == 0; l++)
+        if (is_in_part(c, &c->layers[l], part))
+            rc = each_row(c, l, lowest_read(&c->layers[l], pos), pos, fn, ctx);
+    return rc;
 }
 
 void kv_replaced(kv_store *c, kv_part part, int pos)
@@ -370,17 +405,11 @@ void kv_replaced(kv_store *c, kv_part part, int pos)
 
 int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx)
 {
-    for (int l = 0; l < c->n_layer && from < to; l++) {
-        const kv_layer *y = &c->layers[l];
-        if (!y->k || y->window > 0) continue;
-        for (int i = 0; i < 2 * y->n_head; i++) {
-            int n = to - from;           /* as many rows as positions: never cut */
-            uint8_t *bytes = run_at(y, i < y->n_head ? y->k : y->v, i % y->n_head, from, &n);
-            const int rc = fn(ctx, y->where, bytes, (size_t)n * y->row_bytes);
-            if (rc < 0) return rc;
-        }
-    }
-    return 0;
+    int rc = 0;
+    for (int l = 0; l < c->n_layer && rc == 0; l++)
+        if (c->layers[l].pages && c->layers[l].window == 0)
+            rc = each_row(c, l, from, to, fn, ctx);
+    return rc;
 }
 
 uint64_t kv_window_bytes(const model *m, kv_type type, int pos)

@@ -1,13 +1,16 @@
 /* kv.h - keys and values of the attention layers of one session.
  *
- * A layer that shares those of an earlier one (model_kv_layer) has no memory. A layer with full
- * attention keeps every position up to ctx. A windowed layer keeps a ring: position p is in row p %
- * rows, so positions older than the ring are overwritten. Rows are stored per head,
- * [n_head_kv][rows][head_dim] of that kind of layer, in the session's KV type. kv_create allocates
- * all memory, in a space; the system commits RAM when it is first written.
+ * A layer that shares those of an earlier one (model_kv_layer) has no memory. The others store
+ * their positions in pages: positions 64 i .. 64 i + 63 are in page i of the layer. A page has the
+ * keys of each head, [n_head_kv][KV_PAGE][head_dim] of that kind of layer in the session's KV type,
+ * then the values likewise. A table of addresses says where each page is; results do not depend on
+ * where. A layer with full attention keeps every position up to ctx. A windowed layer has fewer
+ * pages: page i takes the memory of an earlier one, so positions that are old enough are
+ * overwritten. kv_create allocates all memory, in a space; the system commits RAM when it is first
+ * written.
  *
  * The last layers may be in RAM while the others are in a space. If the CPU can address a layer,
- * kv_write stores. Otherwise other code stores rows at the addresses of kv_layer_view and reports
+ * kv_write stores. Otherwise other code stores rows in the pages of kv_layer_view and reports
  * them with kv_wrote. All readers use kv_layer_view. One thread at a time, except for kv_write. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
@@ -15,6 +18,8 @@
 #include "engine/models/model.h"
 #include "tiers/mem_space.h"
 #include "tiers/pool.h"
+
+enum { KV_PAGE = 64 };                   /* positions */
 
 typedef enum kv_type { KV_F32, KV_F16, KV_Q8_0 } kv_type;
 const char *kv_type_name(kv_type t);                     /* "f32", "f16", "q8_0" */
@@ -28,8 +33,8 @@ typedef struct kv_options {
     kv_type type;                        /* Q8_0 needs a head size that is a multiple of 32 */
     int ctx;                             /* positions */
     int slack;                           /* the longest run of tokens written before any of them is
-                                          * read (the prefill chunk): a ring has window + slack
-                                          * rows, or ctx if that is less */
+                                          * read (the prefill chunk): a windowed layer has pages
+                                          * for window + slack positions, or for ctx */
 } kv_options;
 
 int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err);
@@ -46,21 +51,37 @@ void kv_write(kv_store *c, int layer, int pos, int n, const float *k, const floa
  * them: does what kv_write does, except for the bytes. */
 void kv_wrote(kv_store *c, int layer, int pos, int n);
 
-/* Addresses of a layer's rows: position p of head h is row_bytes * (h * rows + p % rows) bytes
- * after keys (values). Addresses are in the layer's space, multiples of 64. */
+/* Where a layer's rows are. Addresses are in the layer's space; pages begin at multiples of 64. */
 typedef struct kv_view {
-    uint8_t *keys, *values;              /* NULL: this layer stores none */
-    int rows;
+    uint8_t *const *pages;               /* page i is at pages[i * stride]; NULL: this layer stores
+                                          * none. The table itself is in RAM */
+    int stride, n_head;
+    int n_row;                           /* positions that are kept, a multiple of KV_PAGE */
     int first;                           /* lowest position that is not overwritten */
     kv_type type;
     size_t row_bytes;                    /* one head at one position */
 } kv_view;
 kv_view kv_layer_view(const kv_store *c, int layer);
 
+typedef enum kv_kind { KV_KEYS, KV_VALUES } kv_kind;
+
+/* The row of a head at a position; further positions of its page follow. */
+static inline uint8_t *kv_row(const kv_view *v, kv_kind kind, int head, int pos)
+{
+    const size_t row = ((size_t)kind * (size_t)v->n_head + (size_t)head) * KV_PAGE;
+    return v->pages[(size_t)(pos / KV_PAGE) * (size_t)v->stride] +
+           (row + (size_t)(pos % KV_PAGE)) * v->row_bytes;
+}
+
 /* For views that the CPU can address. Stores the bytes of positions pos .. pos+n-1: k and v are
  * [n, n_head * head_dim]. */
-void kv_view_write(const kv_view *w, int n_head, int head_dim, int pos, int n, const float *k,
-                   const float *v);
+void kv_view_write(const kv_view *w, int head_dim, int pos, int n, const float *k, const float *v);
+
+/* The table of the layers in the space, itself in the space; NULL if none of them has memory. Page
+ * i of a layer is at table[i * stride + index] of its column. */
+uint8_t *const *kv_space_table(const kv_store *c);
+typedef struct kv_column { int stride, index; } kv_column;
+kv_column kv_column_of(const kv_store *c, int layer);
 
 kv_type kv_type_of(const kv_store *c);
 

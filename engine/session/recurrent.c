@@ -11,7 +11,7 @@
 struct recurrent {
     recurrent_block blocks[RECURRENT_BLOCKS];    /* each at a cache line */
     size_t conv_floats;
-    int n_layer;
+    int n_layer, n_space;                /* n_space: the first ones, in the space */
     float *layers[];                     /* [n_layer]: the layer's window; NULL: none */
 };
 
@@ -74,6 +74,7 @@ int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ra
     *out = NULL;
     if (!r) return err_set(err, ERR_NOMEM, "recurrent state: no memory for %d layers", n_layer);
     r->n_layer = n_layer;
+    r->n_space = n_space;
     r->blocks[0].where = where;
     r->blocks[1].where = mem_space_ram();
     if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp))
@@ -106,6 +107,14 @@ float *recurrent_conv(recurrent *r, int layer)
 float *recurrent_state(recurrent *r, int layer)
 {
     return recurrent_conv(r, layer) + r->conv_floats;
+}
+
+recurrent_place recurrent_place_of(const recurrent *r, int layer)
+{
+    const uint8_t *base = r->blocks[layer < r->n_space ? 0 : 1].data;
+    const uint64_t conv = (uint64_t)((const uint8_t *)r->layers[layer] - base);
+    assert(layer >= 0 && layer < r->n_layer && r->layers[layer]);
+    return (recurrent_place){ conv, conv + r->conv_floats * sizeof(float) };
 }
 
 void recurrent_clear(recurrent *r)

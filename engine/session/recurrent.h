@@ -1,8 +1,11 @@
-/* recurrent.h - convolution windows and recurrent states of one session's DeltaNet layers.
+/* recurrent.h - a version of the convolution windows and recurrent states of a session's DeltaNet
+ * layers.
  *
- * One block of memory for the layers in a space and one for the layers in RAM: a snapshot is one
- * copy of each. The state is a lossy summary of all tokens so far: it can be replaced by an earlier
- * copy of itself, never shortened. Addresses are in the layer's space. One thread at a time. */
+ * The state is a lossy summary of all tokens so far: it can be replaced by another version of
+ * itself, never shortened. So a batch may read one version and write another, and the session takes
+ * the second one if the batch succeeds. A version has one block of memory for the layers in a space
+ * and one for the layers in RAM: a snapshot is one copy of each. Addresses are in the layer's
+ * space. One thread at a time. */
 #ifndef ENGINE_SESSION_RECURRENT_H
 #define ENGINE_SESSION_RECURRENT_H
 
@@ -24,6 +27,10 @@ uint64_t recurrent_layer_bytes(const model *m, int layer);       /* of one layer
 float *recurrent_conv(recurrent *r, int layer);
 /* [n_v_head, head_dim (of keys), head_dim (of values)] */
 float *recurrent_state(recurrent *r, int layer);
+
+/* The same two as offsets in the layer's block, in bytes. */
+typedef struct recurrent_place { uint64_t conv, state; } recurrent_place;
+recurrent_place recurrent_place_of(const recurrent *r, int layer);
 
 void recurrent_clear(recurrent *r);
 

@@ -23,11 +23,11 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
     r->ids = mem_array((size_t)o->chunk, sizeof *r->ids);
     if (!r->logits || !r->ids)
         rc = err_set(err, ERR_NOMEM, "runner: a chunk of %d tokens", o->chunk);
-    /* in the same spaces: a copy over the bus would take too long for each chunk */
+    /* in the same spaces as those of the sessions */
     const state_options so = session_state_options(e, o);
     mem_space *where = so.where ? so.where : mem_space_ram();
     if (rc == 0 && engine_keeps_before(e) && recurrent_bytes(e->m) > 0)
-        rc = recurrent_create(&r->before, e->m, where, so.n_ram, err);
+        rc = recurrent_create(&r->spare, e->m, where, so.n_ram, err);
     if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk, err);
     if (rc == 0) *out = r;
     else runner_release(r);
@@ -38,7 +38,7 @@ void runner_release(runner *r)
 {
     if (--r->n_holder > 0) return;
     forward_free(r->f);
-    recurrent_free(r->before);
+    recurrent_free(r->spare);
     mem_free(r->ids);
     mem_free(r->logits);
     mem_free(r);
@@ -52,29 +52,20 @@ static bool can_fail(const runner *r)
     return r->e->store && expert_store_kind(r->e->store) == STORE_CACHED;
 }
 
-/* Copies the recurrent state to the runner or back. After a stop or a failure only some layers have
- * taken in the tokens under way: keys and values beyond the position do no harm, but the recurrent
- * state has to be restored. */
-static void copy_recurrent(session *s, bool back)
-{
-    for (int i = 0; i < RECURRENT_BLOCKS && s->r->before; i++) {
-        const recurrent_block now = recurrent_block_of(state_recurrent(s->st), i);
-        const recurrent_block kept = recurrent_block_of(s->r->before, i);
-        if (now.bytes > 0)
-            now.where->copy(now.where, back ? now.data : kept.data, back ? kept.data : now.data,
-                            (size_t)now.bytes);
-    }
-}
-
-/* Copies the recurrent state before n tokens if they may fail. Returns whether it did. A single
- * token is never stopped: it is short, and the copy would take a large part of its time. */
-static bool copy_before(session *s, int n, bool watched)
+/* Whether a batch of n tokens writes its recurrent state to the spare. After a stop or a failure
+ * only some layers have taken in the tokens under way: keys and values beyond the position do no
+ * harm, but the recurrent state before them has to stay. A single token is never stopped, and in
+ * place it is faster on the CPU. */
+static bool uses_spare(const session *s, int n, bool watched)
 {
     const engine *e = s->r->e;
-    const bool kept = engine_keeps_before(e) &&
-                      ((n > 1 && (watched || engine_on_gpu(e))) || can_fail(s->r));
-    if (kept) copy_recurrent(s, false);
-    return kept;
+    return s->r->spare && ((n > 1 && (watched || engine_on_gpu(e))) || can_fail(s->r));
+}
+
+static batch_row row_of(const session *s, int first, int n, bool spare)
+{
+    return (batch_row){ .st = s->st, .next = spare ? s->r->spare : state_recurrent(s->st),
+                        .pos = session_pos(s), .first = first, .n = n };
 }
 
 int runner_recoveries(const runner *r)
@@ -90,29 +81,25 @@ static int recover(const runner *r, int rc)
     return rc;
 }
 
-static void undo(session *s, bool kept)
+/* A batch of the session has ended. rc < 0: it failed, and its n tokens are not taken in. spare: it
+ * has used the spare. */
+static void end_batch(session *s, const int32_t *ids, int n, bool spare, int rc)
 {
-    if (kept) copy_recurrent(s, true);
-    else s->broken = recurrent_bytes(s->r->e->m) > 0;    /* until a rewind */
-}
-
-static void advance(session *s, const int32_t *ids, int n)
-{
+    if (rc < 0) {
+        s->broken |= !spare && recurrent_bytes(s->r->e->m) > 0;      /* until a rewind */
+        return;
+    }
+    if (spare) s->r->spare = state_exchange_recurrent(s->st, s->r->spare);
     memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
     state_advance(s->st, n);
     if (n == 1) s->r->n_single++;
     else s->r->n_batched += (uint64_t)n;
 }
 
-/* A single token has ended. rc < 0: it failed and is not taken in. */
-static int end_token(session *s, int32_t id, bool kept, int rc)
+static int end_token(session *s, int32_t id, bool spare, int rc)
 {
-    if (rc == 0) {
-        advance(s, &id, 1);
-        return 0;
-    }
-    undo(s, kept);
-    return recover(s->r, rc);
+    end_batch(s, &id, 1, spare, rc);
+    return rc < 0 ? recover(s->r, rc) : 0;
 }
 
 /* The same for the token in flight. */
@@ -120,7 +107,7 @@ static int end_taken(runner *r, int rc)
 {
     session *s = r->taken;
     r->taken = NULL;
-    return end_token(s, r->taken_id, r->taken_kept, rc);
+    return end_token(s, r->taken_id, r->taken_spare, rc);
 }
 
 int runner_settle(runner *r, err_ctx *err)
@@ -158,29 +145,25 @@ static bool watch_chunk(void *ctx, double layers, double n_layer)
     return w->watch(w->ctx, w->done + w->n_chunk * layers / n_layer, w->n);
 }
 
-/* Checked rows, as one batch. Only one row can be put back; a further one is broken until its
- * session is rewound. */
+/* Checked rows, as one batch. There is one spare: if several rows fail, their sessions are broken
+ * until they are rewound. */
 static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *w, err_ctx *err)
 {
     batch_row list[RUNNER_MOST_ROWS];
     batch b = { .ids = r->ids, .rows = list, .n_row = n_row };
     for (int i = 0; i < n_row; i++) {
-        const runner_row *row = &rows[i];
-        list[i] = (batch_row){ row->s->st, session_pos(row->s), b.n, row->n };
-        memcpy(r->ids + b.n, row->ids, (size_t)row->n * sizeof *r->ids);
-        b.n += row->n;
+        memcpy(r->ids + b.n, rows[i].ids, (size_t)rows[i].n * sizeof *r->ids);
+        b.n += rows[i].n;
     }
     if (w && w->watch && b.n > 1 && engine_keeps_before(r->e)) {
         b.watch = watch_chunk;
         b.watch_ctx = w;
     }
-    const bool kept = n_row == 1 && copy_before(rows->s, b.n, b.watch != NULL);
-    forward_select(r->f, rows->s->recordings);
+    const bool spare = n_row == 1 && uses_spare(rows->s, b.n, b.watch != NULL);
+    for (int i = 0, first = 0; i < n_row; first += rows[i++].n)
+        list[i] = row_of(rows[i].s, first, rows[i].n, spare);
     const int rc = forward_eval(r->f, &b, err);
-    for (int i = 0; i < n_row; i++) {
-        if (rc < 0) undo(rows[i].s, kept);
-        else advance(rows[i].s, rows[i].ids, rows[i].n);
-    }
+    for (int i = 0; i < n_row; i++) end_batch(rows[i].s, rows[i].ids, rows[i].n, spare, rc);
     return rc < 0 ? recover(r, rc) : 0;
 }
 
@@ -267,20 +250,14 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
 
 /* ---- single tokens --------------------------------------------------------------------------- */
 
-static batch_row row_of_token(const session *s)
-{
-    return (batch_row){ .st = s->st, .pos = session_pos(s), .n = 1 };
-}
-
 int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
 {
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
-    const batch_row row = row_of_token(s);
-    const bool kept = copy_before(s, 1, false);
-    forward_select(s->r->f, s->recordings);
+    const bool spare = uses_spare(s, 1, false);
+    const batch_row row = row_of(s, 0, 1, spare);
     rc = forward_next(s->r->f, next, &row, id, s->r->logits, err);
-    return end_token(s, id, kept, rc);
+    return end_token(s, id, spare, rc);
 }
 
 int session_take(session *s, int32_t id, err_ctx *err)
@@ -288,13 +265,12 @@ int session_take(session *s, int32_t id, err_ctx *err)
     runner *r = s->r;
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
-    const batch_row row = row_of_token(s);
-    const bool kept = copy_before(s, 1, false);
-    forward_select(r->f, s->recordings);
-    if ((rc = forward_take(r->f, &row, id, err)) < 0) return end_token(s, id, kept, rc);
+    const bool spare = uses_spare(s, 1, false);
+    const batch_row row = row_of(s, 0, 1, spare);
+    if ((rc = forward_take(r->f, &row, id, err)) < 0) return end_token(s, id, spare, rc);
     r->taken = s;
     r->taken_id = id;
-    r->taken_kept = kept;
+    r->taken_spare = spare;
     return 0;
 }
 
@@ -324,7 +300,6 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
     if ((rc = check_tokens(s, ids, n, err)) < 0 ||
         (rc = gpu_read_bandwidth(bandwidth, r->e->device, err)) < 0)
         return rc;
-    const batch_row row = { .st = s->st, .pos = session_pos(s), .n = n };
-    forward_select(r->f, s->recordings);
+    const batch_row row = row_of(s, 0, n, false);
     return forward_profile(r->f, spans, cap, &row, ids, err);
 }

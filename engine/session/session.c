@@ -61,7 +61,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const uint64_t work =
         engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) + b.recordings : 0;
     const uint64_t all[] = {
-        b.state, work, host ? b.host_work : 0, before ? b.recurrent_copy : 0, b.ids, b.logits,
+        b.state, work, host ? b.host_work : 0, before ? b.spare : 0, b.ids, b.logits,
     };
     *vram = work;
     for (int l = 0; l < engine_gpu_layers(e); l++) {
@@ -89,7 +89,6 @@ int session_create_sharing(session **out, runner *r, err_ctx *err)
     if (!s->ids) rc = err_set(err, ERR_NOMEM, "session: %d tokens", r->opt.ctx);
     const state_options so = session_state_options(r->e, &r->opt);
     if (rc == 0) rc = state_create(&s->st, r->e->m, &so, err);
-    if (rc == 0) rc = forward_recordings_create(&s->recordings, r->f, err);
     if (rc == 0) *out = s;
     else session_free(s);
     return rc;
@@ -111,7 +110,6 @@ void session_free(session *s)
 {
     if (!s) return;
     (void)runner_settle(s->r, NULL);
-    gpu_session_recordings_free(s->recordings);
     state_free(s->st);
     mem_free(s->ids);
     runner_release(s->r);

@@ -11,8 +11,8 @@ session_bytes session_bytes_of(const model *m, const state_options *so, int n_sh
         .state = size_times(state_bytes(m, so), n),
         .snapshots = size_times(state_snapshot_bytes(m, so), n),
         .ids = n * (uint64_t)so->ctx * sizeof(int32_t),
-        .recordings = n * gpu_steps_recordings_bytes(m),
-        .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .recurrent_copy = recurrent_bytes(m),
+        .recordings = gpu_steps_recordings_bytes(m),
+        .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .spare = recurrent_bytes(m),
         .host_work = host_steps_bytes(m, n_thread, so->slack),
     };
 }

@@ -8,8 +8,10 @@
 
 typedef struct session_bytes {
     uint64_t state, snapshots;           /* of all sessions; state includes the snapshots */
-    uint64_t ids, recordings;            /* of all sessions */
-    uint64_t logits, recurrent_copy, host_work;  /* of the runner; host_work without a GPU */
+    uint64_t ids;                        /* of all sessions */
+    uint64_t recordings, logits, spare;  /* of the runner, as is host_work without a GPU. spare: a
+                                          * version of the recurrent state */
+    uint64_t host_work;
 } session_bytes;
 
 /* One session and n_sharing others with chunks of so->slack tokens. */

@@ -18,14 +18,13 @@ struct runner {
     session *taken;                      /* the session of a token in flight (session_take); or
                                           * NULL */
     int32_t taken_id;
-    bool taken_kept;                     /* `before` has the recurrent state before that token */
-    recurrent *before;                   /* a copy from before the chunk under way; or NULL */
+    bool taken_spare;                    /* that token's recurrent state goes to the spare */
+    recurrent *spare;                    /* a version that no session has; or NULL */
 };
 
 struct session {
     runner *r;
     state *st;
-    gpu_session_recordings *recordings;  /* NULL without a GPU */
     bool broken;                         /* the recurrent state belongs to no position */
     int n_recovery;                      /* runner_recoveries when the state began; after a further
                                           * recovery the state is lost */
@@ -43,8 +42,8 @@ int runner_settle(runner *r, err_ctx *err);
 /* Times that the device was reset after a failure. */
 int runner_recoveries(const runner *r);
 
-/* Whether a chunk can end half-way, so that the recurrent state has to be copied before it. A model
- * that is all in VRAM is never stopped within a chunk. */
+/* Whether a chunk can end half-way, so that the recurrent state before it has to stay. A model that
+ * is all in VRAM is never stopped within a chunk. */
 static inline bool engine_keeps_before(const engine *e) { return !engine_on_gpu(e) || e->store; }
 
 /* Whether the choice of experts differs from the model's. */

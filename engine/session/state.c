@@ -109,6 +109,13 @@ kv_store *state_kv(state *s) { return s->kv; }
 
 recurrent *state_recurrent(state *s) { return s->rec; }
 
+recurrent *state_exchange_recurrent(state *s, recurrent *next)
+{
+    recurrent *before = s->rec;
+    s->rec = next;
+    return before;
+}
+
 int state_pos(const state *s) { return s->pos; }
 
 void state_advance(state *s, int n)
@@ -309,23 +316,29 @@ void state_import_begin(state *s) { state_clear(s); }
 
 /* Rows of which each head uses only the first positions. */
 typedef struct row_source {
-    const uint8_t *head;
-    size_t n_used, n_stored;             /* positions of a head */
+    const uint8_t *next;
+    int from, end, pos;                  /* positions used; that of the next piece */
+    int n_skipped;                       /* positions of a head that are not used */
 } row_source;
 
-static int copy_head(void *ctx, mem_space *where, void *bytes, size_t n)
+static int copy_rows(void *ctx, mem_space *where, void *bytes, size_t n)
 {
     row_source *src = ctx;
-    where->write(where, bytes, src->head, n);
-    src->head += n / src->n_used * src->n_stored;
+    const int n_pos = min_int(src->end - src->pos, KV_PAGE - src->pos % KV_PAGE);
+    where->write(where, bytes, src->next, n);
+    src->next += n;
+    src->pos += n_pos;
+    if (src->pos < src->end) return 0;
+    src->next += n / (size_t)n_pos * (size_t)src->n_skipped;
+    src->pos = src->from;
     return 0;
 }
 
 void state_import_rows(state *s, const void *rows, int from, int to, int n)
 {
-    row_source src = { rows, (size_t)n, (size_t)(to - from) };
+    row_source src = { rows, from, from + n, from, to - from - n };
     assert(s->pos == 0 && from >= 0 && n >= 0 && n <= to - from && n <= s->o.ctx - from);
-    kv_each_full(s->kv, from, from + n, copy_head, &src);
+    kv_each_full(s->kv, from, from + n, copy_rows, &src);
 }
 
 int state_import_end(state *s, int pos, const void *checkpoint, err_ctx *err)

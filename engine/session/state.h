@@ -39,6 +39,8 @@ mem_space *state_space(const state *s);  /* of all but the last n_ram layers; ne
 mem_space *state_layer_space(const state *s, int layer);
 kv_store *state_kv(state *s);
 recurrent *state_recurrent(state *s);
+/* Takes another version, in the same spaces, and gives the one that it had. */
+recurrent *state_exchange_recurrent(state *s, recurrent *next);
 int state_pos(const state *s);
 void state_advance(state *s, int n);     /* n tokens were taken in */
 

@@ -22,7 +22,7 @@ typedef enum kv_part {
 typedef int kv_piece_fn(void *ctx, mem_space *where, void *bytes, size_t n);
 int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, void *ctx);
 
-/* The same for positions from .. to - 1 of the layers without a window: one piece for each head. */
+/* The same for positions from .. to - 1 of the layers without a window. */
 int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx);
 
 /* Bytes of the pieces of KV_WINDOWS at pos, and of kv_each_full for n positions, whatever ctx and
