@@ -47,17 +47,18 @@ static int check_arithmetic(err_ctx *err)
 /* Weights to the first GPU. */
 static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
 {
+    engine_device *d = &e->devices[0];
     int rc;
     if (gpu_count() == 0)
         return err_set(err, ERR_UNSUPPORTED, "cuda: there is no GPU, or no driver for it; use "
                        "--device cpu");
     if (e->opt.exact)
         return err_set(err, ERR_UNSUPPORTED, "F32 activations (--exact) are for the CPU alone");
-    if ((rc = weights_gpu_check(e->m, err)) < 0 || (rc = gpu_open(&e->device, 0, err)) < 0 ||
-        (rc = gpu_describe(&e->device_info, 0, err)) < 0 ||
-        (rc = mem_space_vram_create(&e->vram, e->device, err)) < 0)
+    if ((rc = weights_gpu_check(e->m, err)) < 0 || (rc = gpu_open(&d->g, 0, err)) < 0 ||
+        (rc = gpu_describe(&d->info, 0, err)) < 0 ||
+        (rc = mem_space_vram_create(&d->vram, d->g, err)) < 0)
         return rc;
-    if (p->gemm) gpu_gemm_set(e->device, p->gemm);
+    if (p->gemm) gpu_gemm_set(d->g, p->gemm);
     static const int no_experts[PLAN_MAX_LAYERS];
     const weights_choice choice = {
         .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
@@ -65,8 +66,9 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
         .hot = !e->p ? NULL : e->p->cache ? no_experts : e->p->hot,
         .embed_in_ram = e->p && e->p->embed_in_ram,
     };
-    return weights_gpu_create(&e->on_gpu, e->device, e->m, e->w, &choice, e->team, p->watch,
-                              p->watch_ctx, err);
+    rc = weights_gpu_create(&d->w, d->g, e->m, e->w, &choice, e->team, p->watch, p->watch_ctx, err);
+    if (rc == 0) e->n_device = 1;
+    return rc;
 }
 
 /* Predictions take at most 1/32 of the cache's memory. A layer with experts in VRAM reads only some
@@ -98,7 +100,7 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
     store_options so = {
         .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
         .n_in_vram = e->p->moved ? e->p->hot : NULL,
-        .cache_bytes = e->p->ram_experts, .policy = p->cache, .device = e->device,
+        .cache_bytes = e->p->ram_experts, .policy = p->cache, .device = e->devices[0].g,
         .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     err_ctx failure = { 0 };
@@ -116,15 +118,16 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
 /* The cache of experts in VRAM. */
 static int make_vram_cache(engine *e, const engine_placement *p, err_ctx *err)
 {
+    const engine_device *d = &e->devices[0];
     const vram_cache_options o = {
-        .n_layer = e->on_gpu->n_layer, .bytes = e->p->vram_experts, .n_frame = e->p->hot,
+        .n_layer = d->w->n_layer, .bytes = e->p->vram_experts, .n_frame = e->p->hot,
         .team = e->team, .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
         .profile = e->usage, .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
-    const int rc = vram_cache_create(&e->cache, e->device, &e->m->experts, e->store, &o, err);
+    const int rc = vram_cache_create(&e->cache, d->g, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;
     for (int l = 0; l < o.n_layer; l++) {
-        layer_weights_gpu *w = &e->on_gpu->layers[l];
+        layer_weights_gpu *w = &d->w->layers[l];
         vram_cache_bank(e->cache, l, (gpu_bank *[SLAB_COUNT]){ &w->gate, &w->up, &w->down });
     }
     return 0;
@@ -151,17 +154,17 @@ static void unplace(engine *e)
     vram_cache_free(e->cache);
     expert_store_free(e->store);
     router_ahead_free(e->ahead);
-    weights_gpu_free(e->on_gpu);
-    mem_space_vram_free(e->vram);
-    gpu_close(e->device);
+    for (int i = 0; i < ENGINE_DEVICES; i++) {
+        weights_gpu_free(e->devices[i].w);
+        mem_space_vram_free(e->devices[i].vram);
+        gpu_close(e->devices[i].g);
+        e->devices[i] = (engine_device){ 0 };
+    }
     mem_free(e->p);
     e->cache = NULL;
     e->store = NULL;
     e->ahead = NULL;
-    e->on_gpu = NULL;
-    e->vram = NULL;
-    e->device = NULL;
-    e->device_info = (gpu_info){ 0 };
+    e->n_device = 0;
     e->p = NULL;
     e->post = (postfetch_options){ 0 };
 }
@@ -169,7 +172,7 @@ static void unplace(engine *e)
 int engine_place(engine *e, const engine_placement *p, err_ctx *err)
 {
     int rc;
-    assert(!e->p && !e->on_gpu);
+    assert(!e->p && e->n_device == 0);
     if ((rc = keep_plan(e, p, err)) < 0 || (p->gpu && (rc = move_to_gpu(e, p, err)) < 0) ||
         (e->p && (rc = make_store(e, p, err)) < 0) ||
         (e->p && e->p->cache && (rc = make_vram_cache(e, p, err)) < 0))
@@ -219,12 +222,25 @@ const char *engine_kernels(const engine *e)
     return engine_on_gpu(e) ? "cuda" : e->ops_table.kernels->isa;
 }
 
-bool engine_on_gpu(const engine *e) { return e->on_gpu != NULL; }
-int engine_gpu_layers(const engine *e) { return e->on_gpu ? e->on_gpu->n_layer : 0; }
-const char *engine_gpu_name(const engine *e) { return e->device_info.name; }
+bool engine_on_gpu(const engine *e) { return e->n_device > 0; }
+const char *engine_gpu_name(const engine *e) { return e->devices[0].info.name; }
 
-const char *engine_gemm(const engine *e) { return e->device ? gpu_gemm_name(e->device) : ""; }
-uint64_t engine_gpu_bytes(const engine *e) { return e->on_gpu ? e->on_gpu->bytes : 0; }
+int engine_gpu_layers(const engine *e)
+{
+    return e->n_device > 0 ? e->devices[e->n_device - 1].w->n_layer : 0;
+}
+
+const char *engine_gemm(const engine *e)
+{
+    return e->n_device > 0 ? gpu_gemm_name(e->devices[0].g) : "";
+}
+
+uint64_t engine_gpu_bytes(const engine *e)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < e->n_device; i++) sum += e->devices[i].w->bytes;
+    return sum;
+}
 
 int engine_measure(speeds *out, engine *e, gpu *g, uint64_t ram_bytes, double seconds,
                    keep_going_fn *watch, void *ctx, err_ctx *err)
@@ -237,14 +253,14 @@ int engine_measure(speeds *out, engine *e, gpu *g, uint64_t ram_bytes, double se
 int engine_throttle_begin(engine *e, double share, gpu_throttled *out, err_ctx *err)
 {
     *out = (gpu_throttled){ 0 };
-    if (!e->device)
+    if (e->n_device == 0)
         return err_set(err, ERR_UNSUPPORTED, "throttling needs a GPU: --device cuda");
-    return gpu_throttle_begin(e->device, share, out, err);
+    return gpu_throttle_begin(e->devices[0].g, share, out, err);
 }
 
 int engine_throttle_end(engine *e, err_ctx *err)
 {
-    return e->device ? gpu_throttle_end(e->device, err) : 0;
+    return e->n_device > 0 ? gpu_throttle_end(e->devices[0].g, err) : 0;
 }
 
 engine_experts engine_expert_store(const engine *e)

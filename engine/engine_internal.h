@@ -14,6 +14,16 @@
 #include "moe/vram_cache.h"
 #include "tiers/plan.h"
 
+/* A GPU with the dense part of the first layers, up to w->n_layer - 1. */
+typedef struct engine_device {
+    gpu *g;
+    gpu_info info;
+    mem_space *vram;
+    weights_gpu *w;
+} engine_device;
+
+enum { ENGINE_DEVICES = 1 };
+
 struct engine {
     const model *m;                      /* borrowed */
     engine_options opt;
@@ -21,11 +31,8 @@ struct engine {
     rope_tables rope;
     pool *team;
     ops ops_table;
-    /* on a GPU; else NULL */
-    gpu *device;
-    gpu_info device_info;
-    mem_space *vram;
-    weights_gpu *on_gpu;
+    engine_device devices[ENGINE_DEVICES];
+    int n_device;                        /* 0: everything is on the CPU */
     /* by a plan; else NULL */
     plan *p;
     postfetch_options post;
@@ -38,7 +45,7 @@ struct engine {
 /* Whether the output matrix is in VRAM: then the GPU computes all layers. */
 static inline bool engine_head_on_gpu(const engine *e)
 {
-    return e->on_gpu && e->on_gpu->head.data;
+    return e->n_device > 0 && e->devices[e->n_device - 1].w->head.data;
 }
 
 /* ---- session.c, for prefix_cache.c ---- */

@@ -8,11 +8,20 @@
 
 #include "engine/engine_internal.h"
 
+/* A run of layers that one implementation computes. The last segment also has the head; it may have
+ * no layers. */
+typedef struct segment {
+    int end;                             /* layers from the end of the one before, up to end - 1 */
+    const layer_steps *live, *replay;    /* the latter for a recorded token; on a CPU the same */
+    bool on_gpu;
+} segment;
+
 struct forward {
     const model *m;
     const ops *o;
     gpu *g;
-    int n_gpu;                           /* the first layers: their dense part is on the GPU */
+    segment segments[2];
+    int n_segment;
     bool head_on_gpu;
     host_steps *host;                    /* NULL: the GPU computes everything */
     gpu_steps *gpu;                      /* NULL: no GPU */
@@ -22,9 +31,9 @@ struct forward {
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static expert_strategy strategy_of(const forward *f, const batch *b, int l)
+static expert_strategy strategy_of(const forward *f, const segment *g, const batch *b, int l)
 {
-    if (l >= f->n_gpu || !f->server || !expert_server_has_cold(f->server, l)) return EXPERTS_LOCAL;
+    if (!g->on_gpu || !f->server || !expert_server_has_cold(f->server, l)) return EXPERTS_LOCAL;
     if (b->n <= GPU_MAIL) return EXPERTS_ASKED;
     switch (b->strategy) {
     case PROMPT_CORES: return EXPERTS_BY_HOST;
@@ -46,43 +55,45 @@ static int run_experts(const layer_steps *s, expert_strategy strategy, int l, er
     return 0;
 }
 
-/* The GPU's layers are done: the host continues with their vectors. */
-static int go_to_host(forward *f, const layer_steps *from, const batch *b, err_ctx *err)
+/* The layers of a segment are done: the next one continues with their vectors. */
+static int hand_over(const layer_steps *from, const layer_steps *to, const batch *b, err_ctx *err)
 {
-    const layer_steps *host = host_steps_table(f->host);
     const float *x;
     int rc;
     if ((rc = from->end(from->self, err)) < 0 ||
         (rc = from->copy_to_host(from->self, &x, err)) < 0)
         return rc;
-    return host->resume(host->self, b, x, err);
+    return to->resume(to->self, b, x, err);
 }
 
-/* Takes a batch through layers 0 .. end - 1; on_gpu: the steps of the layers on the GPU. */
-static int walk(forward *f, const batch *b, const layer_steps *on_gpu, int end, err_ctx *err)
+static const layer_steps *steps_of(const segment *g, bool replayed)
+{
+    return replayed ? g->replay : g->live;
+}
+
+/* Takes a batch through layers 0 .. end - 1, and to the head unless it is being recorded. replayed:
+ * by the GPU's recording. */
+static int walk(forward *f, const batch *b, bool replayed, int end, err_ctx *err)
 {
     const int n_layer = f->m->hp.n_layer;
-    const layer_steps *s = f->n_gpu > 0 ? on_gpu : host_steps_table(f->host);
+    const segment *g = f->segments, *last = f->segments + f->n_segment - 1;
+    const layer_steps *s = steps_of(g, replayed);
     int rc = s->begin(s->self, b, err);
     for (int l = 0; l < end && rc == 0; l++) {
-        if (l == f->n_gpu && s == on_gpu) {
-            if ((rc = go_to_host(f, s, b, err)) < 0) break;
-            s = host_steps_table(f->host);
-        }
-        const expert_strategy strategy = strategy_of(f, b, l);
+        for (; l == g->end; s = steps_of(++g, replayed))
+            if ((rc = hand_over(s, steps_of(g + 1, replayed), b, err)) < 0) return rc;
+        const expert_strategy strategy = strategy_of(f, g, b, l);
         s->mix(s->self, l);
         s->route(s->self, l);
         if ((rc = run_experts(s, strategy, l, err)) < 0) break;
         s->join(s->self, l);
-        if (b->watch && (s != on_gpu || strategy != EXPERTS_LOCAL) &&
+        if (b->watch && (!g->on_gpu || strategy != EXPERTS_LOCAL) &&
             !b->watch(b->watch_ctx, l + 1, n_layer))
             rc = err_set(err, ERR_STOPPED, "stopped after layer %d of %d", l + 1, n_layer);
     }
     if (rc < 0) return rc;
-    if (s == on_gpu && !f->head_on_gpu && b->ids) {      /* the output matrix is the host's */
-        if ((rc = go_to_host(f, s, b, err)) < 0) return rc;
-        s = host_steps_table(f->host);
-    }
+    for (; g < last && b->ids; s = steps_of(++g, replayed))
+        if ((rc = hand_over(s, steps_of(g + 1, replayed), b, err)) < 0) return rc;
     f->last = s;
     return s->end(s->self, err);
 }
@@ -101,7 +112,7 @@ static int record(forward *f, const batch_row *row, err_ctx *err)
     const batch b = batch_of_token(row, NULL);
     const int rc = gpu_steps_record_begin(f->gpu, err);
     if (rc < 0) return rc;
-    (void)walk(f, &b, gpu_steps_live(f->gpu), f->n_gpu, NULL);   /* nothing is waited for */
+    (void)walk(f, &b, false, f->segments[0].end, NULL);  /* nothing is waited for */
     return gpu_steps_record_end(f->gpu, row->pos, err);
 }
 
@@ -112,8 +123,7 @@ static int take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
     int rc = record(f, row, err);
     if (rc < 0) return rc;
     const bool recorded = gpu_steps_is_recorded(f->gpu, row->pos);
-    rc = walk(f, &b, recorded ? gpu_steps_replay(f->gpu) : gpu_steps_live(f->gpu),
-              f->m->hp.n_layer, err);
+    rc = walk(f, &b, recorded, f->m->hp.n_layer, err);
     if (rc < 0) return gpu_steps_give_up(f->gpu, rc, err);
     if (!recorded && f->head_on_gpu) gpu_steps_end_token(f->gpu);
     return 0;
@@ -124,14 +134,14 @@ static int take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
 int forward_eval(forward *f, batch *b, err_ctx *err)
 {
     int rc;
-    if (!f->gpu) return walk(f, b, NULL, f->m->hp.n_layer, err);
+    if (!f->gpu) return walk(f, b, false, f->m->hp.n_layer, err);
     if (b->n == 1) {
         rc = take(f, b->rows, b->ids[0], err);
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
     b->last = b->rows->pos + b->n;
     b->strategy = gpu_steps_strategy(f->gpu, b->n);
-    rc = walk(f, b, gpu_steps_live(f->gpu), f->m->hp.n_layer, err);
+    rc = walk(f, b, false, f->m->hp.n_layer, err);
     return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);
 }
 
@@ -203,10 +213,15 @@ static int make_gpu(forward *f, const engine *e, bool skip_missing, int chunk, e
 {
     const int rc = e->store ? expert_server_create(&f->server, e, skip_missing, err) : 0;
     if (rc < 0) return rc;
-    f->g = e->device;
-    f->n_gpu = e->on_gpu->n_layer;
+    f->g = e->devices[0].g;
     f->head_on_gpu = engine_head_on_gpu(e);
     return gpu_steps_create(&f->gpu, e, f->server, skip_missing, chunk, err);
+}
+
+static void add_segment(forward *f, int end, const layer_steps *live, const layer_steps *replay,
+                        bool on_gpu)
+{
+    f->segments[f->n_segment++] = (segment){ end, live, replay, on_gpu };
 }
 
 int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err)
@@ -223,6 +238,12 @@ int forward_create(forward **out, const engine *e, bool skip_missing, int chunk,
         forward_free(f);
         return rc;
     }
+    if (f->gpu)
+        add_segment(f, e->devices[0].w->n_layer, gpu_steps_live(f->gpu), gpu_steps_replay(f->gpu),
+                    true);
+    if (f->host)
+        add_segment(f, f->m->hp.n_layer, host_steps_table(f->host), host_steps_table(f->host),
+                    false);
     *out = f;
     return 0;
 }

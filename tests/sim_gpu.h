@@ -8,7 +8,8 @@
  * they round differently unless they follow the contract.
  *
  * These errors, which a real device does not report, are failures that gpu_wait reports here:
- *   - an operation reads or writes outside live allocations; VRAM is full of NaNs to begin with
+ *   - an operation reads or writes outside live allocations of its device; VRAM is full of NaNs to
+ *     begin with
  *   - data that may be read ahead (tables, the cursor) was written by the operation just before
  *   - a gpu_input's finished vectors were overwritten, or its x has changed, before the last use
  *   - a buffer of a stage is read before it is ready, or copied to before its readers are done
@@ -54,9 +55,12 @@ static inline bool sim_gpu_skips(int i, int of)
 
 /* The rest is for programs that are linked with the simulated GPU. */
 
-/* VRAM in all, 2 GB unless set; what is allocated stays. */
+/* Number of devices: one unless set. Their memory is apart. */
+enum { SIM_GPU_DEVICES = 4 };
+void sim_gpu_set_devices(int n);
+/* VRAM of each device, 2 GB unless set; what is allocated stays. */
 void sim_gpu_set_vram(uint64_t bytes);
-uint64_t sim_gpu_vram_used(void);
+uint64_t sim_gpu_vram_used(void);        /* on all devices */
 /* While on, a device runs nothing before a thread waits for it. Set it while devices are idle. */
 void sim_gpu_lazy(bool on);
 /* Refuses the nth allocation of page-locked RAM from now on, counted from 1; 0: none. Returns whether

@@ -96,14 +96,15 @@ static void put_copy(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint
 
 void gpu_copy_queue_copy(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes)
 {
-    if (!sim_in_vram(to, bytes) || !sim_is_reachable(from, bytes))
+    if (!sim_in_vram(g, to, bytes) || !sim_is_reachable(g, from, bytes))
         sim_fail(g, "mover: a copy that is not from page-locked RAM to VRAM");
     put_copy(g, m, to, from, bytes);
 }
 
 void gpu_copy_queue_save(gpu *g, gpu_copy_queue *m, void *to, const void *from, uint64_t bytes)
 {
-    if (!sim_in_vram(from, bytes) || sim_in_vram(to, bytes) || !sim_is_reachable(to, bytes))
+    if (!sim_in_vram(g, from, bytes) || sim_in_vram(g, to, bytes) ||
+        !sim_is_reachable(g, to, bytes))
         sim_fail(g, "mover: a copy that is not from VRAM to page-locked RAM");
     put_copy(g, m, to, from, bytes);
 }
@@ -131,8 +132,8 @@ static void run_moves(gpu *g, void *args)
     const moves_args *a = args;
     for (int i = 0; i < a->n; i++) {
         const gpu_move j = a->jobs[i];
-        if (!sim_in_vram((void *)(uintptr_t)j.to, j.bytes) ||
-            !sim_in_vram((void *)(uintptr_t)j.from, j.bytes)) {
+        if (!sim_in_vram(g, (void *)(uintptr_t)j.to, j.bytes) ||
+            !sim_in_vram(g, (void *)(uintptr_t)j.from, j.bytes)) {
             sim_fail(g, "move: job %d is not within VRAM", i);
             return;
         }

@@ -265,7 +265,7 @@ static bool find_scattered(gpu *g, sim_expert *one, const gpu_expert_args *a, in
     for (int i = 0; i < 3; i++) {
         const uint8_t *at = (const uint8_t *)(uintptr_t)a->batch.addresses[3 * e + i];
         if ((uintptr_t)at % GPU_SLAB_ALIGN != 0 ||
-            !sim_in_vram(at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
+            !sim_in_vram(g, at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
             sim_fail(g, "experts: slab %d of expert %d is not in VRAM", i, e);
             return false;
         }

@@ -27,7 +27,8 @@ static bool find_hot(gpu *g, sim_expert *one, const partial_call *c, int e)
     matrix *slabs[3] = { &one->gate, &one->up, &one->down };
     for (int i = 0; i < 3; i++) {
         const uint8_t *at = banks[i]->data + (uint64_t)c->hot[e] * banks[i]->slab_bytes;
-        if (!banks[i]->data || !sim_in_vram(at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
+        if (!banks[i]->data ||
+            !sim_in_vram(g, at, (uint64_t)banks[i]->rows * banks[i]->row_bytes)) {
             sim_fail(g, "partial experts: expert %d has frame %d, which is not in VRAM", e,
                      c->hot[e]);
             return false;

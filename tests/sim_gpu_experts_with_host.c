@@ -155,7 +155,7 @@ static bool find_hot(gpu *g, slot *p, const gpu_expert_args *a, int place)
     const gpu_bank *banks[3] = { &a->gate, &a->up, &a->down };
     for (int i = 0; i < 3; i++) {
         p->at[i] = banks[i]->data + (uint64_t)place * banks[i]->slab_bytes;
-        if (!banks[i]->data || !sim_in_vram(p->at[i], slab_bytes(banks[i]))) {
+        if (!banks[i]->data || !sim_in_vram(g, p->at[i], slab_bytes(banks[i]))) {
             sim_fail(g, "split layer: expert %d is at place %d, which is not in VRAM", p->id,
                      place);
             return false;
@@ -217,7 +217,7 @@ static bool ask(gpu *g, question *q, const float *rows)
 
 static bool pull_slab(gpu *g, const slot *p, int i, uint64_t bytes)
 {
-    if (!sim_is_reachable(p->from[i], bytes)) {
+    if (!sim_is_reachable(g, p->from[i], bytes)) {
         sim_fail(g, "split layer: slab %d of expert %d is not in page-locked RAM", i, p->id);
         return false;
     }

@@ -31,14 +31,14 @@
 
 /* ---- the card: sim_gpu.c --------------------------------------------------------------------- */
 
-/* Whether all of it is in one allocation of VRAM; in one piece of page-locked RAM; in either, piece
- * after piece. By any thread. */
-bool sim_in_vram(const void *p, uint64_t bytes);
-bool sim_in_one_piece(const void *p, uint64_t bytes);    /* of VRAM or page-locked RAM */
-bool sim_is_reachable(const void *p, uint64_t bytes);
+/* Whether all of it is in one allocation of the device's VRAM; in one of those or one piece of
+ * page-locked RAM; in either, piece after piece. By any thread. */
+bool sim_in_vram(const gpu *g, const void *p, uint64_t bytes);
+bool sim_in_one_piece(const gpu *g, const void *p, uint64_t bytes);  /* VRAM or page-locked RAM */
+bool sim_is_reachable(const gpu *g, const void *p, uint64_t bytes);
 /* Memory of the driver's; false: there is not so much left. */
-bool sim_take_vram(uint64_t bytes);
-void sim_return_vram(uint64_t bytes);
+bool sim_take_vram(int device, uint64_t bytes);
+void sim_return_vram(int device, uint64_t bytes);
 bool sim_touches_locked(const void *p, uint64_t bytes);  /* any of it is page-locked */
 
 int sim_sms(const gpu_info *info);       /* in use, by gpu_limit_sms */
@@ -122,6 +122,7 @@ void sim_stream_stop(sim_stream *s);     /* after the last operation; accepts a 
 void sim_stream_put(sim_stream *s, sim_op *op);
 void sim_stream_drain(sim_stream *s);
 sim_stream *sim_main_stream(gpu *g);
+int sim_device(const gpu *g);
 bool sim_is_recording(const gpu *g);
 sim_op *sim_op_make(const char *name, sim_fn *run, const void *args, size_t arg_bytes);
 

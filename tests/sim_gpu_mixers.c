@@ -89,14 +89,14 @@ static bool rows_differ(const gpu_attention *a)
 }
 
 /* Whether the table and those pages are memory of the device. */
-static bool pages_exist(const gpu_attention *a)
+static bool pages_exist(const gpu *g, const gpu_attention *a)
 {
     const int pos = a->cursor->pos, lowest = a->window > 0 ? pos - a->window + 1 : 0;
     const kv_view v = view_of(a);
     const uint64_t bytes = 2 * (uint64_t)v.n_head * GPU_PAGE * v.row_bytes;
     for (int i = lowest > 0 ? lowest / GPU_PAGE : 0; i <= (pos + a->n - 1) / GPU_PAGE; i++)
-        if (!sim_in_vram(&v.pages[i * v.stride], sizeof v.pages[0]) ||
-            !sim_in_vram(v.pages[i * v.stride], bytes))
+        if (!sim_in_vram(g, &v.pages[i * v.stride], sizeof v.pages[0]) ||
+            !sim_in_vram(g, v.pages[i * v.stride], bytes))
             return false;
     return true;
 }
@@ -111,7 +111,7 @@ static void run_attend(gpu *g, void *args)
         sim_fail(g, "attention: %d tokens at %d, made for positions up to %d", a->n, pos, a->last);
         return;
     }
-    if (!pages_exist(a)) {
+    if (!pages_exist(g, a)) {
         sim_fail(g, "attention: %d tokens at %d: a page is outside of VRAM", a->n, pos);
         return;
     }
@@ -191,7 +191,7 @@ float *sim_recurrent(gpu *g, const gpu_cursor *at, uint64_t offset, size_t n)
 {
     const uint8_t *from = at->recurrent + offset;
     uint8_t *to = at->recurrent_next + offset;
-    if (!sim_in_vram(from, n * sizeof(float)) || !sim_in_vram(to, n * sizeof(float))) {
+    if (!sim_in_vram(g, from, n * sizeof(float)) || !sim_in_vram(g, to, n * sizeof(float))) {
         sim_fail(g, "%zu floats of recurrent memory are outside of VRAM", n);
         return NULL;
     }

@@ -105,7 +105,7 @@ void gpu_stage_copy(gpu *g, gpu_stage *s, int i, uint64_t offset, const void *fr
         const uint8_t *part = (const uint8_t *)from + done;
         n = GPU_LOCK_PIECE - (uint64_t)(uintptr_t)part % GPU_LOCK_PIECE;
         if (n > bytes - done) n = bytes - done;
-        if (!sim_in_one_piece(part, n) && sim_touches_locked(part, n)) {
+        if (!sim_in_one_piece(g, part, n) && sim_touches_locked(part, n)) {
             sim_fail(g, "stage: a copy from more than one piece of memory");
             return;
         }
@@ -184,7 +184,7 @@ struct gpu_load { double rate; };
 int gpu_load_begin(gpu_load **out, gpu *g, const void *ram, uint64_t bytes, err_ctx *err)
 {
     *out = NULL;
-    if (bytes < GPU_LOAD_LEAST || !sim_is_reachable(ram, bytes)) {
+    if (bytes < GPU_LOAD_LEAST || !sim_is_reachable(g, ram, bytes)) {
         sim_fail(g, "load: %llu bytes, which must be page-locked", (unsigned long long)bytes);
         return sim_report(g, err);
     }

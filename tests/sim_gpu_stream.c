@@ -20,9 +20,11 @@ typedef struct op_list {                 /* of a recording; may still be played 
 struct gpu_recording {
     op_list *ops;                        /* NULL: nothing is on it */
     uint64_t bytes;                      /* of VRAM */
+    int device;
 };
 
 struct gpu {
+    int device;
     pthread_mutex_t lock;
     pthread_cond_t changed;              /* a queue, an event or a count of operations done */
     sim_stream stream;
@@ -50,6 +52,7 @@ static _Atomic bool lazy;
 void sim_gpu_lazy(bool on) { atomic_store(&lazy, on); }
 
 sim_stream *sim_main_stream(gpu *g) { return &g->stream; }
+int sim_device(const gpu *g) { return g->device; }
 bool sim_is_recording(const gpu *g) { return g->recording != NULL; }
 bool sim_is_closing(const gpu *g) { return atomic_load(&g->closing); }
 bool sim_failed(const gpu *g) { return atomic_load(&g->failed); }
@@ -63,7 +66,7 @@ void sim_fail(gpu *g, const char *fmt, ...)
     va_end(ap);
     pthread_mutex_lock(&g->lock);
     if (!atomic_load(&g->failed)) {
-        err_set(&g->failure, ERR_IO, "GPU 0: %s", text);
+        err_set(&g->failure, ERR_IO, "GPU %d: %s", g->device, text);
         atomic_store(&g->failed, true);
     }
     pthread_mutex_unlock(&g->lock);
@@ -211,7 +214,7 @@ static bool admit(gpu *g, const sim_op *op)
 {
     for (int i = 0; i < op->n_claim; i++) {
         const sim_claim *c = &op->claims[i];
-        if (c->any ? !sim_is_reachable(c->at, c->bytes) : !sim_in_vram(c->at, c->bytes))
+        if (c->any ? !sim_is_reachable(g, c->at, c->bytes) : !sim_in_vram(g, c->at, c->bytes))
             sim_fail(g, "%s: %s, %llu bytes, is not %s", op->name, c->what,
                      (unsigned long long)c->bytes, c->any ? "in memory of the device's"
                                                           : "in one allocation of VRAM");
@@ -351,6 +354,7 @@ int gpu_open(gpu **out, int device, err_ctx *err)
     if (rc < 0) return rc;
     gpu *g = mem_zalloc(sizeof *g);
     if (!g) return err_set(err, ERR_NOMEM, "GPU %d: %zu bytes", device, sizeof *g);
+    g->device = device;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
     atomic_init(&g->limit_ns, (uint64_t)HOST_LIMIT_S * 1000000000);
@@ -511,9 +515,9 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 {
     copy_args a = { to, from, (size_t)bytes, 0 };
     sim_call c = sim_begin(g, "copy");
-    if (bytes > 0 && (!sim_in_one_piece(to, bytes) || !sim_in_one_piece(from, bytes)))
+    if (bytes > 0 && (!sim_in_one_piece(g, to, bytes) || !sim_in_one_piece(g, from, bytes)))
         sim_fail(g, "copy: %llu bytes are not in one piece", (unsigned long long)bytes);
-    if (!g->recording && !sim_failed(g) && !sim_in_vram(from, bytes))
+    if (!g->recording && !sim_failed(g) && !sim_in_vram(g, from, bytes))
         a.hash = hash_of(from, a.bytes);
     sim_reads_any(&c, "source", from, bytes);
     sim_writes_any(&c, "target", to, bytes);
@@ -554,7 +558,7 @@ int gpu_recording_create(gpu_recording **out, err_ctx *err)
 static void empty_recording(gpu_recording *r)
 {
     free_list(r->ops);
-    sim_return_vram(r->bytes);
+    sim_return_vram(r->device, r->bytes);
     *r = (gpu_recording){ 0 };
 }
 
@@ -588,11 +592,11 @@ int gpu_record_end(gpu_recording *r, gpu *g, err_ctx *err)
     uint64_t bytes = 0;
     for (const sim_op *op = made->first; op; op = op->next) bytes += GPU_RECORDED_KERNEL;
     empty_recording(r);
-    if (!sim_take_vram(bytes)) {
+    if (!sim_take_vram(g->device, bytes)) {
         free_list(made);
-        return err_set(err, ERR_NOMEM, "GPU 0: recording: out of memory");
+        return err_set(err, ERR_NOMEM, "GPU %d: recording: out of memory", g->device);
     }
-    *r = (gpu_recording){ made, bytes };
+    *r = (gpu_recording){ made, bytes, g->device };
     return 0;
 }
 

@@ -47,6 +47,14 @@ void reference_model_free(model *m)
     mem_free(m);
 }
 
+layer_segments reference_segments(const model *m, mem_space *where, int n_ram)
+{
+    layer_segments s = { .n = 0 };
+    if (where) segments_add(&s, m->hp.n_layer - n_ram, where);
+    segments_add(&s, m->hp.n_layer, mem_space_ram());
+    return s;
+}
+
 /* ---- the far space --------------------------------------------------------------------------- */
 
 typedef struct far_block {
@@ -385,8 +393,10 @@ void reference_open(reference *t, const model *m, const state_options *o)
     *t = (reference){ .m = m, .o = *o };
     CHECK_MSG(state_create(&t->s, m, o, &err) == 0, "state_create: %s", err.msg);
     CHECK(rec_floats(t, 2) <= REC_FLOATS && rec_floats(t, 3) <= REC_FLOATS);
-    const kv_options one = { .type = o->kv, .ctx = 1, .slack = 1 };
-    if (!state_space(t->s)->addressable) CHECK(kv_create(&t->scribe, m, &one, &err) == 0);
+    const kv_options one = { .in = reference_segments(m, NULL, 0), .type = o->kv, .ctx = 1,
+                             .slack = 1 };
+    if (!state_layer_space(t->s, 0)->addressable)
+        CHECK(kv_create(&t->scribe, m, &one, &err) == 0);
     t->ids = mem_zalloc((size_t)o->ctx * sizeof *t->ids);
     t->sums = mem_zalloc(((size_t)o->ctx + 1) * sizeof *t->sums);
     t->cells = mem_zalloc((size_t)m->hp.n_layer * (size_t)(o->ctx + 63) * sizeof *t->cells);
@@ -523,14 +533,14 @@ void reference_loaded(reference *t, const reference *from)
     t->pos = from->pos;
     memcpy(t->ids, from->ids, (size_t)t->pos * sizeof *t->ids);
     memcpy(t->sums, from->sums, ((size_t)t->pos + 1) * sizeof *t->sums);
-    memset(t->cells, 0, (size_t)t->m->hp.n_layer * (size_t)t->o.ctx * sizeof *t->cells);
+    memset(t->cells, 0, (size_t)t->m->hp.n_layer * (size_t)(t->o.ctx + 63) * sizeof *t->cells);
     memset(t->snaps, 0, (size_t)t->o.n_snapshot * sizeof *t->snaps);
     fill_rings(t);
 }
 
 bool reference_holds(reference *t, test_rng *rng)
 {
-    mem_space *there = state_space(t->s);
+    mem_space *there = state_layer_space(t->s, 0);
     err_ctx err = { 0 };
     if (state_pos(t->s) != t->pos)
         complain(t, "position is %d, want %d", state_pos(t->s), t->pos);

@@ -19,6 +19,9 @@
 model *reference_model(const char *layers, int n_head_kv, int head_dim, int window);
 void reference_model_free(model *m);
 
+/* All layers in a space, except that the last n_ram are in RAM; NULL: all in RAM. */
+layer_segments reference_segments(const model *m, mem_space *where, int n_ram);
+
 /* ---- a far space ---- */
 
 /* Its addresses point to pages that cannot be touched; the bytes are elsewhere. An access that is

@@ -315,12 +315,12 @@ static void test_late_host(const char *path)
         session *s = f.s;
         CHECK_MSG(late_tokens(s, want, &err) == 0, "%s", err.msg);
         session_rewind(s, 0);
-        gpu_set_host_limit(f.e->device, 1000000);
+        gpu_set_host_limit(f.e->devices[0].g, 1000000);
         host_sleep_ms = 50;
         const int rc = late_tokens(s, got, &err);
         host_sleep_ms = 0;
         CHECK_MSG(rc == ERR_IO && strstr(err.msg, "did not answer"), "%d: %s", rc, err.msg);
-        gpu_set_host_limit(f.e->device, (uint64_t)20 * 1000000000);
+        gpu_set_host_limit(f.e->devices[0].g, (uint64_t)20 * 1000000000);
         CHECK(late_tokens(s, got, &err) < 0 && strstr(err.msg, "lost"));
         CHECK(session_rewind_target(s, CTX) == 0 && session_rewind(s, CTX) == 0);
         CHECK_MSG(late_tokens(s, got, &err) == 0, "%s", err.msg);

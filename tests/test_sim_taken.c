@@ -118,7 +118,7 @@ static void fail_between(engine *e, const session_options *so, bool snapshots_on
     CHECK(sampler_create(&smp, &greedy, session_vocab(s), CTX, &err) == 0);
     sim_gpu_lazy(true);
     CHECK_MSG(session_take(s, taken_id, &err) == 0, "%s", err.msg);
-    gpu_copy(e->device, &next, &err, sizeof next);       /* no memory of the device's */
+    gpu_copy(e->devices[0].g, &next, &err, sizeof next);       /* no memory of the device's */
     CHECK(session_pick(s, &next, smp, &err) < 0);
     CHECK_MSG(session_pos(s) == PROMPT, "position %d", session_pos(s));
     const int kept = session_rewind_target(s, PROMPT);

@@ -61,7 +61,7 @@ static void test_sizes(void)
         for (int k = 0; k < rows[i].n; k++) strcat(layers, rows[i].layers);
         strcat(layers, "M");             /* an MTP block has no store */
         model *m = reference_model(layers, rows[i].heads, rows[i].dim, rows[i].window);
-        const state_options o = { rows[i].ctx, 256, rows[i].type, 3, NULL, 0 };
+        const state_options o = { rows[i].ctx, 256, rows[i].type, 3, { .n = 0 } };
         if (m->hp.ssm_conv) {
             m->hp.ssm_head_dim = 128;
             m->hp.ssm_n_k_head = 16;
@@ -87,7 +87,7 @@ static void test_too_much(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = reference_model(rows[i].layers, rows[i].heads, rows[i].dim, 0);
-        const state_options o = { 1 << 30, 256, KV_F32, 1, where, n_ram };
+        const state_options o = { 1 << 30, 256, KV_F32, 1, reference_segments(m, where, n_ram) };
         err_ctx err = { 0 };
         state *s = NULL;
         const kv_options ko = { .type = KV_F32, .ctx = o.ctx, .slack = 256 };
@@ -96,7 +96,7 @@ static void test_too_much(void)
         reference_model_free(m);
     }
     model *m = reference_model("DF", 1, 32, 0);
-    const state_options o = { 64, 8, KV_F32, 1, where, n_ram };
+    const state_options o = { 64, 8, KV_F32, 1, reference_segments(m, where, n_ram) };
     err_ctx err = { 0 };
     state *s = NULL;
     m->hp.ssm_head_dim = m->hp.ssm_n_v_head = 1 << 30;
@@ -124,8 +124,8 @@ static void test_refused(void)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         model *m = reference_model("WFD", 1, rows[i].dim, 4);
-        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n, where,
-                                  n_ram };
+        const state_options o = { rows[i].ctx, rows[i].slack, rows[i].type, rows[i].n,
+                                  reference_segments(m, where, n_ram) };
         err_ctx err = { 0 };
         state *s = NULL;
         const int rc = state_create(&s, m, &o, &err);
@@ -142,7 +142,7 @@ static void test_refused(void)
 static void test_no_memory(void)
 {
     model *m = reference_model("WFD", 2, 32, 4);
-    const state_options o = { 64, 8, KV_F16, 2, where, n_ram };
+    const state_options o = { 64, 8, KV_F16, 2, reference_segments(m, where, n_ram) };
     long n = 0;
     for (int rc = -1; rc < 0 && n < 50;) {
         err_ctx err = { 0 };
@@ -164,7 +164,7 @@ static void test_no_room(void)
         { ERR_NOMEM, "the recurrent state" },
     };
     model *m = reference_model("WFD", 2, 32, 4);
-    const state_options o = { 64, 8, KV_F16, 2, far_space(), 0 };
+    const state_options o = { 64, 8, KV_F16, 2, reference_segments(m, far_space(), 0) };
     for (int n = 1; n <= 4; n++) {
         err_ctx err = { 0 };
         state *s = NULL;
@@ -196,7 +196,7 @@ static memory memory_now(void)
 static void test_lazy(void)
 {
     model *m = reference_model("WFWFWFWFWFWFWFWFWFWFWFWF", 8, 64, 128);
-    const state_options o = { 131072, 256, KV_F16, 4, NULL, 0 };
+    const state_options o = { 131072, 256, KV_F16, 4, { .n = 0 } };
     const memory before = memory_now();
     float x[512] = { 1 };
     err_ctx err = { 0 };
@@ -384,7 +384,7 @@ static void test_limit(void)
         if (strcmp(cells[0], "limit") != 0 ||
             !CHECK(sscanf(cells[2], "%d %d %d", &window, &slack, &ctx) == 3)) continue;
         model *m = reference_model(cells[1], 1, 32, window);
-        const state_options o = { ctx, slack, KV_F32, 0, where, n_ram };
+        const state_options o = { ctx, slack, KV_F32, 0, reference_segments(m, where, n_ram) };
         test_rng rng = { (uint64_t)i };
         reference t;
         reference_open(&t, m, &o);
@@ -405,7 +405,7 @@ static void test_limit(void)
 static void test_snapshots(void)
 {
     model *m = reference_model("DF", 1, 32, 0);
-    const state_options o = { 100, 10, KV_F32, 3, where, n_ram };
+    const state_options o = { 100, 10, KV_F32, 3, reference_segments(m, where, n_ram) };
     test_rng rng = { 5 };
     reference t;
     reference_open(&t, m, &o);
@@ -472,11 +472,12 @@ static void test_walks(void)
     for (int i = 0; i < cases.n; i++) {
         char *const *cells = cases.cells[i];
         int window;
-        state_options o = { .where = where, .n_ram = n_ram };
+        state_options o = { .in = { .n = 0 } };
         if (strcmp(cells[0], "walk") != 0 ||
             !CHECK(sscanf(cells[2], "%d %d %d %d", &window, &o.ctx, &o.slack, &o.n_snapshot) == 4))
             continue;
         model *m = reference_model(cells[1], 2, 32, window);
+        o.in = reference_segments(m, where, n_ram);
         for (int type = KV_F32; type <= KV_Q8_0; type++) {
             char what[128];
             o.kv = (kv_type)type;
@@ -533,7 +534,7 @@ static void test_parts(void)
     static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "FWF", "FVD", "FWwf" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
         model *m = reference_model(layers[i / 3], 2, 32, 20);
-        state_options o = { 260, 40, (kv_type)(i % 3), 2, where, n_ram };
+        state_options o = { 260, 40, (kv_type)(i % 3), 2, reference_segments(m, where, n_ram) };
         test_rng rng = { i };
         kept_parts k = { 0 };
         reference t;
@@ -557,8 +558,7 @@ static void test_parts(void)
             parts_take(&k, &t);
             o.ctx = sizes[z].ctx;
             o.slack = sizes[z].slack;
-            o.where = test_below(&rng, 2) ? NULL : where;
-            o.n_ram = o.where ? n_ram : 0;
+            o.in = reference_segments(m, test_below(&rng, 2) ? NULL : where, n_ram);
             if (t.pos <= o.ctx) {
                 reference_open(&next, m, &o);
                 reference_run(&next, &rng, 1, false);    /* something to be replaced */
@@ -586,7 +586,7 @@ static void test_parts(void)
 static void test_first_rows(void)
 {
     model *m = reference_model("FF", 2, 32, 0);
-    const state_options o = { 40, 20, KV_Q8_0, 0, where, n_ram };
+    const state_options o = { 40, 20, KV_Q8_0, 0, reference_segments(m, where, n_ram) };
     kept_parts k = { 0 };
     test_rng rng = { 4 };
     err_ctx err = { 0 };
@@ -617,7 +617,7 @@ static void test_first_rows(void)
 static void test_parts_fail(void)
 {
     model *m = reference_model("DWF", 2, 32, 4);
-    const state_options o = { 60, 20, KV_F16, 2, far_space(), 0 };
+    const state_options o = { 60, 20, KV_F16, 2, reference_segments(m, far_space(), 0) };
     kept_parts k = { 0 };
     test_rng rng = { 8 };
     err_ctx err = { 0 };
@@ -660,7 +660,7 @@ static void test_parts_fail(void)
 static void test_space_fails(void)
 {
     model *m = reference_model("DWF", 2, 32, 4);
-    const state_options o = { 100, 4, KV_F16, 2, far_space(), 0 };
+    const state_options o = { 100, 4, KV_F16, 2, reference_segments(m, far_space(), 0) };
     test_rng rng = { 8 };
     err_ctx err = { 0 };
     reference t;
@@ -671,7 +671,7 @@ static void test_space_fails(void)
     }
     far_fail_after(2);                                   /* the first part of a ring */
     reference_rewind(&t, 11);
-    CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "write failed"));
+    CHECK(far_space()->check(far_space(), &err) == ERR_IO && strstr(err.msg, "write failed"));
     CHECK(state_pos(t.s) == 8 && !reference_holds(&t, &rng));
     far_fail_after(0);
     t.why[0] = '\0';
@@ -680,12 +680,12 @@ static void test_space_fails(void)
     reference_run(&t, &rng, 1, false);
     far_fail_after(1);
     reference_snapshot(&t);
-    CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "read failed"));
+    CHECK(far_space()->check(far_space(), &err) == ERR_IO && strstr(err.msg, "read failed"));
     far_fail_after(0);
     far_fail_after(1);
     reference_rewind(&t, 0);
-    CHECK(o.where->check(o.where, &err) == ERR_IO && strstr(err.msg, "zero failed"));
-    CHECK(o.where->check(o.where, NULL) == ERR_IO && state_pos(t.s) == 0);
+    CHECK(far_space()->check(far_space(), &err) == ERR_IO && strstr(err.msg, "zero failed"));
+    CHECK(far_space()->check(far_space(), NULL) == ERR_IO && state_pos(t.s) == 0);
     far_fail_after(0);
     reference_close(&t);
     reference_model_free(m);

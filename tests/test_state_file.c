@@ -80,12 +80,12 @@ static void load_same(reference *t, const char *path, const reference *from, str
 static void test_moves(void)
 {
     static const struct { int ctx, slack; } sizes[] = {
-        { 60, 4 }, { 61, 9 }, { 90, 1 }, { 64, 60 }, { 200, 5 },
+        { 260, 40 }, { 261, 90 }, { 290, 10 }, { 264, 200 }, { 400, 50 },
     };
     static const char *const layers[] = { "WF", "DDF", "DWF", "F", "D", "VF", "WFwf" };
     for (size_t i = 0; i < 3 * ARRAY_LEN(layers); i++) {
-        model *m = reference_model(layers[i / 3], 2, 32, 6);
-        state_options o = { 60, 4, (kv_type)(i % 3), 2, where, n_ram };
+        model *m = reference_model(layers[i / 3], 2, 32, 20);
+        state_options o = { 260, 40, (kv_type)(i % 3), 2, reference_segments(m, where, n_ram) };
         test_rng rng = { i };
         reference t;
         char what[64];
@@ -109,8 +109,8 @@ static void test_moves(void)
             CHECK_MSG(save(&t, in_folder("move"), extra, &err) == 0, "%s: %s", what, err.msg);
             o.ctx = sizes[k].ctx;
             o.slack = sizes[k].slack;
-            o.where = test_below(&rng, 2) ? NULL : far_space();
-            o.n_ram = (int)test_below(&rng, (uint32_t)m->hp.n_layer + 1);
+            mem_space *other = test_below(&rng, 2) ? NULL : far_space();
+            o.in = reference_segments(m, other, (int)test_below(&rng, (uint32_t)m->hp.n_layer + 1));
             reference_open(&next, m, &o);
             reference_run(&next, &rng, 1, false);        /* something to be replaced */
             reference_snapshot(&next);
@@ -137,10 +137,10 @@ typedef struct sample {
 
 static void sample_open(sample *a, kv_type type)
 {
-    const state_options o = { 20, 3, type, 1, where, n_ram };
+    a->m = reference_model("WFD", 1, 32, 3);
+    const state_options o = { 20, 3, type, 1, reference_segments(a->m, where, n_ram) };
     test_rng rng = { 11 };
     err_ctx err = { 0 };
-    a->m = reference_model("WFD", 1, 32, 3);
     reference_open(&a->t, a->m, &o);
     for (int i = 0; i < 3; i++) reference_run(&a->t, &rng, 3, false);
     CHECK_MSG(save(&a->t, in_folder("sample"), str_from("extra"), &err) == 0, "%s", err.msg);
@@ -196,7 +196,7 @@ static void test_other_model(void)
         CHECK(sscanf(cells[2], "%d %d %d %d", &heads, &dim, &window, &ctx) == 4 &&
               kv_type_from_name(&type, cells[3]));
         model *m = reference_model(cells[1], heads, dim, window);
-        const state_options o = { ctx, 3, type, 0, where, n_ram };
+        const state_options o = { ctx, 3, type, 0, reference_segments(m, where, n_ram) };
         sample b = { .m = m };
         reference_open(&b.t, m, &o);
         if (cells[4][0]) CHECK(refused(&b, in_folder("sample"), &own_tag, cells[4], "model"));
@@ -376,7 +376,7 @@ static void test_random_damage(void)
 static void test_save_fails(void)
 {
     model *m = reference_model("WF", 4, 64, 3);
-    const state_options o = { 500, 100, KV_F32, 0, where, n_ram };
+    const state_options o = { 500, 100, KV_F32, 0, reference_segments(m, where, n_ram) };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     reference t, other;
@@ -415,7 +415,7 @@ static void test_save_fails(void)
 static void test_load_fails(void)
 {
     model *m = reference_model("WFD", 4, 64, 3);
-    const state_options o = { 500, 100, KV_F32, 1, where, n_ram };
+    const state_options o = { 500, 100, KV_F32, 1, reference_segments(m, where, n_ram) };
     test_rng rng = { 1 };
     err_ctx err = { 0 };
     char *extra;
@@ -512,8 +512,8 @@ static void test_same_bytes(void)
 static void test_space_fails(void)
 {
     model *m = reference_model("WFD", 2, 32, 3);
-    const state_options near = { 50, 10, KV_F16, 0, NULL, 0 };
-    const state_options o = { 50, 10, KV_F16, 1, far_space(), 0 };
+    const state_options near = { 50, 10, KV_F16, 0, { .n = 0 } };
+    const state_options o = { 50, 10, KV_F16, 1, reference_segments(m, far_space(), 0) };
     const char *path = in_folder("old");
     test_rng rng = { 4 };
     err_ctx err = { 0 };

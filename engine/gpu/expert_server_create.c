@@ -252,23 +252,23 @@ int expert_server_create(expert_server **out, const engine *e, bool skip_missing
     int rc;
     *out = NULL;
     if (!c) return err_set(err, ERR_NOMEM, "experts on the CPU: %zu bytes", sizeof *c);
-    c->g = e->device;
+    c->g = e->devices[0].g;
     c->n_poll = gpu_polls(c->g);
     c->m = e->m;
     c->store = e->store;
     c->cache = e->cache;
     c->o = &e->ops_table;
     c->p = e->p;
-    c->n_layer = e->on_gpu->n_layer;
+    c->n_layer = e->devices[0].w->n_layer;
     c->post = e->post;
     c->post.off |= skip_missing;
     c->levels.post = c->post;
     c->levels.k = c->m->hp.n_expert_used;
     if ((rc = make_ram(c, e->ahead, skip_missing, err)) < 0 ||
-        (rc = make_vram(c, e->on_gpu, err)) < 0 ||
+        (rc = make_vram(c, e->devices[0].w, err)) < 0 ||
         (c->post.debug && c->s.pad_bytes > 0 &&
-         (rc = postfetch_log_create(&c->fetch_log, c->m, e->on_gpu, c->n_layer, c->levels.pad_all,
-                                    err)) < 0)) {
+         (rc = postfetch_log_create(&c->fetch_log, c->m, e->devices[0].w, c->n_layer,
+                                    c->levels.pad_all, err)) < 0)) {
         expert_server_free(c);
         return rc;
     }

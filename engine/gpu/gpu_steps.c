@@ -19,7 +19,7 @@ gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token)
 {
     state *st = s->row.st;
     return (gpu_cursor){
-        .pos = s->row.pos, .token = token, .pages = kv_space_table(state_kv(st)),
+        .pos = s->row.pos, .token = token, .pages = kv_segment_table(state_kv(st), 0),
         .recurrent = recurrent_block_of(state_recurrent(st), 0).data,
         .recurrent_next = recurrent_block_of(s->row.next, 0).data,
     };
@@ -228,7 +228,7 @@ static int make_banks(gpu_steps *s, err_ctx *err)
     if (!s->server || s->e->p->stage_ranges == 0) return 0;
     own.n_layer = s->w->n_layer;
     const engine *e = s->e;
-    const int rc = expert_stream_create(&s->banks, e->device, &own, e->store, e->cache, e->p, err);
+    const int rc = expert_stream_create(&s->banks, s->g, &own, e->store, e->cache, e->p, err);
     if (rc < 0 || e->p->split_from == INT_MAX || !expert_stream_can_pick(s->banks)) return rc;
     return prompt_split_create(&s->split, e, s->server, s->banks, err);
 }
@@ -259,9 +259,9 @@ int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bo
     *out = NULL;
     if (!s) return err_set(err, ERR_NOMEM, "steps on the GPU: %zu bytes", sizeof *s);
     s->e = e;
-    s->g = e->device;
+    s->g = e->devices[0].g;
     s->m = e->m;
-    s->w = e->on_gpu;
+    s->w = e->devices[0].w;
     s->server = server;
     s->skip_missing = skip_missing;
     s->device_cursor.token = -1;

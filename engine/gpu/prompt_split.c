@@ -152,7 +152,7 @@ int prompt_split_create(prompt_split **out, const engine *e, expert_server *host
     prompt_split *p = mem_zalloc(sizeof *p);
     *out = NULL;
     if (!p) return err_set(err, ERR_NOMEM, "experts of prompts: %zu bytes", sizeof *p);
-    *p = (prompt_split){ .g = e->device, .m = e->m, .host = host,
+    *p = (prompt_split){ .g = e->devices[0].g, .m = e->m, .host = host,
                          .banks = banks, .plan = speeds_of(&e->p->rate) };
     p->rate = p->plan;
     p->counts = mem_array(n, sizeof *p->counts);
@@ -162,7 +162,7 @@ int prompt_split_create(prompt_split **out, const engine *e, expert_server *host
     p->by_cpu = mem_array(n, sizeof *p->by_cpu);
     const bool lists = p->counts && p->list && p->hot && p->picked && p->by_cpu;
     if (!lists) err_set(err, ERR_NOMEM, "experts of prompts: %zu experts", n);
-    else p->row = gpu_alloc_host(e->device, prompt_split_bytes(e->m), err);
+    else p->row = gpu_alloc_host(e->devices[0].g, prompt_split_bytes(e->m), err);
     if (!p->row) {
         prompt_split_free(p);
         return ERR_NOMEM;

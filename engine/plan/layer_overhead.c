@@ -184,9 +184,11 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
     if ((rc = weights_gpu_create(&b->w, b->g, &b->m, w, &choice, NULL, NULL, NULL, err)) < 0 ||
         (rc = make_banks(b, err)) < 0 || (rc = mem_space_vram_create(&b->vram, b->g, err)) < 0)
         return rc;
-    const state_options so = { .ctx = gpu_steps_reach(0), .slack = 1, .kv = KV_F16,
-                               .where = b->vram, .n_ram = b->m.hp.n_layer - b->n_layer };
-    b->e = (engine){ .m = &b->m, .device = b->g, .on_gpu = b->w, .rope = *rope };
+    state_options so = { .ctx = gpu_steps_reach(0), .slack = 1, .kv = KV_F16 };
+    segments_add(&so.in, b->n_layer, b->vram);
+    segments_add(&so.in, b->m.hp.n_layer, mem_space_ram());
+    b->e = (engine){ .m = &b->m, .devices = { { .g = b->g, .w = b->w } }, .n_device = 1,
+                     .rope = *rope };
     if ((rc = state_create(&b->st, &b->m, &so, err)) < 0 ||
         (rc = gpu_steps_create(&b->s, &b->e, NULL, false, 1, err)) < 0)
         return rc;

@@ -32,13 +32,14 @@ typedef struct kv_layer {
 struct kv_store {
     kv_type type;
     int n_layer, ctx;
-    struct kv_block {                    /* for the layers in the space, and for those in RAM */
+    int n_block;
+    struct kv_block {                    /* of a segment */
         mem_space *where;
         void *mem;                       /* the table [page of a context][layers with memory], then
                                           * the pages of layer after layer */
         uint64_t bytes;
         uint8_t **table;                 /* the same table in RAM */
-    } blocks[2];
+    } blocks[SEGMENTS_MOST];
     kv_layer layers[];
 };
 
@@ -233,7 +234,7 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
 
 int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer, n_space = n_layer - o->n_ram;
+    const int n_layer = m->hp.n_layer;
     int rc = check_options(m, o->type, o->ctx, o->slack, err);
 
     *out = NULL;
@@ -243,21 +244,20 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
     c->type = o->type;
     c->n_layer = n_layer;
     c->ctx = o->ctx;
-    c->blocks[0].where = o->where ? o->where : mem_space_ram();
-    c->blocks[1].where = mem_space_ram();
-    if ((rc = make_block(c, &c->blocks[0], m, o, 0, n_space, err)) < 0 ||
-        (rc = make_block(c, &c->blocks[1], m, o, n_space, n_layer, err)) < 0) {
-        kv_free(c);
-        return rc;
-    }
-    *out = c;
-    return 0;
+    const layer_segments in = segments_or_ram(&o->in, n_layer);
+    c->n_block = in.n;
+    for (int i = 0; i < in.n; i++) c->blocks[i].where = in.of[i].where;
+    for (int i = 0; i < in.n && rc == 0; i++)
+        rc = make_block(c, &c->blocks[i], m, o, segment_first(&in, i), in.of[i].end, err);
+    if (rc == 0) *out = c;
+    else kv_free(c);
+    return rc;
 }
 
 void kv_free(kv_store *c)
 {
     if (!c) return;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < c->n_block; i++) {
         struct kv_block *b = &c->blocks[i];
         if (!b->where->addressable) mem_free(b->table);
         b->where->free(b->where, b->mem, b->bytes);
@@ -329,9 +329,9 @@ kv_view kv_layer_view(const kv_store *c, int layer)
                       .row_bytes = y->row_bytes };
 }
 
-uint8_t *const *kv_space_table(const kv_store *c)
+uint8_t *const *kv_segment_table(const kv_store *c, int segment)
 {
-    return c->blocks[0].mem;
+    return c->blocks[segment].mem;
 }
 
 kv_column kv_column_of(const kv_store *c, int layer)

@@ -9,14 +9,14 @@
  * overwritten. kv_create allocates all memory, in a space; the system commits RAM when it is first
  * written.
  *
- * The last layers may be in RAM while the others are in a space. If the CPU can address a layer,
- * kv_write stores. Otherwise other code stores rows in the pages of kv_layer_view and reports
- * them with kv_wrote. All readers use kv_layer_view. One thread at a time, except for kv_write. */
+ * If the CPU can address a layer's space, kv_write stores. Otherwise other code stores rows in the
+ * pages of kv_layer_view and reports them with kv_wrote. All readers use kv_layer_view. One thread
+ * at a time, except for kv_write. */
 #ifndef ENGINE_SESSION_KV_H
 #define ENGINE_SESSION_KV_H
 
 #include "engine/models/model.h"
-#include "tiers/mem_space.h"
+#include "engine/session/layer_segments.h"
 #include "tiers/pool.h"
 
 enum { KV_PAGE = 64 };                   /* positions */
@@ -28,8 +28,7 @@ bool kv_type_from_name(kv_type *out, const char *name);  /* upper or lower case 
 typedef struct kv_store kv_store;
 
 typedef struct kv_options {
-    mem_space *where;                    /* borrowed until kv_free; NULL: RAM */
-    int n_ram;                           /* this many of the last layers are in RAM in any case */
+    layer_segments in;                   /* all layers of the model; none: all of them in RAM */
     kv_type type;                        /* Q8_0 needs a head size that is a multiple of 32 */
     int ctx;                             /* positions */
     int slack;                           /* the longest run of tokens written before any of them is
@@ -77,9 +76,9 @@ static inline uint8_t *kv_row(const kv_view *v, kv_kind kind, int head, int pos)
  * [n, n_head * head_dim]. */
 void kv_view_write(const kv_view *w, int head_dim, int pos, int n, const float *k, const float *v);
 
-/* The table of the layers in the space, itself in the space; NULL if none of them has memory. Page
- * i of a layer is at table[i * stride + index] of its column. */
-uint8_t *const *kv_space_table(const kv_store *c);
+/* The table of a segment, itself in the segment's space; NULL if none of the layers has memory.
+ * Page i of a layer is at table[i * stride + index] of its column. */
+uint8_t *const *kv_segment_table(const kv_store *c, int segment);
 typedef struct kv_column { int stride, index; } kv_column;
 kv_column kv_column_of(const kv_store *c, int layer);
 

@@ -1,17 +1,18 @@
-/* recurrent.c - the memory of the DeltaNet layers, in two blocks.
+/* recurrent.c - the memory of the DeltaNet layers, in one block for each segment.
  *
  *   layer 0: conv [ssm_conv - 1, channels], state [n_v_head, dim, dim] | layer 1: ... | ...
  *
- * There are no gaps, so both blocks together have the same bytes in every session of a model and
+ * There are no gaps, so the blocks together have the same bytes in every session of a model and
  * may be written to a file. engine/cpu/deltanet.h describes window and state. */
 #include "engine/session/recurrent.h"
 
 #include <assert.h>
 
 struct recurrent {
-    recurrent_block blocks[RECURRENT_BLOCKS];    /* each at a cache line */
+    layer_segments in;
+    recurrent_block blocks[SEGMENTS_MOST];       /* each at a cache line */
     size_t conv_floats;
-    int n_layer, n_space;                /* n_space: the first ones, in the space */
+    int n_layer;
     float *layers[];                     /* [n_layer]: the layer's window; NULL: none */
 };
 
@@ -64,34 +65,31 @@ static int make_block(recurrent *r, recurrent_block *b, const model *m, int firs
     return 0;
 }
 
-int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ram, err_ctx *err)
+int recurrent_create(recurrent **out, const model *m, const layer_segments *in, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer, n_space = n_layer - n_ram;
+    const int n_layer = m->hp.n_layer;
     recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->layers[0]);
     uint64_t conv = 0, state;
-    int rc;
+    int rc = 0;
 
     *out = NULL;
     if (!r) return err_set(err, ERR_NOMEM, "recurrent state: no memory for %d layers", n_layer);
     r->n_layer = n_layer;
-    r->n_space = n_space;
-    r->blocks[0].where = where;
-    r->blocks[1].where = mem_space_ram();
+    r->in = *in;
+    for (int i = 0; i < in->n; i++) r->blocks[i].where = in->of[i].where;
     if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp))
         r->conv_floats = (size_t)conv;
-    if ((rc = make_block(r, &r->blocks[0], m, 0, n_space, err)) < 0 ||
-        (rc = make_block(r, &r->blocks[1], m, n_space, n_layer, err)) < 0) {
-        recurrent_free(r);
-        return rc;
-    }
-    *out = r;
-    return 0;
+    for (int i = 0; i < in->n && rc == 0; i++)
+        rc = make_block(r, &r->blocks[i], m, segment_first(in, i), in->of[i].end, err);
+    if (rc == 0) *out = r;
+    else recurrent_free(r);
+    return rc;
 }
 
 void recurrent_free(recurrent *r)
 {
     if (!r) return;
-    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
+    for (int i = 0; i < r->in.n; i++) {
         recurrent_block *b = &r->blocks[i];
         b->where->free(b->where, b->data, b->bytes);
     }
@@ -111,7 +109,7 @@ float *recurrent_state(recurrent *r, int layer)
 
 recurrent_place recurrent_place_of(const recurrent *r, int layer)
 {
-    const uint8_t *base = r->blocks[layer < r->n_space ? 0 : 1].data;
+    const uint8_t *base = r->blocks[segment_of(&r->in, layer)].data;
     const uint64_t conv = (uint64_t)((const uint8_t *)r->layers[layer] - base);
     assert(layer >= 0 && layer < r->n_layer && r->layers[layer]);
     return (recurrent_place){ conv, conv + r->conv_floats * sizeof(float) };
@@ -119,10 +117,11 @@ recurrent_place recurrent_place_of(const recurrent *r, int layer)
 
 void recurrent_clear(recurrent *r)
 {
-    for (int i = 0; i < RECURRENT_BLOCKS; i++) {
+    for (int i = 0; i < r->in.n; i++) {
         recurrent_block *b = &r->blocks[i];
         if (b->bytes > 0) b->where->zero(b->where, b->data, (size_t)b->bytes);
     }
 }
 
+int recurrent_n_block(const recurrent *r) { return r->in.n; }
 recurrent_block recurrent_block_of(const recurrent *r, int i) { return r->blocks[i]; }

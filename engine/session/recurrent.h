@@ -3,22 +3,21 @@
  *
  * The state is a lossy summary of all tokens so far: it can be replaced by another version of
  * itself, never shortened. So a batch may read one version and write another, and the session takes
- * the second one if the batch succeeds. A version has one block of memory for the layers in a space
- * and one for the layers in RAM: a snapshot is one copy of each. Addresses are in the layer's
- * space. One thread at a time. */
+ * the second one if the batch succeeds. A version has one block of memory for each segment of
+ * layers: a snapshot is one copy of each. Addresses are in the segment's space. One thread at a
+ * time. */
 #ifndef ENGINE_SESSION_RECURRENT_H
 #define ENGINE_SESSION_RECURRENT_H
 
 #include "engine/models/model.h"
-#include "tiers/mem_space.h"
+#include "engine/session/layer_segments.h"
 
 typedef struct recurrent recurrent;
 
-/* All zero. The last n_ram layers are in RAM, wherever the others are. Borrows where until
- * recurrent_free. */
-int recurrent_create(recurrent **out, const model *m, mem_space *where, int n_ram, err_ctx *err);
+/* All zero. in: all layers of the model. */
+int recurrent_create(recurrent **out, const model *m, const layer_segments *in, err_ctx *err);
 void recurrent_free(recurrent *r);
-uint64_t recurrent_bytes(const model *m);                /* of both blocks; 0 without DeltaNet,
+uint64_t recurrent_bytes(const model *m);                /* of all blocks; 0 without DeltaNet,
                                                           * UINT64_MAX: too much */
 uint64_t recurrent_layer_bytes(const model *m, int layer);       /* of one layer; likewise */
 
@@ -34,13 +33,13 @@ recurrent_place recurrent_place_of(const recurrent *r, int layer);
 
 void recurrent_clear(recurrent *r);
 
-/* The blocks, for copies: the one in the space, then the one in RAM. bytes may be 0. */
-enum { RECURRENT_BLOCKS = 2 };
+/* The segments' blocks, for copies. bytes may be 0. */
 typedef struct recurrent_block {
     mem_space *where;
     void *data;
     uint64_t bytes;
 } recurrent_block;
+int recurrent_n_block(const recurrent *r);
 recurrent_block recurrent_block_of(const recurrent *r, int i);
 
 #endif

@@ -25,9 +25,8 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
         rc = err_set(err, ERR_NOMEM, "runner: a chunk of %d tokens", o->chunk);
     /* in the same spaces as those of the sessions */
     const state_options so = session_state_options(e, o);
-    mem_space *where = so.where ? so.where : mem_space_ram();
     if (rc == 0 && engine_keeps_before(e) && recurrent_bytes(e->m) > 0)
-        rc = recurrent_create(&r->spare, e->m, where, so.n_ram, err);
+        rc = recurrent_create(&r->spare, e->m, &so.in, err);
     if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk, err);
     if (rc == 0) *out = r;
     else runner_release(r);
@@ -70,14 +69,15 @@ static batch_row row_of(const session *s, int first, int n, bool spare)
 
 int runner_recoveries(const runner *r)
 {
-    return engine_on_gpu(r->e) ? gpu_recoveries(r->e->device) : 0;
+    return engine_on_gpu(r->e) ? gpu_recoveries(r->e->devices[0].g) : 0;
 }
 
 /* Resets a device that has failed and returns rc. The device reports late that the host did not
  * answer in time, so earlier results may be wrong, too: every session has to begin again. */
 static int recover(const runner *r, int rc)
 {
-    if (engine_on_gpu(r->e) && gpu_wait(r->e->device, NULL) < 0) gpu_recover(r->e->device);
+    for (int i = 0; i < r->e->n_device; i++)
+        if (gpu_wait(r->e->devices[i].g, NULL) < 0) gpu_recover(r->e->devices[i].g);
     return rc;
 }
 
@@ -298,7 +298,7 @@ int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *
     if (!engine_on_gpu(r->e))
         return err_set(err, ERR_UNSUPPORTED, "profiles need a GPU: --device cuda");
     if ((rc = check_tokens(s, ids, n, err)) < 0 ||
-        (rc = gpu_read_bandwidth(bandwidth, r->e->device, err)) < 0)
+        (rc = gpu_read_bandwidth(bandwidth, r->e->devices[0].g, err)) < 0)
         return rc;
     const batch_row row = row_of(s, 0, n, false);
     return forward_profile(r->f, spans, cap, &row, ids, err);

@@ -42,10 +42,13 @@ static int resolve_options(session_options *out, const engine *e, const session_
 
 state_options session_state_options(const engine *e, const session_options *o)
 {
-    return (state_options){
+    state_options so = {
         .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot,
-        .where = e->vram, .n_ram = e->vram ? e->m->hp.n_layer - engine_gpu_layers(e) : 0,
     };
+    for (int i = 0; i < e->n_device; i++)
+        segments_add(&so.in, e->devices[i].w->n_layer, e->devices[i].vram);
+    segments_add(&so.in, e->m->hp.n_layer, mem_space_ram());
+    return so;
 }
 
 int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
@@ -59,7 +62,7 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const state_options so = session_state_options(e, &opt);
     const session_bytes b = session_bytes_of(m, &so, opt.n_sharing, engine_threads(e));
     const uint64_t work =
-        engine_on_gpu(e) ? gpu_steps_bytes(e->device, m, opt.chunk) + b.recordings : 0;
+        engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, opt.chunk) + b.recordings : 0;
     const uint64_t all[] = {
         b.state, work, host ? b.host_work : 0, before ? b.spare : 0, b.ids, b.logits,
     };

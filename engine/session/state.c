@@ -23,8 +23,7 @@ static uint64_t snapshot_bytes(const model *m, const state_options *o)
 
 kv_options state_kv_options(const state_options *o)
 {
-    return (kv_options){ .where = o->where, .n_ram = o->n_ram, .type = o->kv, .ctx = o->ctx,
-                         .slack = o->slack };
+    return (kv_options){ .in = o->in, .type = o->kv, .ctx = o->ctx, .slack = o->slack };
 }
 
 uint64_t state_layer_bytes(const model *m, const state_options *o, int l)
@@ -74,10 +73,10 @@ int state_create(state **out, const model *m, const state_options *o, err_ctx *e
     if (!s) return err_set(err, ERR_NOMEM, "session state: no memory for %zu bytes", sizeof *s);
     s->m = m;
     s->o = *o;
-    if (!s->o.where) s->o.where = mem_space_ram();
+    s->o.in = segments_or_ram(&o->in, m->hp.n_layer);
     const kv_options kv = state_kv_options(&s->o);
     if ((rc = kv_create(&s->kv, m, &kv, err)) < 0 ||
-        (rc = recurrent_create(&s->rec, m, s->o.where, o->n_ram, err)) < 0 ||
+        (rc = recurrent_create(&s->rec, m, &s->o.in, err)) < 0 ||
         (rc = create_snapshots(s, err)) < 0) {
         state_free(s);
         return rc;
@@ -98,11 +97,9 @@ void state_free(state *s)
 
 /* ---- position ------------------------------------------------------------------------------- */
 
-mem_space *state_space(const state *s) { return s->o.where; }
-
 mem_space *state_layer_space(const state *s, int layer)
 {
-    return layer < s->m->hp.n_layer - s->o.n_ram ? s->o.where : mem_space_ram();
+    return s->o.in.of[segment_of(&s->o.in, layer)].where;
 }
 
 kv_store *state_kv(state *s) { return s->kv; }
@@ -162,7 +159,7 @@ static int copy_in(void *ctx, mem_space *where, void *bytes, size_t n)
 int state_each_block(const state *s, kv_piece_fn *fn, void *ctx)
 {
     int rc = 0;
-    for (int i = 0; i < RECURRENT_BLOCKS && rc == 0; i++) {
+    for (int i = 0; i < recurrent_n_block(s->rec) && rc == 0; i++) {
         const recurrent_block b = recurrent_block_of(s->rec, i);
         if (b.bytes > 0) rc = fn(ctx, b.where, b.data, (size_t)b.bytes);
     }
@@ -171,7 +168,13 @@ int state_each_block(const state *s, kv_piece_fn *fn, void *ctx)
 
 int state_check(const state *s, err_ctx *err)
 {
-    return s->o.where->check(s->o.where, err);   /* RAM never fails */
+    int rc = 0;
+    for (int i = 0; i < s->o.in.n; i++) {
+        mem_space *where = s->o.in.of[i].where;
+        const int checked = where->check(where, rc < 0 ? NULL : err);
+        if (rc == 0) rc = checked;
+    }
+    return rc;
 }
 
 /* The index of this position's snapshot, else a free one, else that of the lowest snapshot. The

@@ -4,10 +4,9 @@
  * of the rings of windowed layers. Rows of full layers are not copied: they stay valid up to the
  * snapshot as long as the position never falls below it. state_create allocates all memory.
  *
- * KV store and recurrent state are in a space of the caller's choice, except for the last n_ram
- * layers, which are in RAM like all snapshots. Snapshots and rewinds do not report a failure of the
- * space: call the space's check before using the state. Saving and loading check it. One thread at
- * a time. */
+ * KV store and recurrent state are in spaces of the caller's choice, snapshots in RAM. Snapshots
+ * and rewinds do not report a failure of a space: call its check before using the state. Saving and
+ * loading check it. One thread at a time. */
 #ifndef ENGINE_SESSION_STATE_H
 #define ENGINE_SESSION_STATE_H
 
@@ -22,11 +21,10 @@ typedef struct state_options {
     int slack;                           /* longest run between two calls of state_advance */
     kv_type kv;
     int n_snapshot;                      /* most snapshots at a time; 0 is fine */
-    mem_space *where;                    /* NULL: RAM */
-    int n_ram;                           /* this many of the last layers are in RAM in any case */
+    layer_segments in;                   /* all layers of the model; none: all of them in RAM */
 } state_options;
 
-/* Borrows m and the space until state_free. */
+/* Borrows m and the spaces until state_free. */
 int state_create(state **out, const model *m, const state_options *o, err_ctx *err);
 void state_free(state *s);
 /* Bytes that state_create takes; of these, of one layer; of all snapshots, which are in RAM.
@@ -35,7 +33,6 @@ uint64_t state_bytes(const model *m, const state_options *o);
 uint64_t state_layer_bytes(const model *m, const state_options *o, int layer);
 uint64_t state_snapshot_bytes(const model *m, const state_options *o);
 
-mem_space *state_space(const state *s);  /* of all but the last n_ram layers; never NULL */
 mem_space *state_layer_space(const state *s, int layer);
 kv_store *state_kv(state *s);
 recurrent *state_recurrent(state *s);

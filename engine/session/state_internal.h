@@ -40,7 +40,7 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack);
 
 struct state {
     const model *m;                      /* borrowed */
-    state_options o;                     /* where is set */
+    state_options o;                     /* in is set */
     kv_store *kv;
     recurrent *rec;
     int pos;
