@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "engine/session/layer_memory.h"
+
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 gpu_input gpu_layers_input(const gpu_steps *s, const char *name, const float *x, int cols)
@@ -136,7 +138,8 @@ static void mix_deltanet(gpu_steps *s, int l)
 void gpu_layers_note_written(void *self, int l)
 {
     gpu_steps *s = self;
-    if (s->m->layers[l].mixer == MIX_ATTENTION && s->m->layers[l].kv_back == 0)
+    const layer_memory a = layer_memory_of(s->m, l);
+    if (layer_has_rows(&a))
         kv_wrote(state_kv(s->row.st), l, s->row.pos, s->n);
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/session/layer_memory.h"
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
 #include "loader/quant.h"
@@ -105,18 +106,13 @@ static void encode_q8_0(uint8_t *out, const float *x, int n)
 
 /* ---- sizes and memory ----------------------------------------------------------------------- */
 
-static bool has_kv(const model *m, int l)
-{
-    return m->layers[l].mixer == MIX_ATTENTION && m->layers[l].kv_back == 0;
-}
-
 static int whole_pages(int n) { return (int)size_align((uint64_t)n, KV_PAGE); }
 
 /* A chunk is written before any of it is read, so a ring has room for both it and the window. */
-static int rows_of(const model *m, int l, int ctx, int slack)
+static int rows_of(const layer_memory *a, int ctx, int slack)
 {
-    const int window = m->layers[l].window;
-    return window > 0 && window < ctx - slack ? whole_pages(window + slack) : whole_pages(ctx);
+    const bool ring = a->kind == MEMORY_WINDOW && a->window < ctx - slack;
+    return whole_pages(ring ? a->window + slack : ctx);
 }
 
 static size_t row_bytes_of(kv_type type, int head_dim)
@@ -125,10 +121,9 @@ static size_t row_bytes_of(kv_type type, int head_dim)
 }
 
 /* Keys, or values, of n positions of a layer. False: too much. */
-static bool part_bytes(uint64_t *out, const model *m, kv_type type, int l, int n)
+static bool part_bytes(uint64_t *out, const layer_memory *a, kv_type type, int n)
 {
-    const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
-    return size_mul(out, row_bytes_of(type, heads.head_dim), (uint64_t)heads.n_head_kv) &&
+    return size_mul(out, row_bytes_of(type, a->head_dim), (uint64_t)a->n_head) &&
            size_mul(out, *out, (uint64_t)n);
 }
 
@@ -140,9 +135,10 @@ static uint64_t column_bytes(int ctx)
 
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
 {
+    const layer_memory a = layer_memory_of(m, l);
     uint64_t one;
-    if (!has_kv(m, l)) return 0;
-    if (!part_bytes(&one, m, o->type, l, rows_of(m, l, o->ctx, o->slack)) || one > UINT64_MAX / 4)
+    if (!layer_has_rows(&a)) return 0;
+    if (!part_bytes(&one, &a, o->type, rows_of(&a, o->ctx, o->slack)) || one > UINT64_MAX / 4)
         return UINT64_MAX;
     return 2 * one + column_bytes(o->ctx);
 }
@@ -165,8 +161,9 @@ uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
 {
     uint64_t sum = 0, one;
     for (int l = 0; l < m->hp.n_layer; l++) {
-        if (!has_kv(m, l) || rows_of(m, l, ctx, slack) == whole_pages(ctx)) continue;
-        if (!part_bytes(&one, m, type, l, m->layers[l].window - 1) || one > UINT64_MAX / 2 ||
+        const layer_memory a = layer_memory_of(m, l);
+        if (!layer_has_rows(&a) || rows_of(&a, ctx, slack) == whole_pages(ctx)) continue;
+        if (!part_bytes(&one, &a, type, a.window - 1) || one > UINT64_MAX / 2 ||
             !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
     }
@@ -179,26 +176,23 @@ static int check_options(const model *m, kv_type type, int ctx, int slack, err_c
         return err_set(err, ERR_RANGE, "KV cache: context %d, longest run %d; both must be 1 or "
                        "more", ctx, slack);
     for (int l = 0; l < m->hp.n_layer && type == KV_Q8_0; l++) {
-        const int dim = layer_attn(&m->hp, &m->layers[l]).head_dim;
-        if (has_kv(m, l) && dim % 32 != 0)
+        const layer_memory a = layer_memory_of(m, l);
+        if (layer_has_rows(&a) && a.head_dim % 32 != 0)
             return err_set(err, ERR_UNSUPPORTED, "KV cache: q8_0 needs a head size that is a "
-                           "multiple of 32, this model has %d", dim);
+                           "multiple of 32, this model has %d", a.head_dim);
     }
     return 0;
 }
 
-/* Lays out the pages of layer l from p on and fills its column of the table. Returns their
- * end. */
-static uint8_t *place_layer(kv_store *c, struct kv_block *b, const model *m, const kv_options *o,
-                            int l, int index, int stride, uint8_t *p)
+/* Lays out a layer's pages from p on and fills its column of the table. Returns their end. */
+static uint8_t *place_layer(kv_layer *y, const struct kv_block *b, const layer_memory *a,
+                            const kv_options *o, int index, int stride, uint8_t *p)
 {
-    const attn_shape heads = layer_attn(&m->hp, &m->layers[l]);
-    kv_layer *y = &c->layers[l];
     *y = (kv_layer){
         .where = b->where, .pages = b->table + index, .stride = stride, .index = index,
-        .n_head = heads.n_head_kv, .head_dim = heads.head_dim,
-        .row_bytes = row_bytes_of(o->type, heads.head_dim),
-        .n_row = rows_of(m, l, o->ctx, o->slack), .window = m->layers[l].window,
+        .n_head = a->n_head, .head_dim = a->head_dim,
+        .row_bytes = row_bytes_of(o->type, a->head_dim),
+        .n_row = rows_of(a, o->ctx, o->slack), .window = a->window,
     };
     const size_t page = 2 * (size_t)y->n_head * KV_PAGE * y->row_bytes;
     const int n_own = y->n_row / KV_PAGE, n_page = whole_pages(o->ctx) / KV_PAGE;
@@ -219,13 +213,15 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
     const int rc = b->where->alloc(&b->mem, b->where, bytes, MEM_SPARSE, purpose, err);
     if (rc < 0) return rc;
     b->bytes = bytes;
-    for (int l = first; l < end; l++) stride += has_kv(m, l);
+    for (int l = first; l < end; l++) stride += kv_layer_bytes(m, o, l) > 0;
     const size_t table = (size_t)stride * (size_t)column_bytes(o->ctx);
     b->table = b->where->addressable ? b->mem : mem_alloc(table);
     if (!b->table) return err_set(err, ERR_NOMEM, "KV cache: a table of %zu bytes", table);
     uint8_t *p = (uint8_t *)b->mem + table;
-    for (int l = first; l < end; l++)
-        if (has_kv(m, l)) p = place_layer(c, b, m, o, l, index++, stride, p);
+    for (int l = first; l < end; l++) {
+        const layer_memory a = layer_memory_of(m, l);
+        if (layer_has_rows(&a)) p = place_layer(&c->layers[l], b, &a, o, index++, stride, p);
+    }
     if (b->where->addressable) return 0;
     b->where->write(b->where, b->mem, b->table,
                     (size_t)stride * (size_t)(whole_pages(o->ctx) / KV_PAGE) * sizeof *b->table);
@@ -416,9 +412,9 @@ uint64_t kv_window_bytes(const model *m, kv_type type, int pos)
 {
     uint64_t sum = 0, one;
     for (int l = 0; l < m->hp.n_layer; l++) {
-        const int window = m->layers[l].window;
-        if (!has_kv(m, l) || window == 0) continue;
-        if (!part_bytes(&one, m, type, l, min_int(pos, window - 1)) || one > UINT64_MAX / 2 ||
+        const layer_memory a = layer_memory_of(m, l);
+        if (a.kind != MEMORY_WINDOW) continue;
+        if (!part_bytes(&one, &a, type, min_int(pos, a.window - 1)) || one > UINT64_MAX / 2 ||
             !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
     }
@@ -429,8 +425,9 @@ uint64_t kv_full_bytes(const model *m, kv_type type, int n)
 {
     uint64_t sum = 0, one;
     for (int l = 0; l < m->hp.n_layer; l++) {
-        if (!has_kv(m, l) || m->layers[l].window > 0) continue;
-        if (!part_bytes(&one, m, type, l, n) || one > UINT64_MAX / 2 ||
+        const layer_memory a = layer_memory_of(m, l);
+        if (a.kind != MEMORY_ROWS) continue;
+        if (!part_bytes(&one, &a, type, n) || one > UINT64_MAX / 2 ||
             !size_add(&sum, sum, 2 * one))
             return UINT64_MAX;
     }

@@ -8,6 +8,8 @@
 
 #include <assert.h>
 
+#include "engine/session/layer_memory.h"
+
 struct recurrent {
     layer_segments in;
     recurrent_block blocks[SEGMENTS_MOST];       /* each at a cache line */
@@ -16,23 +18,12 @@ struct recurrent {
     float *layers[];                     /* [n_layer]: the layer's window; NULL: none */
 };
 
-/* Floats of one layer's window and state. False: too much. */
-static bool layer_floats(uint64_t *conv, uint64_t *state, const model_hparams *hp)
-{
-    const uint64_t dim = (uint64_t)hp->ssm_head_dim;
-    const uint64_t heads = 2 * (uint64_t)hp->ssm_n_k_head + (uint64_t)hp->ssm_n_v_head;
-    return size_mul(conv, heads * dim, (uint64_t)(hp->ssm_conv - 1)) &&
-           size_mul(state, dim * dim, (uint64_t)hp->ssm_n_v_head);
-}
-
 uint64_t recurrent_layer_bytes(const model *m, int l)
 {
-    uint64_t conv, state, sum;
-    if (m->layers[l].mixer != MIX_DELTANET) return 0;
-    if (!layer_floats(&conv, &state, &m->hp) || !size_add(&sum, conv, state) ||
-        !size_mul(&sum, sum, sizeof(float)))
-        return UINT64_MAX;
-    return sum;
+    const layer_memory a = layer_memory_of(m, l);
+    uint64_t sum;
+    if (a.kind != MEMORY_RECURRENT) return 0;
+    return size_add(&sum, a.conv, a.state) && size_mul(&sum, sum, sizeof(float)) ? sum : UINT64_MAX;
 }
 
 /* Of layers first .. end - 1. */
@@ -58,7 +49,9 @@ static int make_block(recurrent *r, recurrent_block *b, const model *m, int firs
     b->bytes = bytes;
     uint8_t *p = b->data;
     for (int l = first; l < end; l++) {
-        if (m->layers[l].mixer != MIX_DELTANET) continue;
+        const layer_memory a = layer_memory_of(m, l);
+        if (a.kind != MEMORY_RECURRENT) continue;
+        r->conv_floats = (size_t)a.conv;
         r->layers[l] = (float *)(void *)p;
         p += recurrent_layer_bytes(m, l);
     }
@@ -69,7 +62,6 @@ int recurrent_create(recurrent **out, const model *m, const layer_segments *in, 
 {
     const int n_layer = m->hp.n_layer;
     recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->layers[0]);
-    uint64_t conv = 0, state;
     int rc = 0;
 
     *out = NULL;
@@ -77,8 +69,6 @@ int recurrent_create(recurrent **out, const model *m, const layer_segments *in, 
     r->n_layer = n_layer;
     r->in = *in;
     for (int i = 0; i < in->n; i++) r->blocks[i].where = in->of[i].where;
-    if (recurrent_bytes(m) > 0 && layer_floats(&conv, &state, &m->hp))
-        r->conv_floats = (size_t)conv;
     for (int i = 0; i < in->n && rc == 0; i++)
         rc = make_block(r, &r->blocks[i], m, segment_first(in, i), in->of[i].end, err);
     if (rc == 0) *out = r;

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/session/layer_memory.h"
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
 #include "loader/file_io.h"
@@ -83,13 +84,13 @@ static void facts_of(fact out[N_FACT], const model_hparams *hp)
 /* The kind: 0 attention with the header's heads, 1 DeltaNet, 2 attention to the keys and values of
  * an earlier layer; attention with others: how many of them, and their values in the lower 16 bits,
  * more than 2 in any case. */
-static void layer_entry(uint8_t out[8], const model_hparams *hp, const model_layer *y)
+static void layer_entry(uint8_t out[8], const model *m, int l)
 {
-    const attn_shape heads = layer_attn(hp, y);
-    const bool same = heads.n_head_kv == hp->n_head_kv && heads.head_dim == hp->head_dim;
-    const uint32_t others = (uint32_t)heads.n_head_kv << 16 | (uint32_t)heads.head_dim;
-    store_u32(out, y->mixer != MIX_ATTENTION ? 1 : y->kv_back > 0 ? 2 : same ? 0 : others);
-    store_u32(out + 4, (uint32_t)y->window);
+    const layer_memory a = layer_memory_of(m, l);
+    const bool same = a.n_head == m->hp.n_head_kv && a.head_dim == m->hp.head_dim;
+    const uint32_t others = (uint32_t)a.n_head << 16 | (uint32_t)a.head_dim;
+    store_u32(out, a.kind == MEMORY_RECURRENT ? 1 : a.kind == MEMORY_NONE ? 2 : same ? 0 : others);
+    store_u32(out + 4, (uint32_t)a.window);
 }
 
 uint64_t state_layout_key(const model *m, kv_type type, const state_tag *tag)
@@ -106,7 +107,7 @@ uint64_t state_layout_key(const model *m, kv_type type, const state_tag *tag)
         sum = state_checksum(sum, word, 8);
     }
     for (int l = 0; l < m->hp.n_layer; l++) {
-        layer_entry(word, &m->hp, &m->layers[l]);
+        layer_entry(word, m, l);
         sum = state_checksum(sum, word, 8);
     }
     return sum;
@@ -296,7 +297,7 @@ static int write_state(void *ctx, int fd, err_ctx *err)
         return err_set(err, ERR_RANGE, "%zu extra bytes", w->extra.len);
     if ((rc = put(f, header, sizeof header)) < 0) return rc;
     for (int l = 0; l < s->m->hp.n_layer; l++) {
-        layer_entry(word, &s->m->hp, &s->m->layers[l]);
+        layer_entry(word, s->m, l);
         if ((rc = put(f, word, 8)) < 0) return rc;
     }
     if ((rc = put(f, w->ids, (size_t)s->pos * sizeof *w->ids)) < 0) return rc;
@@ -410,7 +411,7 @@ static int check_content(stream *f, const uint8_t *h, const state *s)
     if ((rc = rewind_stream(f, load_u64(h + AT_FILE_BYTES))) < 0) return rc;
     if ((rc = take(f, NULL, HEADER_BYTES)) < 0) return rc;
     for (int l = 0; l < s->m->hp.n_layer; l++) {
-        layer_entry(own, &s->m->hp, &s->m->layers[l]);
+        layer_entry(own, s->m, l);
         if ((rc = take(f, word, 8)) < 0) return rc;
         if (memcmp(word, own, 8) != 0 && bad_layer < 0) bad_layer = l;
     }
