@@ -443,6 +443,8 @@ static void write_layer(reference *t, test_rng *rng, int l, int n)
 void reference_run(reference *t, test_rng *rng, int n, bool aborted)
 {
     const int n_layer = aborted ? (t->m->hp.n_layer + 1) / 2 : t->m->hp.n_layer;
+    err_ctx err = { 0 };
+    CHECK_MSG(state_reserve(t->s, t->pos + n, &err) == 0, "%s", err.msg);
     for (int p = t->pos; p < t->pos + n; p++) {
         t->ids[p] = (int32_t)test_below(rng, (uint32_t)t->m->hp.n_vocab);
         t->sums[p + 1] = mix(t->sums[p] * 31 + (uint64_t)t->ids[p] + 1);

@@ -14,6 +14,7 @@
 #include <strings.h>
 
 #include "engine/session/layer_memory.h"
+#include "engine/session/page_pool.h"
 #include "engine/session/state_internal.h"
 #include "loader/bytes.h"
 #include "loader/quant.h"
@@ -25,7 +26,8 @@ typedef struct kv_layer {
     int stride, index;                   /* of that table; the layer's column */
     int n_head, head_dim;
     size_t row_bytes;                    /* one head at one position */
-    int n_row;                           /* positions with memory of their own */
+    int n_row;                           /* positions with memory of their own, at most */
+    bool pooled;                         /* its pages are the pool's */
     int window;                          /* 0: all */
     int first;                           /* lowest position that is not overwritten */
 } kv_layer;
@@ -40,6 +42,10 @@ struct kv_store {
                                           * the pages of layer after layer */
         uint64_t bytes;
         uint8_t **table;                 /* the same table in RAM */
+        int stride;
+        page_pool *pool;                 /* of its full layers; or NULL. Borrowed */
+        int first, end;                  /* layers */
+        int n_held;                      /* pages of each pooled layer */
     } blocks[SEGMENTS_MOST];
     kv_layer layers[];
 };
@@ -133,28 +139,52 @@ static uint64_t column_bytes(int ctx)
     return size_align((uint64_t)whole_pages(ctx) / KV_PAGE * sizeof(uint8_t *), 64);
 }
 
-uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
+/* own: without pages from a pool. */
+static uint64_t layer_bytes(const model *m, const kv_options *o, int l, bool own)
 {
     const layer_memory a = layer_memory_of(m, l);
     uint64_t one;
     if (!layer_has_rows(&a)) return 0;
     if (!part_bytes(&one, &a, o->type, rows_of(&a, o->ctx, o->slack)) || one > UINT64_MAX / 4)
         return UINT64_MAX;
-    return 2 * one + column_bytes(o->ctx);
+    return (own && a.kind == MEMORY_ROWS ? 0 : 2 * one) + column_bytes(o->ctx);
+}
+
+uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
+{
+    return layer_bytes(m, o, l, false);
 }
 
 /* Of layers first .. end - 1. */
-static uint64_t run_bytes(const model *m, const kv_options *o, int first, int end)
+static uint64_t run_bytes(const model *m, const kv_options *o, int first, int end, bool own)
 {
     uint64_t sum = 0;
     for (int l = first; l < end; l++)
-        if (!size_add(&sum, sum, kv_layer_bytes(m, o, l))) return UINT64_MAX;
+        if (!size_add(&sum, sum, layer_bytes(m, o, l, own))) return UINT64_MAX;
     return sum;
 }
 
 uint64_t kv_bytes(const model *m, const kv_options *o)
 {
-    return run_bytes(m, o, 0, m->hp.n_layer);
+    return run_bytes(m, o, 0, m->hp.n_layer, false);
+}
+
+uint64_t kv_page_bytes(const model *m, kv_type type, int first, int end)
+{
+    uint64_t most = 0, one;
+    for (int l = first; l < end; l++) {
+        const layer_memory a = layer_memory_of(m, l);
+        if (a.kind != MEMORY_ROWS || !part_bytes(&one, &a, type, KV_PAGE)) continue;
+        if (2 * one > most) most = 2 * one;
+    }
+    return most;
+}
+
+int kv_n_full(const model *m, int first, int end)
+{
+    int n = 0;
+    for (int l = first; l < end; l++) n += layer_memory_of(m, l).kind == MEMORY_ROWS;
+    return n;
 }
 
 uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
@@ -189,6 +219,7 @@ static uint8_t *place_layer(kv_layer *y, const struct kv_block *b, const layer_m
                             const kv_options *o, int index, int stride, uint8_t *p)
 {
     *y = (kv_layer){
+        .pooled = b->pool && a->kind == MEMORY_ROWS,
         .where = b->where, .pages = b->table + index, .stride = stride, .index = index,
         .n_head = a->n_head, .head_dim = a->head_dim,
         .row_bytes = row_bytes_of(o->type, a->head_dim),
@@ -197,15 +228,15 @@ static uint8_t *place_layer(kv_layer *y, const struct kv_block *b, const layer_m
     const size_t page = 2 * (size_t)y->n_head * KV_PAGE * y->row_bytes;
     const int n_own = y->n_row / KV_PAGE, n_page = whole_pages(o->ctx) / KV_PAGE;
     for (int i = 0; i < n_page; i++)
-        y->pages[(size_t)i * (size_t)stride] = p + (size_t)(i % n_own) * page;
-    return p + (size_t)n_own * page;
+        y->pages[(size_t)i * (size_t)stride] = y->pooled ? NULL : p + (size_t)(i % n_own) * page;
+    return y->pooled ? p : p + (size_t)n_own * page;
 }
 
 /* The block of layers first .. end - 1. */
 static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_options *o,
                       int first, int end, err_ctx *err)
 {
-    const uint64_t bytes = run_bytes(m, o, first, end);
+    const uint64_t bytes = run_bytes(m, o, first, end, b->pool != NULL);
     int stride = 0, index = 0;
     char purpose[64];
     if (bytes == 0) return 0;
@@ -214,6 +245,9 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
     if (rc < 0) return rc;
     b->bytes = bytes;
     for (int l = first; l < end; l++) stride += kv_layer_bytes(m, o, l) > 0;
+    b->stride = stride;
+    b->first = first;
+    b->end = end;
     const size_t table = (size_t)stride * (size_t)column_bytes(o->ctx);
     b->table = b->where->addressable ? b->mem : mem_alloc(table);
     if (!b->table) return err_set(err, ERR_NOMEM, "KV cache: a table of %zu bytes", table);
@@ -242,7 +276,10 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
     c->ctx = o->ctx;
     const layer_segments in = segments_or_ram(&o->in, n_layer);
     c->n_block = in.n;
-    for (int i = 0; i < in.n; i++) c->blocks[i].where = in.of[i].where;
+    for (int i = 0; i < in.n; i++) {
+        c->blocks[i].where = in.of[i].where;
+        c->blocks[i].pool = in.of[i].pages;
+    }
     for (int i = 0; i < in.n && rc == 0; i++)
         rc = make_block(c, &c->blocks[i], m, o, segment_first(&in, i), in.of[i].end, err);
     if (rc == 0) *out = c;
@@ -253,12 +290,78 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
 void kv_free(kv_store *c)
 {
     if (!c) return;
+    kv_release(c, 0);
     for (int i = 0; i < c->n_block; i++) {
         struct kv_block *b = &c->blocks[i];
         if (!b->where->addressable) mem_free(b->table);
         b->where->free(b->where, b->mem, b->bytes);
     }
     mem_free(c);
+}
+
+/* ---- pages of a pool ------------------------------------------------------------------------- */
+
+/* Gives back the pages number n and more of a block, up to most. */
+static void give_pages(kv_store *c, struct kv_block *b, int n, int most)
+{
+    for (int i = most; i-- > n;)
+        for (int l = b->end; l-- > b->first;) {
+            const kv_layer *y = &c->layers[l];
+            uint8_t **page = y->pooled ? &y->pages[(size_t)i * (size_t)y->stride] : NULL;
+            if (!page || !*page) continue;
+            page_pool_give(b->pool, *page);
+            *page = NULL;
+        }
+}
+
+static int take_pages(kv_store *c, struct kv_block *b, int n, err_ctx *err)
+{
+    const size_t from = (size_t)b->n_held * (size_t)b->stride;
+    int rc = 0;
+    for (int i = b->n_held; i < n && rc == 0; i++)
+        for (int l = b->first; l < b->end && rc == 0; l++) {
+            const kv_layer *y = &c->layers[l];
+            if (y->pooled) rc = page_pool_take(b->pool, &y->pages[(size_t)i * (size_t)y->stride],
+                                               err);
+        }
+    if (rc < 0) {
+        give_pages(c, b, b->n_held, n);
+        return rc;
+    }
+    if (!b->where->addressable)
+        b->where->write(b->where, (uint8_t **)b->mem + from, b->table + from,
+                        ((size_t)n * (size_t)b->stride - from) * sizeof *b->table);
+    b->n_held = n;
+    return 0;
+}
+
+int kv_reserve(kv_store *c, int n_pos, err_ctx *err)
+{
+    const int n = whole_pages(n_pos) / KV_PAGE;
+    int before[SEGMENTS_MOST], rc = 0;
+    assert(n_pos >= 0 && n_pos <= c->ctx);
+    for (int i = 0; i < c->n_block && rc == 0; i++) {
+        struct kv_block *b = &c->blocks[i];
+        before[i] = b->n_held;
+        if (!b->pool || n <= b->n_held || !b->table) continue;
+        rc = take_pages(c, b, n, err);
+        for (int k = 0; k < i && rc < 0; k++) {
+            give_pages(c, &c->blocks[k], before[k], c->blocks[k].n_held);
+            c->blocks[k].n_held = before[k];
+        }
+    }
+    return rc;
+}
+
+void kv_release(kv_store *c, int n_pos)
+{
+    const int n = whole_pages(n_pos) / KV_PAGE;
+    for (int i = 0; i < c->n_block; i++) {
+        struct kv_block *b = &c->blocks[i];
+        if (b->n_held <= n) continue;
+        give_pages(c, b, n, b->n_held);
+        b->n_held = n;
+    }
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */

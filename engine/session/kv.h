@@ -7,7 +7,8 @@
  * where. A layer with full attention keeps every position up to ctx. A windowed layer has fewer
  * pages: page i takes the memory of an earlier one, so positions that are old enough are
  * overwritten. kv_create allocates all memory, in a space; the system commits RAM when it is first
- * written.
+ * written. Where a segment has a page_pool, layers with full attention take their pages from it:
+ * kv_reserve before a position is written, kv_release afterwards.
  *
  * If the CPU can address a layer's space, kv_write stores. Otherwise other code stores rows in the
  * pages of kv_layer_view and reports them with kv_wrote. All readers use kv_layer_view. One thread
@@ -41,6 +42,16 @@ void kv_free(kv_store *c);
 /* Bytes of one layer, and of all; UINT64_MAX: too much. */
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int layer);
 uint64_t kv_bytes(const model *m, const kv_options *o);
+
+/* For a page_pool of these layers: bytes of a page, and how many of the layers need one at each 64
+ * positions. */
+uint64_t kv_page_bytes(const model *m, kv_type type, int first, int end);
+int kv_n_full(const model *m, int first, int end);
+
+/* Takes pages for positions below n_pos, and gives back those beyond. ERR_NOMEM: there are not
+ * enough; nothing has changed. */
+int kv_reserve(kv_store *c, int n_pos, err_ctx *err);
+void kv_release(kv_store *c, int n_pos);
 
 /* Stores positions pos .. pos+n-1 of a layer: k and v are [n, n_head_kv * head_dim]. By a team, or
  * with NULL by the caller: then layers may be written at the same time, one layer by one thread. */

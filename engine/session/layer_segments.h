@@ -12,6 +12,9 @@ typedef struct layer_segments {
     struct layer_segment {
         int end;                         /* layers from the end of the one before, up to end - 1 */
         mem_space *where;                /* borrowed */
+        struct page_pool *pages;         /* gives pages to layers that keep every position, as a
+                                          * session grows; NULL: each session has all of its own.
+                                          * Borrowed */
     } of[SEGMENTS_MOST];
 } layer_segments;
 
@@ -19,7 +22,7 @@ typedef struct layer_segments {
 static inline void segments_add(layer_segments *s, int end, mem_space *where)
 {
     if (end <= (s->n > 0 ? s->of[s->n - 1].end : 0)) return;
-    s->of[s->n++] = (struct layer_segment){ end, where };
+    s->of[s->n++] = (struct layer_segment){ end, where, NULL };
 }
 
 /* The segments, or if there are none, all layers in RAM. */

@@ -177,6 +177,8 @@ static int import_path(prefix_cache *c, session *s, prefix_node *best, int *pos,
     *number = 0;
     for (prefix_node *k = best; k->parent; k = k->parent) k->parent->step = k;
     state_import_begin(st);
+    const int room = state_reserve(st, limit, err);
+    if (room < 0) return room;
     for (prefix_node *k = &c->root; k != best;) {
         k = k->step;
         uint8_t *body = k->body;

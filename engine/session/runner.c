@@ -10,6 +10,22 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* Memory for all pages of all sessions, for layers with full attention in VRAM. */
+static int make_pages(runner *r, const state_options *so, err_ctx *err)
+{
+    const uint64_t n_session = 1 + (uint64_t)r->opt.n_sharing;
+    const uint64_t each = size_align((uint64_t)so->ctx, KV_PAGE) / KV_PAGE;
+    int rc = 0;
+    for (int i = 0; i < so->in.n && rc == 0; i++) {
+        const int first = segment_first(&so->in, i), end = so->in.of[i].end;
+        const uint64_t n = n_session * each * (uint64_t)kv_n_full(r->e->m, first, end);
+        const page_pool_options o = { .where = so->in.of[i].where, .n_page = n, .n_own = n,
+                                      .page_bytes = kv_page_bytes(r->e->m, so->kv, first, end) };
+        if (n > 0 && !o.where->addressable) rc = page_pool_create(&r->pages[i], &o, err);
+    }
+    return rc;
+}
+
 int runner_create(runner **out, engine *e, const session_options *o, err_ctx *err)
 {
     runner *r = mem_zalloc(sizeof *r);
@@ -25,6 +41,7 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
         rc = err_set(err, ERR_NOMEM, "runner: a chunk of %d tokens", o->chunk);
     /* in the same spaces as those of the sessions */
     const state_options so = session_state_options(e, o);
+    if (rc == 0) rc = make_pages(r, &so, err);
     if (rc == 0 && engine_keeps_before(e) && recurrent_bytes(e->m) > 0)
         rc = recurrent_create(&r->spare, e->m, &so.in, err);
     if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk, err);
@@ -38,6 +55,7 @@ void runner_release(runner *r)
     if (--r->n_holder > 0) return;
     forward_free(r->f);
     recurrent_free(r->spare);
+    for (int i = 0; i < SEGMENTS_MOST; i++) page_pool_free(r->pages[i]);
     mem_free(r->ids);
     mem_free(r->logits);
     mem_free(r);
@@ -117,6 +135,7 @@ int runner_settle(runner *r, err_ctx *err)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
+/* Also takes the pages that they need. */
 static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
 {
     const int n_vocab = session_vocab(s), room = session_ctx(s) - session_pos(s);
@@ -129,7 +148,7 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
         if (ids[i] < 0 || ids[i] >= n_vocab)
             return err_set(err, ERR_RANGE, "token id %" PRId32 " is not within 0..%d", ids[i],
                            n_vocab - 1);
-    return 0;
+    return state_reserve(s->st, session_pos(s) + n, err);
 }
 
 /* Converts the progress of a chunk, in layers, to that of the call, in tokens. */

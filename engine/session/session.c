@@ -90,7 +90,8 @@ int session_create_sharing(session **out, runner *r, err_ctx *err)
     s->n_recovery = runner_recoveries(r);
     s->ids = mem_array((size_t)r->opt.ctx, sizeof *s->ids);
     if (!s->ids) rc = err_set(err, ERR_NOMEM, "session: %d tokens", r->opt.ctx);
-    const state_options so = session_state_options(r->e, &r->opt);
+    state_options so = session_state_options(r->e, &r->opt);
+    for (int i = 0; i < so.in.n; i++) so.in.of[i].pages = r->pages[i];
     if (rc == 0) rc = state_create(&s->st, r->e->m, &so, err);
     if (rc == 0) *out = s;
     else session_free(s);

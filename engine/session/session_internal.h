@@ -4,6 +4,7 @@
 
 #include "engine/engine_internal.h"
 #include "engine/forward_tiered.h"
+#include "engine/session/page_pool.h"
 #include "engine/session/runner.h"
 
 struct runner {
@@ -20,6 +21,7 @@ struct runner {
     int32_t taken_id;
     bool taken_spare;                    /* that token's recurrent state goes to the spare */
     recurrent *spare;                    /* a version that no session has; or NULL */
+    page_pool *pages[SEGMENTS_MOST];     /* of segments in VRAM: keys and values of all sessions */
 };
 
 struct session {

@@ -443,6 +443,7 @@ static int read_state(stream *f, const uint8_t *h, state *s, int32_t *ids, char 
     if ((rc = take(f, ids, (uint64_t)pos * sizeof *ids)) < 0) return rc;
     if ((rc = take(f, extra, load_u64(h + AT_EXTRA_BYTES))) < 0) return rc;
     state_clear(s);
+    if ((rc = state_reserve(s, pos, f->err)) < 0) return rc;
     if ((rc = kv_each_piece(s->kv, KV_ALL, pos, take_piece, f)) < 0) return rc;
     if ((rc = state_each_block(s, take_piece, f)) < 0) return rc;
     if ((rc = take_checksum(f)) < 0) return rc;
