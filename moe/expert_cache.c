@@ -249,6 +249,13 @@ void expert_cache_drop(expert_cache *c, int i)
     rank_frame(c, i);
 }
 
+void expert_cache_withdraw(expert_cache *c, int i)
+{
+    expert_cache_drop(c, i);
+    c->frames[i].n_hold = 1;
+    rank_frame(c, i);
+}
+
 int expert_cache_assign(expert_cache *c, int i, int layer, int expert)
 {
     const int id = id_of(c, layer, expert);

@@ -84,6 +84,8 @@ int expert_cache_assign(expert_cache *c, int frame, int layer, int expert);
 
 /* Empties a frame that is not held, e.g. because reading its bytes failed. */
 void expert_cache_drop(expert_cache *c, int frame);
+/* The same; and no expert gets the frame until expert_cache_release. */
+void expert_cache_withdraw(expert_cache *c, int frame);
 
 /* A pinned expert is never evicted. It need not have a frame yet; it stays pinned after a drop. */
 void expert_cache_pin(expert_cache *c, int layer, int expert, bool pinned);

@@ -34,7 +34,8 @@ struct frame_table {
     int32_t *map;                        /* borrowed */
     frame_state *states;                 /* [n_frame] */
     int *n_ready;                        /* [n_layer] */
-    int n_frame;
+    int n_frame, n_lent;
+    int n_least;                         /* experts that one token chooses */
     moving queue[FRAME_TABLE_EVENTS];    /* a ring: n_moving entries from head on */
     int head, n_moving, n_unsent;        /* the last n_unsent were not submitted */
     int next_event;                      /* of the next copy; events are used in turn */
@@ -84,7 +85,6 @@ static int make_pools(frame_table *t, uint64_t bytes, const int *n_frame, err_ct
 {
     const uint64_t one = frame_table_bytes(t->banks, t->n_layer, 1), each = bytes / one;
     uint64_t left = bytes - each * one, end = 0;
-    int token = 0;                       /* experts that one chooses */
     for (int l = 0; l < t->n_layer; l++) {
         const frame_pool p = pool_for(&t->banks->of[l]);
         int i = 0;
@@ -95,7 +95,7 @@ static int make_pools(frame_table *t, uint64_t bytes, const int *n_frame, err_ct
         t->pool_of[l] = (uint8_t)i;
         t->pools[i].n += n_frame && p.stride > 0 ? n_frame[l]
                                                  : frames_for(t, p.stride, each, &left);
-        if (p.stride > 0) token += t->banks->n_used;
+        if (p.stride > 0) t->n_least += t->banks->n_used;
     }
     for (int i = 0; i < t->n_pool; i++) {
         t->pools[i].first = t->n_frame;
@@ -103,10 +103,10 @@ static int make_pools(frame_table *t, uint64_t bytes, const int *n_frame, err_ct
         t->n_frame += t->pools[i].n;
         end += (uint64_t)t->pools[i].n * t->pools[i].stride;
     }
-    if (t->n_frame < token)
+    if (t->n_frame < t->n_least)
         return err_set(err, ERR_RANGE, "%d experts fit in %.2f GB of VRAM, fewer than the %d of "
                        "one token: the cache would never hit", t->n_frame, (double)end * 1e-9,
-                       token);
+                       t->n_least);
     return 0;
 }
 
@@ -452,6 +452,44 @@ void frame_table_drop(frame_table *t, int frame)
     assert(!t->ram && t->states[frame] == FRAME_READY);
     unmap_expert(t, owner_of(t, frame));
     make_empty(t, frame);
+}
+
+/* The frame of the least valuable expert of all pools; -1: all are pinned. */
+static int weakest_frame(const frame_table *t)
+{
+    int frame = -1;
+    double least = INFINITY, value;
+    for (int i = 0; i < t->n_pool; i++) {
+        const int weakest = expert_cache_weakest(t->cache, i, &value);
+        if (weakest < 0 || !(value < least)) continue;
+        frame = weakest;
+        least = value;
+    }
+    return frame;
+}
+
+int frame_table_lend(frame_table *t)
+{
+    if (t->ram || t->n_frame - t->n_lent <= t->n_least) return -1;
+    if (weakest_frame(t) < 0)
+        for (int f = 0; f < t->n_frame; f++)
+            if (t->states[f] == FRAME_READY)
+                frame_table_pin(t, owner_of(t, f).layer, owner_of(t, f).index, false);
+    const int frame = weakest_frame(t);
+    if (frame < 0 || t->states[frame] == FRAME_FILLING) return -1;
+    if (t->states[frame] == FRAME_READY) unmap_expert(t, owner_of(t, frame));
+    expert_cache_withdraw(t->cache, frame);
+    t->states[frame] = FRAME_LENT;
+    t->n_lent++;
+    return frame;
+}
+
+void frame_table_return(frame_table *t, int frame)
+{
+    assert(t->states[frame] == FRAME_LENT);
+    expert_cache_release(t->cache, frame);
+    t->states[frame] = FRAME_EMPTY;
+    t->n_lent--;
 }
 
 /* ---- between tokens -------------------------------------------------------------------------- */

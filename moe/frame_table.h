@@ -7,6 +7,7 @@
  *   EMPTY   -> FILLING   a copy from RAM was decided
  *   FILLING -> READY     it has arrived: the map, which the device reads, names the frame
  *   READY   -> FILLING   the expert is evicted: it leaves the map at once
+ *   READY, EMPTY -> LENT -> EMPTY    its memory serves something else for a while
  *
  * The policy (moe/expert_cache.h) values the experts. Every expert is in RAM, too, so a frame costs
  * or saves time and cannot change a result.
@@ -24,7 +25,9 @@
 #include "moe/expert.h"
 #include "moe/ram_frames.h"
 
-typedef enum frame_state { FRAME_EMPTY, FRAME_FILLING, FRAME_READY, FRAME_LEAVING } frame_state;
+typedef enum frame_state {
+    FRAME_EMPTY, FRAME_FILLING, FRAME_READY, FRAME_LEAVING, FRAME_LENT
+} frame_state;
 
 enum { FRAME_TABLE_EVENTS = 64 };        /* most frames that are FILLING or LEAVING at a time */
 
@@ -80,6 +83,11 @@ int frame_table_n_ready(const frame_table *t, int layer);  /* its experts in the
 int frame_table_put(frame_table *t, int layer, int expert);
 /* Makes a READY frame EMPTY. Not where experts are moved. */
 void frame_table_drop(frame_table *t, int frame);
+/* Lends the frame of the least valuable expert, or an EMPTY one; if all of them are pinned, the
+ * pins end. -1 if a copy to it is in flight, or if fewer frames would stay than one token's experts
+ * need. Not where experts are moved. */
+int frame_table_lend(frame_table *t);
+void frame_table_return(frame_table *t, int frame);      /* it is EMPTY again */
 /* Sets an expert's history to `frequency` uses that ended now. */
 void frame_table_seed(frame_table *t, int layer, int expert, double frequency);
 /* A pinned expert is never evicted. It need not have a frame yet. */

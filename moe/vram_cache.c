@@ -405,6 +405,39 @@ static int quiesce(vram_cache *v, err_ctx *err)
     return rc;
 }
 
+uint64_t vram_cache_frame_bytes(const vram_cache *v)
+{
+    uint64_t least = UINT64_MAX;
+    for (int l = 0; l < v->n_layer; l++) {
+        const frame_pool *p = frame_table_pool(v->table, l);
+        if (p->n > 0 && p->stride < least) least = p->stride;
+    }
+    return least;
+}
+
+int vram_cache_lend(vram_cache *v, void **memory, err_ctx *err)
+{
+    const int rc = quiesce(v, err);
+    const int frame = rc < 0 ? -1 : frame_table_lend(v->table);
+    *memory = NULL;
+    v->changed |= frame >= 0;
+    vram_cache_publish(v);
+    if (rc < 0) return rc;
+    if (frame < 0)
+        return err_set(err, ERR_NOMEM, "VRAM has no more room for contexts: the experts in it are "
+                       "needed for a single token; end or shorten other conversations");
+    *memory = (void *)(uintptr_t)vram_cache_address(v, frame, SLAB_GATE);
+    return 0;
+}
+
+void vram_cache_return(vram_cache *v, void *memory)
+{
+    int frame = 0;
+    while (vram_cache_address(v, frame, SLAB_GATE) != (uint64_t)(uintptr_t)memory) frame++;
+    (void)gpu_wait(v->g, NULL);          /* a failure is reported by the next call */
+    frame_table_return(v->table, frame);
+}
+
 /* seeded: new experts count as used twice. */
 static int bring_in(vram_cache *v, const int *experts, int n, bool seeded, err_ctx *err)
 {

@@ -78,6 +78,15 @@ int vram_cache_update(vram_cache *v, int n, err_ctx *err);
 /* Pins the first experts of the list, up to half of the frames, and unpins all others. */
 void vram_cache_pin(vram_cache *v, const int *experts, int n);
 
+/* ---- frames for others ---- */
+
+/* Bytes that every frame has. */
+uint64_t vram_cache_frame_bytes(const vram_cache *v);
+/* Takes a frame from the least valuable expert; its memory is the caller's until it is returned.
+ * Waits for the device. ERR_NOMEM: there is none to be had. */
+int vram_cache_lend(vram_cache *v, void **memory, err_ctx *err);
+void vram_cache_return(vram_cache *v, void *memory);     /* waits, too */
+
 /* ---- prompts: one layer at a time ---- */
 
 /* The layer's choices were counted: counts [n_expert]. Picks experts that get frames, and returns

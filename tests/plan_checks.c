@@ -108,6 +108,10 @@ void random_case(made *c, test_rng *rng)
     if (one_of(rng, 4)) vary_layers(c, rng);
     if (one_of(rng, 2)) allow_moves(c);
     if (one_of(rng, 3)) c->s.vram_cold = 50 * MB;
+    test_rng own = *rng;                 /* more cases without another order of the others */
+    c->s.page_bytes = 64 * 1024 << test_below(&own, 3);
+    c->s.n_page = c->s.state[N_CHUNKS - 1] / c->s.page_bytes;
+    c->s.n_page_own = test_below(&own, (uint32_t)c->s.n_page + 1);
     if (one_of(rng, 8)) c->model.least_cache = 50 * m->expert;
     if (!c->machine.gpu && one_of(rng, 2)) c->s.n_long = 2;
     for (int i = 0; i < N_CHUNKS; i++) {
@@ -248,6 +252,25 @@ static void check_some_layers(const plan *p, const made *c, int i, const char *w
               "%s: RAM of layers", what);
 }
 
+/* With all contexts full, the frames that are not lent hold the experts of a token. */
+static void check_lent(const plan *p, const made *c, const char *what)
+{
+    uint64_t least = UINT64_MAX, most = 0, token = 0;
+    if (p->vram_lent == 0) return;
+    for (int l = 0; l < c->model.n_layer; l++) {
+        const uint64_t one = c->model.expert_bytes[l];
+        if (one == 0) continue;
+        least = one < least ? one : least;
+        most = one > most ? one : most;
+        token += (uint64_t)c->model.n_used * one;
+    }
+    const uint64_t each = least / c->s.page_bytes, pages = c->s.n_page - c->s.n_page_own;
+    CHECK_MSG(p->cache && !p->moved && p->vram_lent == pages * c->s.page_bytes && each > 0,
+              "%s: %llu bytes lent", what, (unsigned long long)p->vram_lent);
+    CHECK_MSG(p->vram_experts >= token + (pages + each - 1) / each * most,
+              "%s: too much is lent", what);
+}
+
 void check_plan(const plan *p, const made *c, const char *what)
 {
     const plan_machine *m = &c->machine;
@@ -267,8 +290,10 @@ void check_plan(const plan *p, const made *c, const char *what)
         const uint64_t table = p->embed_in_ram ? c->model.embed : 0;
         const plan_tier rest = p->tier[c->model.n_layer - 1];
         const uint64_t work = c->s.vram_work[i] + (rest == PLAN_VRAM ? 0 : c->s.vram_cold);
-        CHECK_MSG(p->vram_dense == c->model.dense - table && p->vram_state == c->s.state[i] &&
-                  p->vram_work == work, "%s: fixed parts", what);
+        CHECK_MSG(p->vram_dense == c->model.dense - table &&
+                  p->vram_state + p->vram_lent == c->s.state[i] && p->vram_work == work,
+                  "%s: fixed parts", what);
+        check_lent(p, c, what);
         CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
     } else {
         CHECK_MSG(plan_vram(p) == 0 && p->ram_other == dense_on_cpu(c, i) +

@@ -50,6 +50,7 @@ typedef struct device {
     ram_frames *ram;                     /* NULL: every expert is in RAM */
     int published_ram[ALL];              /* each expert's RAM frame at the last exchange */
     int ram_content[MAX_RAM];
+    bool lent[ALL];                      /* frames that serve something else */
     test_rng rng;
 } device;
 
@@ -161,6 +162,7 @@ static void check_table(const device *d, const frame_table *t)
     }
     for (int f = 0; f < frame_table_count(t); f++) {
         const frame_state state = frame_table_state(t, f);
+        wrong += (state == FRAME_LENT) != d->lent[f];
         wrong += (state == FRAME_READY || state == FRAME_LEAVING) != (owner[f] != NOTHING);
         n_leaving[f >= frame_table_pool(t, 2)->first] += state == FRAME_LEAVING;
     }
@@ -288,7 +290,23 @@ static void run_prompt(device *d, frame_table *t, bool interrupted)
     check_device(d, t);
 }
 
-/* Tokens, prompts, pins and faults at random; copies to frames, and moves. */
+/* Lends a frame, or takes one back. What is written to it meanwhile disturbs no expert. */
+static void lend_or_return(device *d, frame_table *t)
+{
+    int f = (int)test_below(&d->rng, (uint32_t)frame_table_count(t));
+    if (d->lent[f]) {
+        frame_table_return(t, f);
+        d->lent[f] = false;
+    } else if ((f = frame_table_lend(t)) >= 0) {
+        CHECK(!d->ram && !d->lent[f]);
+        d->lent[f] = true;
+        d->content[f] = NOTHING;
+    }
+    publish(d);
+    check_table(d, t);
+}
+
+/* Tokens, prompts, pins and faults at random; copies to frames, and moves; frames that are lent. */
 static void walk(cache_policy policy, bool faults, bool moved)
 {
     static device d;
@@ -306,6 +324,7 @@ static void walk(cache_policy policy, bool faults, bool moved)
         run_token(&d, t, i * 5 % n < n / 3);
         exchange(&d, t);
         if (test_below(&d.rng, 10) == 0) exchange(&d, t);        /* twice without a submit */
+        if (test_below(&d.rng, 6) == 0) lend_or_return(&d, t);
     }
     const frame_table_stats s = frame_table_counts(t);
     CHECK_MSG(
@@ -320,6 +339,34 @@ static void walk(cache_policy policy, bool faults, bool moved)
 static void test_walks(void)
 {
     for (int i = 0; i < 4 * CACHE_POLICIES; i++) walk((cache_policy)(i / 4), i & 1, i & 2);
+}
+
+/* Frames are lent from the weakest expert on, until one token's experts would not fit; then all come
+ * back. */
+static void test_lend(void)
+{
+    static device d;
+    frame_table *t = begin(&d, 5, CACHE_LCP, 8, 3);
+    int n = 0, f;
+    if (!t) return;
+    for (int l = 0; l < LAYERS; l++)     /* pins are given up when all that is left has one */
+        for (int e = 0; e < EXPERTS; e++) frame_table_pin(t, l, e, e % 2 == 0);
+    frame_table_seed(t, 1, 2, 3.0);      /* the strongest of all */
+    const int strong = frame_table_find(t, 1, 2);
+    while ((f = frame_table_lend(t)) >= 0 && n < ALL) {
+        CHECK(f != strong && !d.lent[f] && frame_table_state(t, f) == FRAME_LENT);
+        d.lent[f] = true;
+        n++;
+    }
+    CHECK_MSG(n == frame_table_count(t) - LAYERS * USED, "%d frames lent", n);
+    check_table(&d, t);
+    CHECK(frame_table_find(t, 1, 2) == strong && frame_table_put(t, 0, EXPERTS - 1) < 0);
+    for (f = 0; f < frame_table_count(t); f++)
+        if (d.lent[f]) frame_table_return(t, f);
+    memset(d.lent, 0, sizeof d.lent);
+    CHECK(frame_table_put(t, 0, EXPERTS - 1) >= 0);
+    check_table(&d, t);
+    end(&d, t);
 }
 
 /* Moves as many as there are spare RAM frames, again and again. */
@@ -652,6 +699,7 @@ int main(int argc, char **argv)
     make_banks();
     test_sizes();
     test_walks();
+    test_lend();
     test_apply_moves();
     test_learns();
     test_margins();

@@ -28,7 +28,7 @@ static bool same_plan(const plan *p, const plan *q)
 
 /* How often the random cases had each kind of plan. */
 typedef struct kinds {
-    int refused, cpu, drive, cache, moved, banks, resident, some_layers, table_in_ram, copy;
+    int refused, cpu, drive, cache, moved, banks, resident, some_layers, table_in_ram, copy, lent;
 } kinds;
 
 static void count_kind(kinds *n, const plan *p, const plan_model *w)
@@ -42,6 +42,7 @@ static void count_kind(kinds *n, const plan *p, const plan_model *w)
     n->some_layers += p->cpu_layers > 0;
     n->table_in_ram += p->embed_in_ram;
     n->copy += p->ram_copy > 0;
+    n->lent += p->vram_lent > 0;
 }
 
 /* The same plan with exactly its RAM, and with a larger program and that much more --ram. */
@@ -105,7 +106,7 @@ static void test_random(void)
         CHECK_MSG(run_case(&p, &c) == 0, "%s: refused with 300 GB", what);
     }
     const int count[] = { n.refused, n.cpu, n.drive, n.cache, n.moved, n.banks, n.resident,
-                          n.some_layers, n.table_in_ram, n.copy };
+                          n.some_layers, n.table_in_ram, n.copy, 2 * n.lent };
     for (size_t i = 0; i < ARRAY_LEN(count); i++)
         CHECK_MSG(count[i] >= rounds / 200, "kind %d: %d of %d plans", (int)i, count[i], rounds);
 }

@@ -290,6 +290,34 @@ static bool attempt_cache(plan *p, const planner *j, int i, uint64_t bytes)
     return true;
 }
 
+/* Frames that have room for all pages but the contexts' own. */
+static uint64_t lent_frames(const planner *j, uint64_t pages)
+{
+    uint64_t one = UINT64_MAX;
+    for (int l = 0; l < j->model->n_layer; l++)
+        if (j->model->expert_bytes[l] > 0) one = least(one, j->model->expert_bytes[l]);
+    const uint64_t each = one / j->s->page_bytes;
+    return each > 0 ? (pages + each - 1) / each : UINT64_MAX;
+}
+
+/* Gives the cache the VRAM of pages that contexts do not use yet, if it can give up as many frames
+ * again and still hold the experts of a token. */
+static void lend_pages(plan *p, const planner *j, int i, uint64_t bytes)
+{
+    const uint64_t pages = j->s->n_page - j->s->n_page_own, lent = pages * j->s->page_bytes;
+    const plan empty = begin_attempt(j, (attempt){ .i = i });
+    plan with = empty, full = empty;
+    uint64_t back;
+    if (pages == 0 || !p->cache || p->moved) return;
+    if (!size_mul(&back, lent_frames(j, pages), j->one) || back > bytes + lent ||
+        !place_spread(&with, j, bytes + lent) || !place_spread(&full, j, bytes + lent - back))
+        return;
+    p->vram_experts = with.vram_experts;
+    for (int l = 0; l < j->model->n_layer; l++) p->hot[l] = with.hot[l];
+    p->vram_state -= lent;
+    p->vram_lent = lent;
+}
+
 static bool attempt_gpu(plan *p, const planner *j, attempt a)
 {
     *p = begin_attempt(j, a);
@@ -304,6 +332,7 @@ static bool attempt_gpu(plan *p, const planner *j, attempt a)
         place_hot(p, j, bytes);
         if (!place_ram(p, j, a.i, false)) return false;
     }
+    lend_pages(p, j, a.i, bytes);
     plan_fill_fetch(p, j);
     return true;
 }

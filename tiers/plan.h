@@ -77,6 +77,8 @@ typedef struct plan_session {
     uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state, next to their processor */
     uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* state of each layer */
     uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
+    uint64_t page_bytes, n_page, n_page_own;     /* of the state, pages that contexts take as they
+                                          * grow; so many are theirs from the start. 0: none */
     uint64_t ram_with_gpu[PLAN_CHUNKS];  /* buffers in RAM with a GPU if some experts are cold */
     uint64_t ram_embed[PLAN_CHUNKS];     /* rows of the embedding table that the CPU reads */
     int ctx;
@@ -126,6 +128,8 @@ typedef struct plan {
                                           * n_expert for a layer without experts */
     plan_tier tier[PLAN_MAX_LAYERS];     /* of the layer's other experts; PLAN_VRAM: none */
     uint64_t vram_dense, vram_state, vram_experts;
+    uint64_t vram_lent;                  /* of vram_experts, with a cache: frames that it gives up
+                                          * to contexts as they grow */
     uint64_t vram_work;                  /* with vram_cold if some experts are cold */
     uint64_t vram_stage;                 /* both buffers that banks are streamed through */
     int stage_ranges;                    /* a bank is streamed in so many ranges; 0: no streaming */

@@ -74,7 +74,7 @@ static void print_vram(const plan_view *v)
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
     const int n_bank = plan_n_bank(v->model);
-    char chunk[32];
+    char chunk[32], lent[32];
     total_row("VRAM", plan_vram(p));
     if (p->head_in_ram)
         byte_row("dense weights", p->vram_dense, "of the first %d of %d layers",
@@ -83,7 +83,10 @@ static void print_vram(const plan_view *v)
         byte_row("dense weights", p->vram_dense, "%s",
                  p->embed_in_ram ? "all but the experts and the token embeddings" :
                                    "all but the experts");
-    byte_row("context", p->vram_state, "keys, values, recurrent state");
+    if (p->vram_lent > 0)
+        byte_row("context", p->vram_state, "keys, values, recurrent state; it grows by up to %s "
+                 "that experts have meanwhile", text_bytes(lent, sizeof lent, p->vram_lent));
+    else byte_row("context", p->vram_state, "keys, values, recurrent state");
     byte_row("buffers", p->vram_work, "for prompts in chunks of %s tokens",
              text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
     if (p->stage_ranges > 0)
@@ -189,9 +192,10 @@ static json_t *vram_json(const plan_view *v)
 {
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:i, s:i, s:b, s:b}",
-                     "total", INT(plan_vram(p)), "dense", INT(p->vram_dense),
-                     "context", INT(p->vram_state), "work", INT(p->vram_work),
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:i, s:i, s:b, "
+                     "s:b}", "total", INT(plan_vram(p)), "dense", INT(p->vram_dense),
+                     "context", INT(p->vram_state), "context_from_experts", INT(p->vram_lent),
+                     "work", INT(p->vram_work),
                      "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
                      "experts", INT(p->vram_experts), "cache", (int)p->cache,
                      "moved", (int)p->moved, "stage_parts", p->stage_ranges,

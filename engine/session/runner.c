@@ -10,18 +10,26 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static int lend_frame(void *ctx, void **block, err_ctx *err)
+{
+    return vram_cache_lend(ctx, block, err);
+}
+
+static void return_frame(void *ctx, void *block) { vram_cache_return(ctx, block); }
+
 /* Memory for all pages of all sessions, for layers with full attention in VRAM. */
 static int make_pages(runner *r, const state_options *so, err_ctx *err)
 {
-    const uint64_t n_session = 1 + (uint64_t)r->opt.n_sharing;
-    const uint64_t each = size_align((uint64_t)so->ctx, KV_PAGE) / KV_PAGE;
     int rc = 0;
+    if (r->e->cache)
+        r->frames = (page_source){ r->e->cache, vram_cache_frame_bytes(r->e->cache), lend_frame,
+                                   return_frame };
     for (int i = 0; i < so->in.n && rc == 0; i++) {
-        const int first = segment_first(&so->in, i), end = so->in.of[i].end;
-        const uint64_t n = n_session * each * (uint64_t)kv_n_full(r->e->m, first, end);
-        const page_pool_options o = { .where = so->in.of[i].where, .n_page = n, .n_own = n,
-                                      .page_bytes = kv_page_bytes(r->e->m, so->kv, first, end) };
-        if (n > 0 && !o.where->addressable) rc = page_pool_create(&r->pages[i], &o, err);
+        const session_pages n = session_pages_of(r->e, so, r->opt.n_sharing, i);
+        const page_pool_options o = { .where = so->in.of[i].where, .page_bytes = n.bytes,
+                                      .n_page = n.n, .n_own = n.n_own,
+                                      .more = n.n_own < n.n ? &r->frames : NULL };
+        if (n.n > 0) rc = page_pool_create(&r->pages[i], &o, err);
     }
     return rc;
 }

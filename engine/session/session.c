@@ -51,6 +51,19 @@ state_options session_state_options(const engine *e, const session_options *o)
     return so;
 }
 
+session_pages session_pages_of(const engine *e, const state_options *so, int n_sharing, int segment)
+{
+    const int first = segment_first(&so->in, segment), end = so->in.of[segment].end;
+    const uint64_t each = size_align((uint64_t)so->ctx, KV_PAGE) / KV_PAGE;
+    session_pages p = { .bytes = kv_page_bytes(e->m, so->kv, first, end) };
+    if (so->in.of[segment].where->addressable || p.bytes == 0) return (session_pages){ 0 };
+    p.n = p.n_own = (1 + (uint64_t)n_sharing) * each * (uint64_t)kv_n_full(e->m, first, end);
+    if (!e->cache || vram_cache_frame_bytes(e->cache) < p.bytes) return p;
+    const uint64_t lent = e->p->vram_lent / p.bytes;
+    p.n_own -= lent < p.n ? lent : p.n;
+    return p;
+}
+
 int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session_options *o,
                  err_ctx *err)
 {
@@ -73,7 +86,12 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
         *vram = session_bytes_sum(layer, ARRAY_LEN(layer));
     }
     *bytes = session_bytes_sum(all, ARRAY_LEN(all));
-    if (*bytes < UINT64_MAX) return 0;
+    if (*bytes < UINT64_MAX) {
+        const session_pages pages = session_pages_of(e, &so, opt.n_sharing, 0);
+        *vram -= (pages.n - pages.n_own) * pages.bytes;  /* frames of experts */
+        *bytes -= (pages.n - pages.n_own) * pages.bytes;
+        return 0;
+    }
     return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", opt.ctx);
 }
 

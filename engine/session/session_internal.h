@@ -22,6 +22,7 @@ struct runner {
     bool taken_spare;                    /* that token's recurrent state goes to the spare */
     recurrent *spare;                    /* a version that no session has; or NULL */
     page_pool *pages[SEGMENTS_MOST];     /* of segments in VRAM: keys and values of all sessions */
+    page_source frames;                  /* of the cache of experts */
 };
 
 struct session {
@@ -55,5 +56,11 @@ static inline bool runner_skips_missing(const runner *r)
 }
 
 state_options session_state_options(const engine *e, const session_options *o);
+
+/* Pages of all sessions in a segment; 0 unless it is in VRAM. All but n_own come from frames of the
+ * cache of experts, as contexts grow. */
+typedef struct session_pages { uint64_t bytes, n, n_own; } session_pages;
+session_pages session_pages_of(const engine *e, const state_options *so, int n_sharing,
+                               int segment);
 
 #endif
