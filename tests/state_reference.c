@@ -144,14 +144,6 @@ static void far_zero(mem_space *self, void *to, size_t n)
     if (p && !far_fails("zero")) memset(p, 0, n);
 }
 
-static void far_copy(mem_space *self, void *to, const void *from, size_t n)
-{
-    (void)self;
-    uint8_t *p = n > 0 ? far_at(to, n) : NULL;
-    const uint8_t *q = n > 0 ? far_at(from, n) : NULL;
-    if (p && q && !far_fails("copy")) memcpy(p, q, n);
-}
-
 static int far_check(mem_space *self, err_ctx *err)
 {
     (void)self;
@@ -162,7 +154,7 @@ static int far_check(mem_space *self, err_ctx *err)
 mem_space *far_space(void)
 {
     static mem_space s = { "far", false, far_alloc, far_free, far_read, far_read, far_write,
-                           far_zero, far_copy, far_check };
+                           far_zero, far_check };
     return &s;
 }
 

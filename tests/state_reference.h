@@ -27,7 +27,7 @@ layer_segments reference_segments(const model *m, mem_space *where, int n_ram);
 /* Its addresses point to pages that cannot be touched; the bytes are elsewhere. An access that is
  * not within one block is a failed check. One for the whole program. */
 mem_space *far_space(void);
-/* The n-th call of alloc, read, write, zero or copy from now on fails, and only that one. 0: none
+/* The n-th call of alloc, read, write or zero from now on fails, and only that one. 0: none
  * fails, and past failures are forgotten. */
 void far_fail_after(long n);
 int far_blocks(void);                    /* allocated and not freed */

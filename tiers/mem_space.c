@@ -52,7 +52,7 @@ static int ram_check(mem_space *self, err_ctx *err)
 mem_space *mem_space_ram(void)
 {
     static mem_space ram = {                 /* set once */
-        "RAM", true, ram_alloc, ram_free, ram_copy, ram_copy, ram_copy, ram_zero, ram_copy,
+        "RAM", true, ram_alloc, ram_free, ram_copy, ram_copy, ram_copy, ram_zero,
         ram_check,
     };
     return &ram;

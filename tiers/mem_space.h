@@ -3,7 +3,7 @@
  * Address arithmetic is valid in each space. Dereference addresses only if the space is
  * addressable; otherwise use the functions below.
  *
- * read, write, zero and copy take effect in the order of the calls. They return nothing: the space
+ * read, write and zero take effect in the order of the calls. They return nothing: the space
  * stores the first failure, and every later check reports it. Results are valid after check has
  * returned 0. One thread at a time; any number for RAM. */
 #ifndef TIERS_MEM_SPACE_H
@@ -34,8 +34,6 @@ struct mem_space {
                                                                               * the next check */
     void (*write)(mem_space *self, void *to, const void *from, size_t n);    /* from RAM */
     void (*zero)(mem_space *self, void *p, size_t n);
-    /* within the space; the two do not overlap */
-    void (*copy)(mem_space *self, void *to, const void *from, size_t n);
 
     /* Waits for all earlier calls. Returns 0, or the first failure with *err filled. */
     int (*check)(mem_space *self, err_ctx *err);

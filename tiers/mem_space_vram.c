@@ -61,11 +61,6 @@ static void vram_zero(mem_space *self, void *p, size_t n)
     if (n > 0) gpu_zero(of(self)->g, p, n, note(of(self)));
 }
 
-static void vram_copy(mem_space *self, void *to, const void *from, size_t n)
-{
-    if (n > 0) gpu_copy(of(self)->g, to, from, n);
-}
-
 static int vram_check(mem_space *self, err_ctx *err)
 {
     vram *v = of(self);
@@ -84,7 +79,7 @@ int mem_space_vram_create(mem_space **out, gpu *g, err_ctx *err)
     if (!v) return err_set(err, ERR_NOMEM, "VRAM: no memory for %zu bytes", sizeof *v);
     v->g = g;
     v->face = (mem_space){ "VRAM", false, vram_alloc, vram_release, vram_read,
-                           vram_read_later, vram_write, vram_zero, vram_copy, vram_check };
+                           vram_read_later, vram_write, vram_zero, vram_check };
     *out = &v->face;
     return 0;
 }

@@ -177,14 +177,14 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
         if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
 }
 
-/* Positions of a context whose memory is never lent to experts. */
+/* Positions, of all sessions together, whose memory experts never have: short conversations take no
+ * frames. */
 enum { OWN_CONTEXT = 1024 };
 
-/* Pages of all sessions, for contexts of ctx positions. */
-static uint64_t pages_of(const model *m, const session_options *o, int ctx)
+/* Pages for ctx positions. */
+static uint64_t pages_of(const model *m, int ctx)
 {
-    const uint64_t each = size_align((uint64_t)ctx, KV_PAGE) / KV_PAGE;
-    return (1 + (uint64_t)o->n_sharing) * each * (uint64_t)kv_n_full(m, 0, m->hp.n_layer);
+    return size_align((uint64_t)ctx, KV_PAGE) / KV_PAGE * (uint64_t)kv_n_full(m, 0, m->hp.n_layer);
 }
 
 /* Counts the session's bytes for this chunk. Returns false on overflow. ram_work is for the CPU
@@ -205,8 +205,8 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
         gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m), b.ids, b.logits,
     };
     s->page_bytes = kv_page_bytes(m, o->kv, 0, m->hp.n_layer);
-    s->n_page = pages_of(m, o, o->ctx);
-    s->n_page_own = pages_of(m, o, min_int(o->ctx, OWN_CONTEXT));
+    s->n_page = (1 + (uint64_t)o->n_sharing) * pages_of(m, o->ctx);
+    s->n_page_own = pages_of(m, min_int(o->ctx, OWN_CONTEXT));
     s->vram_work[i] = b.recordings;
     s->snapshots[i] = b.snapshots;
     s->state[i] = b.state == UINT64_MAX ? b.state : b.state - b.snapshots;
