@@ -264,8 +264,9 @@ static void check_lent(const plan *p, const made *c, const char *what)
         most = one > most ? one : most;
         token += (uint64_t)c->model.n_used * one;
     }
-    const uint64_t each = least / c->s.page_bytes, pages = c->s.n_page - c->s.n_page_own;
-    CHECK_MSG(p->cache && !p->moved && p->vram_lent == pages * c->s.page_bytes && each > 0,
+    const uint64_t each = least / c->s.page_bytes, pages = p->vram_lent / c->s.page_bytes;
+    CHECK_MSG(p->cache && !p->moved && p->vram_lent % c->s.page_bytes == 0 && each > 0 &&
+              pages <= c->s.n_page - c->s.n_page_own,
               "%s: %llu bytes lent", what, (unsigned long long)p->vram_lent);
     CHECK_MSG(p->vram_experts >= token + (pages + each - 1) / each * most,
               "%s: too much is lent", what);

@@ -304,11 +304,13 @@ static uint64_t lent_frames(const planner *j, uint64_t pages)
  * again and still hold the experts of a token. */
 static void lend_pages(plan *p, const planner *j, int i, uint64_t bytes)
 {
-    const uint64_t pages = j->s->n_page - j->s->n_page_own, lent = pages * j->s->page_bytes;
+    const uint64_t most = j->experts - j->experts / (uint64_t)j->model->n_expert;   /* of a cache */
+    uint64_t pages = j->s->n_page - j->s->n_page_own, back;
+    if (pages == 0 || !p->cache || p->moved || bytes >= most) return;
+    pages = least(pages, (most - bytes) / j->s->page_bytes);
+    const uint64_t lent = pages * j->s->page_bytes;
     const plan empty = begin_attempt(j, (attempt){ .i = i });
     plan with = empty, full = empty;
-    uint64_t back;
-    if (pages == 0 || !p->cache || p->moved) return;
     if (!size_mul(&back, lent_frames(j, pages), j->one) || back > bytes + lent ||
         !place_spread(&with, j, bytes + lent) || !place_spread(&full, j, bytes + lent - back))
         return;

@@ -84,8 +84,8 @@ static void print_vram(const plan_view *v)
                  p->embed_in_ram ? "all but the experts and the token embeddings" :
                                    "all but the experts");
     if (p->vram_lent > 0)
-        byte_row("context", p->vram_state, "keys, values, recurrent state; it grows by up to %s "
-                 "that experts have meanwhile", text_bytes(lent, sizeof lent, p->vram_lent));
+        byte_row("context", p->vram_state, "keys, values, recurrent state; as it grows, up to %s "
+                 "more from the experts", text_bytes(lent, sizeof lent, p->vram_lent));
     else byte_row("context", p->vram_state, "keys, values, recurrent state");
     byte_row("buffers", p->vram_work, "for prompts in chunks of %s tokens",
              text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
