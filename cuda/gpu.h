@@ -436,9 +436,10 @@ void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a);
 /* x = cap * tanh(x / cap), n values, with the bits of engine/cpu/. */
 void gpu_soft_cap(gpu *g, float *x, uint64_t n, float cap);
 
-/* Writes the id of the largest of n logits to cursor->token: the lowest of equals, 0 if all are
- * NaN. Also writes id | stamp << 32, stamp = (pos + 1) modulo 2^31, to *seen (page-locked RAM, or
- * NULL). counter: one word, zero before and after. best: GPU_LARGEST_WORDS words of scratch. */
+/* Ends a batch of one token: writes the id of the largest of n logits to cursor->token, the lowest
+ * of equals, 0 if all are NaN; then gpu_advance(cursor, 1). Also writes id | stamp << 32, stamp =
+ * the new position modulo 2^31, to *seen (page-locked RAM, or NULL). counter: one word, zero before
+ * and after. best: GPU_LARGEST_WORDS words of scratch. */
 enum { GPU_LARGEST_WORDS = 2 * 1024 };
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *cursor, uint64_t *seen,
                  uint32_t *best, uint32_t *counter);

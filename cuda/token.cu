@@ -114,6 +114,14 @@ static __device__ __forceinline__ unsigned long long block_largest(unsigned long
     return key;
 }
 
+static __device__ __forceinline__ void advance_cursor(gpu_cursor *at, int n)
+{
+    uint8_t *written = at->recurrent_next;
+    at->pos += n;
+    at->recurrent_next = (uint8_t *)at->recurrent;
+    at->recurrent = written;
+}
+
 static __global__ void __launch_bounds__(THREADS)
 largest(tracer f, const float *logits, int n, gpu_cursor *at, unsigned long long *seen,
         unsigned long long *found, uint32_t *counter)
@@ -138,8 +146,9 @@ largest(tracer f, const float *logits, int n, gpu_cursor *at, unsigned long long
         if (threadIdx.x == 0) {
             const int id = 0x7FFFFFFF - (int)(uint32_t)key;
             at->token = id;
+            advance_cursor(at, 1);
             if (seen) {
-                const unsigned long long stamp = (uint32_t)(at->pos + 1) & 0x7FFFFFFFu;
+                const unsigned long long stamp = (uint32_t)at->pos & 0x7FFFFFFFu;
                 *(volatile unsigned long long *)seen = stamp << 32 | (uint32_t)id;
                 __threadfence_system();
             }
@@ -160,10 +169,7 @@ static __global__ void advance(tracer f, gpu_cursor *at, int n)
 {
     pdl_begin(f);
     pdl_wait(f);
-    uint8_t *written = at->recurrent_next;
-    at->pos += n;
-    at->recurrent_next = (uint8_t *)at->recurrent;
-    at->recurrent = written;
+    advance_cursor(at, n);
     pdl_end(f);
 }
 

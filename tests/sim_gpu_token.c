@@ -191,6 +191,14 @@ typedef struct largest_args {
 
 static bool beats(float a, float b) { return a > b || (isnan(b) && !isnan(a)); }
 
+static void advance(gpu_cursor *at, int n)
+{
+    uint8_t *written = at->recurrent_next;
+    at->pos += n;
+    at->recurrent_next = (uint8_t *)(uintptr_t)at->recurrent;
+    at->recurrent = written;
+}
+
 static void run_largest(gpu *g, void *args)
 {
     const largest_args *a = args;
@@ -203,8 +211,9 @@ static void run_largest(gpu *g, void *args)
         if (beats(a->logits[i], a->logits[best])) best = i;
     sim_clobber(a->best, GPU_LARGEST_WORDS * sizeof *a->best);
     a->at->token = best;
+    advance(a->at, 1);
     if (a->seen)
-        *a->seen = (uint64_t)((uint32_t)(a->at->pos + 1) & 0x7FFFFFFFu) << 32 | (uint32_t)best;
+        *a->seen = (uint64_t)((uint32_t)a->at->pos & 0x7FFFFFFFu) << 32 | (uint32_t)best;
 }
 
 void gpu_largest(gpu *g, const float *logits, int n, gpu_cursor *at, uint64_t *seen, uint32_t *best,
@@ -225,11 +234,8 @@ typedef struct advance_args { gpu_cursor *at; int n; } advance_args;
 static void run_advance(gpu *g, void *args)
 {
     const advance_args *a = args;
-    uint8_t *written = a->at->recurrent_next;
     (void)g;
-    a->at->pos += a->n;
-    a->at->recurrent_next = (uint8_t *)(uintptr_t)a->at->recurrent;
-    a->at->recurrent = written;
+    advance(a->at, a->n);
 }
 
 void gpu_advance(gpu *g, gpu_cursor *at, int n)

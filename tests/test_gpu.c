@@ -211,10 +211,11 @@ static void check_largest(const float *logits, int n, const char *why)
             gpu_largest(device(), x, n, at, seen, best, counter);
             vram_read(&end, at, sizeof end);
             vram_read(&left, counter, sizeof left);
-            expect(end.token == want && end.pos == 41, "token %d at %d, expected %d at 41",
-                   end.token, end.pos, want);
-            expect(*seen == ((uint64_t)42 << 32 | (uint32_t)want), "seen %016llx, expected id %x "
-                   "and stamp 2a", (unsigned long long)*seen, (unsigned)want);
+            const int pos = start.pos + again + 1;
+            expect(end.token == want && end.pos == pos, "token %d at %d, expected %d at %d",
+                   end.token, end.pos, want, pos);
+            expect(*seen == ((uint64_t)pos << 32 | (uint32_t)want), "seen %016llx, expected id %x "
+                   "and stamp %x", (unsigned long long)*seen, (unsigned)want, (unsigned)pos);
             expect(left == 0, "the counter is left at %u", left);
         }
         gpu_largest(device(), x, n, at, NULL, best, counter);

@@ -112,8 +112,8 @@ void gpu_steps_end_token(gpu_steps *s)
                     &b->counters[0]);
     } else {
         gpu_steps_send_vectors(s);
+        gpu_advance(s->g, b->cursor, 1);
     }
-    gpu_advance(s->g, b->cursor, 1);
 }
 
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
