@@ -417,7 +417,9 @@ uint64_t vram_cache_frame_bytes(const vram_cache *v)
 
 int vram_cache_lend(vram_cache *v, void **memory, err_ctx *err)
 {
-    const int rc = quiesce(v, err);
+    int rc = gpu_wait(v->g, err);
+    vram_cache_submit(v, INT_MAX);       /* no copy is under way to a frame that is lent */
+    if (rc == 0 && (rc = wait_for_copies(v, err)) == 0) rc = collect(v, err);
     const int frame = rc < 0 ? -1 : frame_table_lend(v->table);
     *memory = NULL;
     v->changed |= frame >= 0;

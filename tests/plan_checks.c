@@ -268,6 +268,8 @@ static void check_lent(const plan *p, const made *c, const char *what)
     CHECK_MSG(p->cache && !p->moved && p->vram_lent % c->s.page_bytes == 0 && each > 0 &&
               pages <= c->s.n_page - c->s.n_page_own,
               "%s: %llu bytes lent", what, (unsigned long long)p->vram_lent);
+    CHECK_MSG(p->pages_own + pages == c->s.n_page && p->vram_experts <= c->w.hot_most,
+              "%s: pages of their own, limit of experts", what);
     CHECK_MSG(p->vram_experts >= token + (pages + each - 1) / each * most,
               "%s: too much is lent", what);
 }

@@ -52,7 +52,7 @@ for v in inspect plan "-p Hello"; do
     refuse 1 "olmox.gguf: unsupported architecture 'olmox' ($families)" $run $v -m "$tmp/olmox.gguf"
 done
 for arch in qwen3moe qwen35moe llama olmoe glm4moe gemma4; do
-    expect 0 "answer tokens" $run -m "$tmp/$arch.gguf" -p "Hello" -n 3 --ctx 64
+    expect 0 "answer token" $run -m "$tmp/$arch.gguf" -p "Hello" -n 3 --ctx 64
 done
 rm "$tmp"/*.gguf
 truncate -s 1G "$tmp/huge.txt"           # a hole: takes no space on the disk

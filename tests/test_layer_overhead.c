@@ -52,6 +52,10 @@ static void test_model(const struct row *r, gpu *g, const model *m, const weight
     int rc = measure_layer_overhead(&c, g, m, w, rope, 1e12, &err);
     CHECK_MSG(rc == 0 && in_bounds(c.dense) && in_bounds(c.hot), "%s: %d, %g and %g s: %s", r->name,
               rc, c.dense, c.hot, err.msg);
+    /* bytes that take no time: all is left, so each chain was played, not the same one thrice */
+    rc = measure_layer_overhead(&c, g, m, w, rope, 1e30, &err);
+    CHECK_MSG(rc == 0 && c.dense > LAYER_OVERHEAD_LEAST_S && c.hot > LAYER_OVERHEAD_LEAST_S,
+              "%s: %d, %g and %g s", r->name, rc, c.dense, c.hot);
     /* bytes that take years: nothing is left */
     rc = measure_layer_overhead(&c, g, m, w, rope, 1.0, &err);
     CHECK_MSG(rc == 0 && c.dense == LAYER_OVERHEAD_LEAST_S && c.hot == LAYER_OVERHEAD_LEAST_S, "%s: %d, %g and %g s",

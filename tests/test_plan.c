@@ -228,6 +228,9 @@ static void test_hot_most(void)
             c.w.hot_most = limits[i];
             if (!made_plan(&p, &c, m->name)) continue;
             check_plan(&p, &c, m->name);
+            c.s.page_bytes = 64 * 1024;  /* contexts that could lend to experts change nothing */
+            c.s.n_page = c.s.state[0] / c.s.page_bytes;
+            CHECK_MSG(run_case(&q, &c) == 0 && same_plan(&p, &q), "%s: pages", m->name);
             CHECK_MSG(p.gpu && p.vram_experts == limits[i] / one * one && p.chunk == c.s.chunk[0] &&
                           (p.stage_ranges > 0) == (limits[i] < all),
                       "%s, limit %d: %llu bytes", m->name, (int)i,

@@ -297,27 +297,32 @@ static uint64_t lent_frames(const planner *j, uint64_t pages)
     for (int l = 0; l < j->model->n_layer; l++)
         if (j->model->expert_bytes[l] > 0) one = least(one, j->model->expert_bytes[l]);
     const uint64_t each = one / j->s->page_bytes;
-    return each > 0 ? (pages + each - 1) / each : UINT64_MAX;
+    return each > 0 ? (pages + each - 1) / each : UINT64_MAX / 2;
 }
 
 /* Gives the cache the VRAM of pages that contexts do not use yet, if it can give up as many frames
  * again and still hold the experts of a token. */
 static void lend_pages(plan *p, const planner *j, int i, uint64_t bytes)
 {
-    const uint64_t most = j->experts - j->experts / (uint64_t)j->model->n_expert;   /* of a cache */
+    const uint64_t cache = j->experts - j->experts / (uint64_t)j->model->n_expert;  /* not whole */
+    const uint64_t most = least(cache, j->w->hot_most);
     uint64_t pages = j->s->n_page - j->s->n_page_own, back;
     if (pages == 0 || !p->cache || p->moved || bytes >= most) return;
     pages = least(pages, (most - bytes) / j->s->page_bytes);
     const uint64_t lent = pages * j->s->page_bytes;
     const plan empty = begin_attempt(j, (attempt){ .i = i });
     plan with = empty, full = empty;
-    if (!size_mul(&back, lent_frames(j, pages), j->one) || back > bytes + lent ||
+    /* a frame more for each layer: those of a table may be fewer than its bytes suggest */
+    const uint64_t frames = lent_frames(j, pages) + (uint64_t)j->model->n_layer;
+    if (!size_mul(&back, frames, j->one) || back > bytes + lent ||
         !place_spread(&with, j, bytes + lent) || !place_spread(&full, j, bytes + lent - back))
         return;
     p->vram_experts = with.vram_experts;
     for (int l = 0; l < j->model->n_layer; l++) p->hot[l] = with.hot[l];
     p->vram_state -= lent;
     p->vram_lent = lent;
+    p->pages_own = j->s->n_page - pages;
+    plan_choose_strategies(p, j);
 }
 
 static bool attempt_gpu(plan *p, const planner *j, attempt a)

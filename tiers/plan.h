@@ -130,6 +130,7 @@ typedef struct plan {
     uint64_t vram_dense, vram_state, vram_experts;
     uint64_t vram_lent;                  /* of vram_experts, with a cache: frames that it gives up
                                           * to contexts as they grow */
+    uint64_t pages_own;                  /* with vram_lent: pages that contexts have anyway */
     uint64_t vram_work;                  /* with vram_cold if some experts are cold */
     uint64_t vram_stage;                 /* both buffers that banks are streamed through */
     int stage_ranges;                    /* a bank is streamed in so many ranges; 0: no streaming */

@@ -5,7 +5,8 @@
 #include "tiers/fault_injection.h"
 
 enum {
-    RETRY_TOKENS = 64,                   /* from one attempt without VRAM to the next */
+    RETRY_TOKENS = 64,                   /* from one attempt without VRAM to the next; a recording
+                                          * that was used in as many tokens is not given up */
     LAYER_KERNELS = 16                   /* most kernels of a token in a layer, or after the last */
 };
 
@@ -51,10 +52,16 @@ static recorded_token *least_used(gpu_steps *s)
 
 bool gpu_steps_is_recorded(gpu_steps *s, int pos) { return find_recording(s, pos) != NULL; }
 
+static bool is_in_use(const gpu_steps *s, const recorded_token *t)
+{
+    return t->reach > 0 && s->n_token - t->used < RETRY_TOKENS;
+}
+
+/* Called once for each token. */
 bool gpu_steps_wants_recording(gpu_steps *s, int pos)
 {
-    const bool refused = s->refused >= 0 && pos >= s->refused && pos - s->refused < RETRY_TOKENS;
-    return !refused && !find_recording(s, pos);
+    s->n_token++;
+    return s->n_token >= s->retry_at && !find_recording(s, pos) && !is_in_use(s, least_used(s));
 }
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
@@ -72,15 +79,15 @@ static int empty_recording(recorded_token *t, err_ctx *err)
 }
 
 /* VRAM was too small for a further recording. */
-static int make_room(gpu_steps *s, int pos, const err_ctx *failure, err_ctx *err)
+static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
 {
     recorded_token *oldest = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
         recorded_token *t = &s->recordings[i];
         if (t->reach > 0 && (!oldest || t->used < oldest->used)) oldest = t;
     }
-    if (oldest) return empty_recording(oldest, err);
-    s->refused = pos;
+    if (oldest && !is_in_use(s, oldest)) return empty_recording(oldest, err);
+    s->retry_at = s->n_token + RETRY_TOKENS;
     if (!s->refusal_logged)
         log_line("%s: tokens are computed without a recording, which is slower", failure->msg);
     s->refusal_logged = true;
@@ -89,16 +96,15 @@ static int make_room(gpu_steps *s, int pos, const err_ctx *failure, err_ctx *err
 
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
-    recorded_token *t = least_used(s);
+    recorded_token *same = find_recording(s, pos), *t = same ? same : least_used(s);
     err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_token(s);
     const int rc = gpu_record_end(t->r, s->g, &failure);
     t->kind = kind_of(s);
     t->reach = rc == 0 ? gpu_steps_reach(pos) : 0;
-    t->used = rc == 0 ? ++s->n_use : 0;
-    s->refused = -1;
-    if (rc == ERR_NOMEM) return make_room(s, pos, &failure, err);
+    t->used = rc == 0 ? s->n_token : 0;
+    if (rc == ERR_NOMEM) return make_room(s, &failure, err);
     if (rc < 0 && err) *err = failure;
     return rc;
 }
@@ -150,7 +156,7 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
     if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursor(s, &at);
     s->device_cursor.token = -1;
     recorded_token *t = find_recording(s, s->row.pos);
-    t->used = ++s->n_use;
+    t->used = s->n_token;
     gpu_replay(s->g, t->r);
     if (s->has_questions)
         expert_server_begin(s->server, 1);       /* threads wake up during the first mixer */
@@ -227,7 +233,6 @@ uint64_t gpu_steps_recordings_bytes(const model *m)
 int gpu_recordings_create(gpu_steps *s, err_ctx *err)
 {
     int rc = 0;
-    s->refused = -1;
     for (int i = 0; i < RECORDINGS && rc == 0; i++)
         rc = gpu_recording_create(&s->recordings[i].r, err);
     return rc;

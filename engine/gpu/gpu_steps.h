@@ -56,9 +56,9 @@ bool gpu_steps_is_recorded(gpu_steps *s, int pos);
 /* Records a token if wants_recording: between begin and end, call the live steps of one token. end
  * adds the operations after the last layer: the head and the pick of the likeliest token, or, if
  * the head is on the CPU, the copy of the vector to the host. Without VRAM for the recording, end
- * gives up the recording that has not been used for longest; if there is none, it logs that tokens
- * remain unrecorded, and wants_recording is false for the next RETRY_TOKENS positions. Both return
- * 0. */
+ * gives up the recording that has not been used for longest; if there is none, or it was used
+ * lately, it logs that tokens remain unrecorded, and wants_recording is false for some tokens. Both
+ * return 0. */
 bool gpu_steps_wants_recording(gpu_steps *s, int pos);
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err);
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err);

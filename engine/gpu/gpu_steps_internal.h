@@ -28,7 +28,7 @@ enum { CHOICES_SENT, VECTORS_TAKEN, N_EVENTS };          /* of prompts that the 
 typedef struct recorded_token {
     gpu_recording *r;
     int kind, reach;                     /* what its kernels depend on; reach 0: not recorded */
-    uint64_t used;                       /* number of its last use */
+    uint64_t used;                       /* the token that used it last */
 } recorded_token;
 
 enum { RECORDINGS = 6 };                 /* most that are kept */
@@ -49,8 +49,9 @@ struct gpu_steps {
     expert_stream *banks;                /* NULL: cold experts never pass through VRAM */
     prompt_split *split;                 /* NULL: prompts are never split */
     recorded_token recordings[RECORDINGS];
-    uint64_t n_use;                      /* of all recordings so far */
-    int refused;                         /* where VRAM was too small for one; -1: nowhere */
+    uint64_t n_token;                    /* single tokens so far */
+    uint64_t retry_at;                   /* VRAM was too small for one: no attempt before this
+                                          * token */
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
     bool has_cold;                       /* some experts of the GPU's layers are not in VRAM */

@@ -58,9 +58,8 @@ session_pages session_pages_of(const engine *e, const state_options *so, int n_s
     session_pages p = { .bytes = kv_page_bytes(e->m, so->kv, first, end) };
     if (so->in.of[segment].where->addressable || p.bytes == 0) return (session_pages){ 0 };
     p.n = p.n_own = (1 + (uint64_t)n_sharing) * each * (uint64_t)kv_n_full(e->m, first, end);
-    if (!e->cache || vram_cache_frame_bytes(e->cache) < p.bytes) return p;
-    const uint64_t lent = e->p->vram_lent / p.bytes;
-    p.n_own -= lent < p.n ? lent : p.n;
+    if (!e->cache || e->p->vram_lent == 0 || vram_cache_frame_bytes(e->cache) < p.bytes) return p;
+    if (p.n_own > e->p->pages_own) p.n_own = e->p->pages_own;
     return p;
 }
 
