@@ -395,12 +395,19 @@ static bool can_change(const vram_cache *v)
            (v->slabs && expert_store_locked(v->store) == expert_store_bytes(v->store));
 }
 
-/* Waits for the device and for the copies. */
+/* Waits for the device and for all copies that are decided. */
+static int settle(vram_cache *v, err_ctx *err)
+{
+    const int rc = gpu_wait(v->g, err);
+    vram_cache_submit(v, INT_MAX);
+    return rc < 0 ? rc : wait_for_copies(v, err);
+}
+
+/* The same, and the copies have arrived. */
 static int quiesce(vram_cache *v, err_ctx *err)
 {
-    int rc = gpu_wait(v->g, err);
-    vram_cache_submit(v, INT_MAX);
-    if (rc == 0 && (rc = wait_for_copies(v, err)) == 0) exchange(v, false);
+    const int rc = settle(v, err);
+    if (rc == 0) exchange(v, false);
     refresh(v);
     return rc;
 }
@@ -417,9 +424,8 @@ uint64_t vram_cache_frame_bytes(const vram_cache *v)
 
 int vram_cache_lend(vram_cache *v, void **memory, err_ctx *err)
 {
-    int rc = gpu_wait(v->g, err);
-    vram_cache_submit(v, INT_MAX);       /* no copy is under way to a frame that is lent */
-    if (rc == 0 && (rc = wait_for_copies(v, err)) == 0) rc = collect(v, err);
+    int rc = settle(v, err);
+    if (rc == 0) rc = collect(v, err);   /* no copy is under way to a frame that is lent */
     const int frame = rc < 0 ? -1 : frame_table_lend(v->table);
     *memory = NULL;
     v->changed |= frame >= 0;

@@ -113,7 +113,7 @@ static void test_sessions(const char *layers, kv_type type)
 {
     model *m = reference_model(layers, 2, 32, 20);
     const uint64_t page = kv_page_bytes(m, type, 0, m->hp.n_layer);
-    const uint64_t each = (uint64_t)kv_n_full(m, 0, m->hp.n_layer) * ((CTX + 63) / 64);
+    const uint64_t each = kv_n_page(m, CTX, 0, m->hp.n_layer);
     lender a = { .block_bytes = 3 * page, .most = (int)(SESSIONS * each) / 14 };
     const page_source more = { &a, a.block_bytes, lend, take_back };
     const page_pool_options o = { far_space(), page, SESSIONS * each, 4, &more };

@@ -302,7 +302,7 @@ static uint64_t lent_frames(const planner *j, uint64_t pages)
 
 /* Gives the cache the VRAM of pages that contexts do not use yet, if it can give up as many frames
  * again and still hold the experts of a token. */
-static void lend_pages(plan *p, const planner *j, int i, uint64_t bytes)
+static void lend_pages(plan *p, const planner *j, uint64_t bytes)
 {
     const uint64_t cache = j->experts - j->experts / (uint64_t)j->model->n_expert;  /* not whole */
     const uint64_t most = least(cache, j->w->hot_most);
@@ -310,19 +310,17 @@ static void lend_pages(plan *p, const planner *j, int i, uint64_t bytes)
     if (pages == 0 || !p->cache || p->moved || bytes >= most) return;
     pages = least(pages, (most - bytes) / j->s->page_bytes);
     const uint64_t lent = pages * j->s->page_bytes;
-    const plan empty = begin_attempt(j, (attempt){ .i = i });
-    plan with = empty, full = empty;
+    plan with = *p, full = *p;
     /* a frame more for each layer: those of a table may be fewer than its bytes suggest */
     const uint64_t frames = lent_frames(j, pages) + (uint64_t)j->model->n_layer;
     if (!size_mul(&back, frames, j->one) || back > bytes + lent ||
         !place_spread(&with, j, bytes + lent) || !place_spread(&full, j, bytes + lent - back))
         return;
-    p->vram_experts = with.vram_experts;
-    for (int l = 0; l < j->model->n_layer; l++) p->hot[l] = with.hot[l];
-    p->vram_state -= lent;
-    p->vram_lent = lent;
-    p->pages_own = j->s->n_page - pages;
-    plan_choose_strategies(p, j);
+    with.vram_state -= lent;
+    with.vram_lent = lent;
+    with.pages_own = j->s->n_page - pages;
+    plan_choose_strategies(&with, j);
+    *p = with;
 }
 
 static bool attempt_gpu(plan *p, const planner *j, attempt a)
@@ -339,7 +337,7 @@ static bool attempt_gpu(plan *p, const planner *j, attempt a)
         place_hot(p, j, bytes);
         if (!place_ram(p, j, a.i, false)) return false;
     }
-    lend_pages(p, j, a.i, bytes);
+    lend_pages(p, j, bytes);
     plan_fill_fetch(p, j);
     return true;
 }

@@ -4,6 +4,7 @@
  * their kernels by the number of tokens; the order of steps does not depend on it. */
 #include "engine/gpu/gpu_steps_internal.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "engine/session/layer_memory.h"
@@ -46,6 +47,8 @@ static void add_product(gpu_steps *s, gpu_input *in, const gpu_matrix *w, const 
 }
 
 /* ---- mix ------------------------------------------------------------------------------------- */
+
+static_assert((int)GPU_PAGE == (int)KV_PAGE, "the device reads the pages of engine/session/kv.h");
 
 static const gpu_kv_type kv_types[] = {
     [KV_F32] = GPU_KV_F32, [KV_F16] = GPU_KV_F16, [KV_Q8_0] = GPU_KV_Q8_0,

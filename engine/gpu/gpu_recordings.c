@@ -41,12 +41,15 @@ static recorded_token *find_recording(gpu_steps *s, int pos)
     return NULL;
 }
 
-/* An empty one, or the one that has not been used for longest. */
-static recorded_token *least_used(gpu_steps *s)
+/* The recording that has not been used for longest, an empty one before all others; recorded: none
+ * that is empty. NULL: there is none. */
+static recorded_token *least_used(gpu_steps *s, bool recorded)
 {
-    recorded_token *best = &s->recordings[0];
-    for (int i = 1; i < RECORDINGS; i++)
-        if (s->recordings[i].used < best->used) best = &s->recordings[i];
+    recorded_token *best = NULL;
+    for (int i = 0; i < RECORDINGS; i++) {
+        recorded_token *t = &s->recordings[i];
+        if ((t->reach > 0 || !recorded) && (!best || t->used < best->used)) best = t;
+    }
     return best;
 }
 
@@ -61,7 +64,8 @@ static bool is_in_use(const gpu_steps *s, const recorded_token *t)
 bool gpu_steps_wants_recording(gpu_steps *s, int pos)
 {
     s->n_token++;
-    return s->n_token >= s->retry_at && !find_recording(s, pos) && !is_in_use(s, least_used(s));
+    return s->n_token >= s->retry_at && !find_recording(s, pos) &&
+           !is_in_use(s, least_used(s, false));
 }
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
@@ -81,11 +85,7 @@ static int empty_recording(recorded_token *t, err_ctx *err)
 /* VRAM was too small for a further recording. */
 static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
 {
-    recorded_token *oldest = NULL;
-    for (int i = 0; i < RECORDINGS; i++) {
-        recorded_token *t = &s->recordings[i];
-        if (t->reach > 0 && (!oldest || t->used < oldest->used)) oldest = t;
-    }
+    recorded_token *oldest = least_used(s, true);
     if (oldest && !is_in_use(s, oldest)) return empty_recording(oldest, err);
     s->retry_at = s->n_token + RETRY_TOKENS;
     if (!s->refusal_logged)
@@ -96,7 +96,7 @@ static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
 
 int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
 {
-    recorded_token *same = find_recording(s, pos), *t = same ? same : least_used(s);
+    recorded_token *same = find_recording(s, pos), *t = same ? same : least_used(s, false);
     err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_token(s);

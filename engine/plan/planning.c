@@ -181,12 +181,6 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
  * frames. */
 enum { OWN_CONTEXT = 1024 };
 
-/* Pages for ctx positions. */
-static uint64_t pages_of(const model *m, int ctx)
-{
-    return size_align((uint64_t)ctx, KV_PAGE) / KV_PAGE * (uint64_t)kv_n_full(m, 0, m->hp.n_layer);
-}
-
 /* Counts the session's bytes for this chunk. Returns false on overflow. ram_work is for the CPU
  * alone; ram_with_gpu is for vectors that cross the bus and the CPU's work on them. */
 static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
@@ -204,9 +198,6 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
     const uint64_t with_gpu[] = {
         gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m), b.ids, b.logits,
     };
-    s->page_bytes = kv_page_bytes(m, o->kv, 0, m->hp.n_layer);
-    s->n_page = (1 + (uint64_t)o->n_sharing) * pages_of(m, o->ctx);
-    s->n_page_own = pages_of(m, min_int(o->ctx, OWN_CONTEXT));
     s->vram_work[i] = b.recordings;
     s->snapshots[i] = b.snapshots;
     s->state[i] = b.state == UINT64_MAX ? b.state : b.state - b.snapshots;
@@ -248,6 +239,9 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     if (work)
         out->vram_cold = expert_server_vram_bytes(m) + recurrent_bytes(m) +
                          expert_stream_bytes(&m->experts);
+    out->page_bytes = kv_page_bytes(m, o->kv, 0, m->hp.n_layer);
+    out->n_page = (1 + (uint64_t)o->n_sharing) * kv_n_page(m, o->ctx, 0, m->hp.n_layer);
+    out->n_page_own = kv_n_page(m, min_int(o->ctx, OWN_CONTEXT), 0, m->hp.n_layer);
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         const int chunk = out->chunk[i];

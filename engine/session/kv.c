@@ -35,6 +35,7 @@ typedef struct kv_layer {
 struct kv_store {
     kv_type type;
     int n_layer, ctx;
+    int n_held;                          /* pages that each pooled layer has */
     int n_block;
     struct kv_block {                    /* of a segment */
         mem_space *where;
@@ -45,7 +46,6 @@ struct kv_store {
         int stride;
         page_pool *pool;                 /* of its full layers; or NULL. Borrowed */
         int first, end;                  /* layers */
-        int n_held;                      /* pages of each pooled layer */
     } blocks[SEGMENTS_MOST];
     kv_layer layers[];
 };
@@ -112,7 +112,9 @@ static void encode_q8_0(uint8_t *out, const float *x, int n)
 
 /* ---- sizes and memory ----------------------------------------------------------------------- */
 
-static int whole_pages(int n) { return (int)size_align((uint64_t)n, KV_PAGE); }
+/* Pages for n positions; the positions of these. */
+static int page_count(int n) { return (int)(size_align((uint64_t)n, KV_PAGE) / KV_PAGE); }
+static int whole_pages(int n) { return page_count(n) * KV_PAGE; }
 
 /* A chunk is written before any of it is read, so a ring has room for both it and the window. */
 static int rows_of(const layer_memory *a, int ctx, int slack)
@@ -136,7 +138,7 @@ static bool part_bytes(uint64_t *out, const layer_memory *a, kv_type type, int n
 /* A layer's column of the table. */
 static uint64_t column_bytes(int ctx)
 {
-    return size_align((uint64_t)whole_pages(ctx) / KV_PAGE * sizeof(uint8_t *), 64);
+    return size_align((uint64_t)page_count(ctx) * sizeof(uint8_t *), 64);
 }
 
 /* own: without pages from a pool. */
@@ -180,11 +182,11 @@ uint64_t kv_page_bytes(const model *m, kv_type type, int first, int end)
     return most;
 }
 
-int kv_n_full(const model *m, int first, int end)
+uint64_t kv_n_page(const model *m, int ctx, int first, int end)
 {
-    int n = 0;
+    uint64_t n = 0;
     for (int l = first; l < end; l++) n += layer_memory_of(m, l).kind == MEMORY_ROWS;
-    return n;
+    return n * (uint64_t)page_count(ctx);
 }
 
 uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
@@ -226,7 +228,7 @@ static uint8_t *place_layer(kv_layer *y, const struct kv_block *b, const layer_m
         .n_row = rows_of(a, o->ctx, o->slack), .window = a->window,
     };
     const size_t page = 2 * (size_t)y->n_head * KV_PAGE * y->row_bytes;
-    const int n_own = y->n_row / KV_PAGE, n_page = whole_pages(o->ctx) / KV_PAGE;
+    const int n_own = y->n_row / KV_PAGE, n_page = page_count(o->ctx);
     for (int i = 0; i < n_page; i++)
         y->pages[(size_t)i * (size_t)stride] = y->pooled ? NULL : p + (size_t)(i % n_own) * page;
     return y->pooled ? p : p + (size_t)n_own * page;
@@ -258,7 +260,7 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
     }
     if (b->where->addressable) return 0;
     b->where->write(b->where, b->mem, b->table,
-                    (size_t)stride * (size_t)(whole_pages(o->ctx) / KV_PAGE) * sizeof *b->table);
+                    (size_t)stride * (size_t)page_count(o->ctx) * sizeof *b->table);
     return b->where->check(b->where, err);
 }
 
@@ -301,67 +303,55 @@ void kv_free(kv_store *c)
 
 /* ---- pages of a pool ------------------------------------------------------------------------- */
 
-/* Gives back the pages number n and more of a block, up to most. */
-static void give_pages(kv_store *c, struct kv_block *b, int n, int most)
+/* Gives back what pooled layers have of the pages n .. end - 1. */
+static void give_pages(kv_store *c, int n, int end)
 {
-    for (int i = most; i-- > n;)
-        for (int l = b->end; l-- > b->first;) {
-            const kv_layer *y = &c->layers[l];
-            uint8_t **page = y->pooled ? &y->pages[(size_t)i * (size_t)y->stride] : NULL;
-            if (!page || !*page) continue;
-            page_pool_give(b->pool, *page);
-            *page = NULL;
-        }
+    for (int i = end; i-- > n;)
+        for (int k = 0; k < c->n_block; k++)
+            for (int l = c->blocks[k].end; l-- > c->blocks[k].first;) {
+                const kv_layer *y = &c->layers[l];
+                uint8_t **page = y->pooled ? &y->pages[(size_t)i * (size_t)y->stride] : NULL;
+                if (!page || !*page) continue;
+                page_pool_give(c->blocks[k].pool, *page);
+                *page = NULL;
+            }
 }
 
-static int take_pages(kv_store *c, struct kv_block *b, int n, err_ctx *err)
+/* Takes the pages from c->n_held to n - 1 for a block's layers. */
+static int take_pages(const kv_store *c, const struct kv_block *b, int n, err_ctx *err)
 {
-    const size_t from = (size_t)b->n_held * (size_t)b->stride;
+    const size_t from = (size_t)c->n_held * (size_t)b->stride;
     int rc = 0;
-    for (int i = b->n_held; i < n && rc == 0; i++)
-        for (int l = b->first; l < b->end && rc == 0; l++) {
+    for (int i = c->n_held; i < n; i++)
+        for (int l = b->first; l < b->end; l++) {
             const kv_layer *y = &c->layers[l];
-            if (y->pooled) rc = page_pool_take(b->pool, &y->pages[(size_t)i * (size_t)y->stride],
-                                               err);
+            uint8_t **page = &y->pages[(size_t)i * (size_t)y->stride];
+            if (y->pooled && (rc = page_pool_take(b->pool, page, err)) < 0) return rc;
         }
-    if (rc < 0) {
-        give_pages(c, b, b->n_held, n);
-        return rc;
-    }
     if (!b->where->addressable)
         b->where->write(b->where, (uint8_t **)b->mem + from, b->table + from,
                         ((size_t)n * (size_t)b->stride - from) * sizeof *b->table);
-    b->n_held = n;
     return 0;
 }
 
 int kv_reserve(kv_store *c, int n_pos, err_ctx *err)
 {
-    const int n = whole_pages(n_pos) / KV_PAGE;
-    int before[SEGMENTS_MOST], rc = 0;
+    const int n = page_count(n_pos);
+    int rc = 0;
     assert(n_pos >= 0 && n_pos <= c->ctx);
-    for (int i = 0; i < c->n_block && rc == 0; i++) {
-        struct kv_block *b = &c->blocks[i];
-        before[i] = b->n_held;
-        if (!b->pool || n <= b->n_held || !b->table) continue;
-        rc = take_pages(c, b, n, err);
-        for (int k = 0; k < i && rc < 0; k++) {
-            give_pages(c, &c->blocks[k], before[k], c->blocks[k].n_held);
-            c->blocks[k].n_held = before[k];
-        }
-    }
+    if (n <= c->n_held) return 0;
+    for (int i = 0; i < c->n_block && rc == 0; i++)
+        if (c->blocks[i].pool && c->blocks[i].table) rc = take_pages(c, &c->blocks[i], n, err);
+    if (rc < 0) give_pages(c, c->n_held, n);
+    else c->n_held = n;
     return rc;
 }
 
 void kv_release(kv_store *c, int n_pos)
 {
-    const int n = whole_pages(n_pos) / KV_PAGE;
-    for (int i = 0; i < c->n_block; i++) {
-        struct kv_block *b = &c->blocks[i];
-        if (b->n_held <= n) continue;
-        give_pages(c, b, n, b->n_held);
-        b->n_held = n;
-    }
+    const int n = page_count(n_pos);
+    give_pages(c, n, c->n_held);
+    c->n_held = min_int(c->n_held, n);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */

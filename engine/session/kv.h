@@ -43,10 +43,10 @@ void kv_free(kv_store *c);
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int layer);
 uint64_t kv_bytes(const model *m, const kv_options *o);
 
-/* For a page_pool of these layers: bytes of a page, and how many of the layers need one at each 64
+/* For a page_pool of layers first .. end - 1: bytes of a page, and pages of a session of ctx
  * positions. */
 uint64_t kv_page_bytes(const model *m, kv_type type, int first, int end);
-int kv_n_full(const model *m, int first, int end);
+uint64_t kv_n_page(const model *m, int ctx, int first, int end);
 
 /* Takes pages for positions below n_pos, and gives back those beyond. ERR_NOMEM: there are not
  * enough; nothing has changed. */

@@ -194,7 +194,7 @@ static int import_path(prefix_cache *c, session *s, prefix_node *best, int *pos,
         prefix_drive_refresh(c, k);
     }
     const int rc = checkpoint ? state_import_end(st, *pos, checkpoint, err) : 0;
-    kv_release(state_kv(st), state_pos(st));
+    state_trim(st);
     mem_free(own);
     return rc;
 }

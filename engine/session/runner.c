@@ -112,7 +112,7 @@ static int recover(const runner *r, int rc)
 static void end_batch(session *s, const int32_t *ids, int n, bool spare, int rc)
 {
     if (rc < 0) {
-        kv_release(state_kv(s->st), session_pos(s));
+        state_trim(s->st);
         s->broken |= !spare && recurrent_bytes(s->r->e->m) > 0;      /* until a rewind */
         return;
     }
@@ -263,7 +263,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         const runner_row row = { .s = s, .ids = ids + done, .n = w.n_chunk };
         const bool go_on = !watch || watch(ctx, done, n);
         rc = go_on ? eval_rows(s->r, &row, 1, &w, err) : ERR_STOPPED;
-        if (rc == ERR_STOPPED) kv_release(state_kv(s->st), session_pos(s));
+        if (!go_on) state_trim(s->st);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
         const int first = max_int(wanted, done), end = done + w.n_chunk;

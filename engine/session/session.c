@@ -54,10 +54,9 @@ state_options session_state_options(const engine *e, const session_options *o)
 session_pages session_pages_of(const engine *e, const state_options *so, int n_sharing, int segment)
 {
     const int first = segment_first(&so->in, segment), end = so->in.of[segment].end;
-    const uint64_t each = size_align((uint64_t)so->ctx, KV_PAGE) / KV_PAGE;
     session_pages p = { .bytes = kv_page_bytes(e->m, so->kv, first, end) };
     if (so->in.of[segment].where->addressable || p.bytes == 0) return (session_pages){ 0 };
-    p.n = p.n_own = (1 + (uint64_t)n_sharing) * each * (uint64_t)kv_n_full(e->m, first, end);
+    p.n = p.n_own = (1 + (uint64_t)n_sharing) * kv_n_page(e->m, so->ctx, first, end);
     if (!e->cache || e->p->vram_lent == 0 || vram_cache_frame_bytes(e->cache) < p.bytes) return p;
     if (p.n_own > e->p->pages_own) p.n_own = e->p->pages_own;
     return p;

@@ -116,6 +116,7 @@ recurrent *state_exchange_recurrent(state *s, recurrent *next)
 int state_pos(const state *s) { return s->pos; }
 
 int state_reserve(state *s, int n_pos, err_ctx *err) { return kv_reserve(s->kv, n_pos, err); }
+void state_trim(state *s) { kv_release(s->kv, s->pos); }
 
 void state_advance(state *s, int n)
 {
@@ -136,7 +137,7 @@ void state_clear(state *s)
     drop_snapshots(s, 0);
     recurrent_clear(s->rec);
     kv_replaced(s->kv, KV_ALL, 0);
-    kv_release(s->kv, 0);
+    state_trim(s);
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------ */
@@ -254,7 +255,7 @@ int state_rewind(state *s, int pos)
     s->kept_pos = min_int(s->kept_pos, target);
     if (is_direct(s, target)) s->pos = target;
     else restore(s, find_snapshot(s, target));
-    kv_release(s->kv, target);
+    state_trim(s);
     return target;
 }
 

@@ -42,6 +42,7 @@ int state_pos(const state *s);
 /* Takes the pages for positions below n_pos: before tokens are taken in and before rows are
  * imported. ERR_NOMEM: the memory that sessions share is full; nothing has changed. */
 int state_reserve(state *s, int n_pos, err_ctx *err);
+void state_trim(state *s);               /* gives back the pages beyond the position */
 void state_advance(state *s, int n);     /* n tokens were taken in */
 
 /* Takes a snapshot of the present position, or renews it. If there are n_snapshot others, it
