@@ -336,6 +336,7 @@ $B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wr
 $B/tests/test_prefix_drive: ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
 $(call both,prompts): ALL_LDFLAGS += -Wl,--wrap=experts_cpu_run
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits
+$(call both,layer_overhead): ALL_LDFLAGS += -Wl,--wrap=gpu_record_end,--wrap=gpu_replay
 $(TEST_BIN): $B/tests/%: $B/tests/%.c.o
 $(SIM_OF:%=$B/tests/test_sim_%): $B/tests/test_sim_%: $B/tests/test_%.c.o
 $(SIM_ALONE:%=$B/tests/%): $B/tests/%: $B/tests/%.c.o
