@@ -120,9 +120,9 @@ static int make_vram_cache(engine *e, const engine_placement *p, err_ctx *err)
 {
     const engine_device *d = &e->devices[0];
     const vram_cache_options o = {
-        .n_layer = d->w->n_layer, .bytes = e->p->vram_experts, .n_frame = e->p->hot,
-        .team = e->team, .policy = p->cache, .experts = p->experts, .n_expert = p->n_expert,
-        .profile = e->usage, .watch = p->watch, .watch_ctx = p->watch_ctx,
+        .n_layer = d->w->n_layer, .n_frame = e->p->hot, .team = e->team, .policy = p->cache,
+        .experts = p->experts, .n_expert = p->n_expert, .profile = e->usage, .watch = p->watch,
+        .watch_ctx = p->watch_ctx,
     };
     const int rc = vram_cache_create(&e->cache, d->g, &e->m->experts, e->store, &o, err);
     if (rc < 0) return rc;

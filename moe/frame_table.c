@@ -63,28 +63,12 @@ static bool same_pool(const frame_pool *a, const frame_pool *b)
            memcmp(a->slab_offset, b->slab_offset, sizeof a->slab_offset) == 0;
 }
 
-uint64_t frame_table_bytes(const expert_banks *b, int n_layer, int n_expert)
-{
-    uint64_t sum = 0;
-    for (int l = 0; l < n_layer; l++) sum += (uint64_t)n_expert * pool_for(&b->of[l]).stride;
-    return sum;
-}
+uint64_t frame_table_frame_bytes(const expert_bank *b) { return pool_for(b).stride; }
 
-/* How many frames a layer adds to its pool: each layer the same number, and the first layers one
- * more while bytes are left. A layer without experts has a pool of no frames. */
-static int frames_for(const frame_table *t, uint64_t stride, uint64_t each, uint64_t *left)
+/* A layer without experts has a pool of no frames. */
+static int make_pools(frame_table *t, const int *n_frame, err_ctx *err)
 {
-    if (stride == 0) return 0;
-    const int n = (int)(each < (uint64_t)t->n_expert ? each : (uint64_t)t->n_expert);
-    if (n == t->n_expert || *left < stride) return n;
-    *left -= stride;
-    return n + 1;
-}
-
-static int make_pools(frame_table *t, uint64_t bytes, const int *n_frame, err_ctx *err)
-{
-    const uint64_t one = frame_table_bytes(t->banks, t->n_layer, 1), each = bytes / one;
-    uint64_t left = bytes - each * one, end = 0;
+    uint64_t end = 0;
     for (int l = 0; l < t->n_layer; l++) {
         const frame_pool p = pool_for(&t->banks->of[l]);
         int i = 0;
@@ -93,9 +77,9 @@ static int make_pools(frame_table *t, uint64_t bytes, const int *n_frame, err_ct
             return err_set(err, ERR_UNSUPPORTED, "experts of more than %d sizes", i);
         if (i == t->n_pool) t->pools[t->n_pool++] = p;
         t->pool_of[l] = (uint8_t)i;
-        t->pools[i].n += n_frame && p.stride > 0 ? n_frame[l]
-                                                 : frames_for(t, p.stride, each, &left);
-        if (p.stride > 0) t->n_least += t->banks->n_used;
+        if (p.stride == 0) continue;
+        t->pools[i].n += n_frame[l];
+        t->n_least += t->banks->n_used;
     }
     for (int i = 0; i < t->n_pool; i++) {
         t->pools[i].first = t->n_frame;
@@ -171,7 +155,7 @@ int frame_table_create(frame_table **out, const expert_banks *b, const frame_tab
         rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d layers", o->n_layer);
         goto fail;
     }
-    if ((rc = make_pools(t, o->bytes, o->n_frame, err)) < 0) goto fail;
+    if ((rc = make_pools(t, o->n_frame, err)) < 0) goto fail;
     t->states = mem_zalloc((size_t)t->n_frame * sizeof *t->states);
     if (!t->states) {
         rc = err_set(err, ERR_NOMEM, "experts in VRAM: %d frames", t->n_frame);

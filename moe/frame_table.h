@@ -33,7 +33,6 @@ enum { FRAME_TABLE_EVENTS = 64 };        /* most frames that are FILLING or LEAV
 
 typedef struct frame_table_options {
     int n_layer;                         /* the first layers: those of the GPU */
-    uint64_t bytes;                      /* VRAM for frames */
     cache_policy policy;
     int max_uploads;                     /* frames that may be FILLING or LEAVING after an exchange,
                                           * 0..FRAME_TABLE_EVENTS; 0: contents never change */
@@ -42,8 +41,8 @@ typedef struct frame_table_options {
     int32_t *map;    /* [n_layer, n_expert] borrowed: the expert's frame, counted
                                           * from its pool's first one, or -1 */
     ram_frames *ram; /* borrowed. NULL: every expert is in RAM */
-    const int *n_frame;                  /* [n_layer] frames that each layer adds to its pool.
-                                          * NULL: as many as `bytes` allows, the same for each */
+    const int *n_frame;                  /* [n_layer] frames that each layer adds to its pool; none
+                                          * where there are no experts */
 } frame_table_options;
 
 typedef struct frame_table frame_table;
@@ -54,8 +53,8 @@ int frame_table_create(frame_table **out, const expert_banks *b, const frame_tab
                        err_ctx *err);
 void frame_table_free(frame_table *t);   /* NULL is fine */
 
-/* Bytes of n_expert frames for each of the first n_layer layers. */
-uint64_t frame_table_bytes(const expert_banks *b, int n_layer, int n_expert);
+/* Bytes of a frame for an expert of this bank; 0: it has no experts. */
+uint64_t frame_table_frame_bytes(const expert_bank *b);
 
 /* ---- pools ---- */
 

@@ -538,10 +538,9 @@ static int make(vram_cache *v, const vram_cache_options *o, err_ctx *err)
     for (int l = 0; l < v->n_layer; l++)
         if (expert_slabs_bytes(&b->of[l]) > largest) largest = expert_slabs_bytes(&b->of[l]);
     const frame_table_options frames = {
-        .n_layer = v->n_layer, .bytes = o->bytes, .policy = o->policy,
+        .n_layer = v->n_layer, .n_frame = o->n_frame, .policy = o->policy,
         .max_uploads = can_change(v) ? max_int((int)(upload_bytes / largest), 1) : 0,
         .margin = cache_policy_margin(o->policy), .map = v->map, .ram = v->ram,
-        .n_frame = v->ram ? o->n_frame : NULL,
     };
     if ((rc = frame_table_create(&v->table, b, &frames, err)) < 0 ||
         (rc = gpu_copy_queue_create(&v->copies, v->g, FRAME_TABLE_EVENTS, err)) < 0)

@@ -15,8 +15,7 @@ typedef struct vram_cache vram_cache;
 
 typedef struct vram_cache_options {
     int n_layer;                         /* the first layers: those of the GPU */
-    uint64_t bytes;                      /* VRAM for frames */
-    const int *n_frame;                  /* [n_layer] where experts are moved: frames of each layer,
+    const int *n_frame;                  /* [n_layer] frames of each layer; where experts are moved,
                                           * as many as the store has no RAM frames for */
     pool *team;                          /* copies experts that are not page-locked; or NULL */
     cache_policy policy;

@@ -98,7 +98,9 @@ static void make_plan(plan *to, const model *m, const place *p)
     }
     to->cache = p->changing;
     to->moved = p->moved;
-    to->vram_experts = frame_table_bytes(&m->experts, m->hp.n_layer - to->cpu_layers, to->hot[0]);
+    for (int l = 0; l < m->hp.n_layer - to->cpu_layers; l++)
+        to->vram_experts +=
+            (uint64_t)to->hot[l] * frame_table_frame_bytes(m->layers[l].experts);
     if (p->stage_ranges > 0)
         to->vram_stage = 2 * (largest / (uint64_t)p->stage_ranges + largest / 4);
     to->ram_experts = expert_store_least(&m->experts);

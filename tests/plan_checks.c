@@ -34,11 +34,13 @@ void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
     c->w = (plan_wish){ .vram = UINT64_MAX, .ram = UINT64_MAX, .hot_most = UINT64_MAX };
     for (int l = 0; l < m->n_layer; l++) {
         c->expert[l] = m->expert;
+        c->cached[l] = (m->expert + 767) / 256 * 256;
         c->down[l] = m->down;
     }
     c->model = (plan_model){
         .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used,
-        .expert_bytes = c->expert, .down_bytes = c->down, .dense = m->dense, .embed = m->embed,
+        .expert_bytes = c->expert, .down_bytes = c->down, .cached_bytes = c->cached,
+        .dense = m->dense, .embed = m->embed,
         .token_dense = m->token_dense, .dense_macs = m->dense_macs, .expert_macs = m->expert_macs,
         .file_bytes = m->dense + (uint64_t)m->n_layer * (uint64_t)m->n_expert * m->expert,
     };
@@ -86,7 +88,8 @@ static void vary_layers(made *c, test_rng *rng)
             c->expert[l] -= c->expert[l] / 5;
             c->down[l] -= c->down[l] / 3;
         }
-        if (l < n_dense) c->expert[l] = c->down[l] = 0;
+        c->cached[l] = (c->expert[l] + 767) / 256 * 256;
+        if (l < n_dense) c->expert[l] = c->down[l] = c->cached[l] = 0;
     }
 }
 
@@ -163,7 +166,7 @@ static uint64_t most_of(uint64_t have, uint64_t reserve, uint64_t percent, uint6
 static void check_places(const plan *p, const made *c, const char *what)
 {
     const plan_model *w = &c->model;
-    uint64_t hot = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
+    uint64_t hot = 0, outside = 0, only_vram = 0, banks = 0, slots = w->spare_bytes;
     int most = 0, fewest = w->n_expert;
     bool open = true, ok = true, disk = false;
     for (int l = 0; l < w->n_layer; l++) {
@@ -182,14 +185,15 @@ static void check_places(const plan *p, const made *c, const char *what)
         ok &= !p->cache || p->tier[l] == PLAN_RAM;
         ok &= (p->tier[l] == PLAN_VRAM) == open;
         disk |= p->tier[l] == PLAN_DISK;
-        hot += n * w->expert_bytes[l];
+        hot += n * (p->cache ? w->cached_bytes : w->expert_bytes)[l];
+        outside += ((uint64_t)w->n_expert - n) * w->expert_bytes[l];
         slots += p->moved ? (uint64_t)(w->n_expert - p->hot[l]) * w->frame_bytes[l] : 0;
         if (open) only_vram += n * w->expert_bytes[l];
         else banks += (uint64_t)w->n_expert * w->expert_bytes[l];
     }
     CHECK_MSG(ok, "%s: places", what);
     CHECK_MSG(hot == p->vram_experts && only_vram + banks == all_experts(w), "%s: VRAM sum", what);
-    const uint64_t outside = all_experts(w) - hot, cache = p->ram_experts;
+    const uint64_t cache = p->ram_experts;
     const uint64_t smallest = plan_least_cache(w);
     if (disk)
         CHECK_MSG(p->disk_experts == (outside > cache ? outside - cache : 0) &&
@@ -258,7 +262,7 @@ static void check_lent(const plan *p, const made *c, const char *what)
     uint64_t least = UINT64_MAX, most = 0, token = 0;
     if (p->vram_lent == 0) return;
     for (int l = 0; l < c->model.n_layer; l++) {
-        const uint64_t one = c->model.expert_bytes[l];
+        const uint64_t one = c->model.cached_bytes[l];
         if (one == 0) continue;
         least = one < least ? one : least;
         most = one > most ? one : most;

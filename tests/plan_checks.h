@@ -31,7 +31,7 @@ typedef struct made {
     plan_session s;
     plan_wish w;
     uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS], layer_dense[PLAN_MAX_LAYERS];
-    uint64_t slot[PLAN_MAX_LAYERS];
+    uint64_t slot[PLAN_MAX_LAYERS], cached[PLAN_MAX_LAYERS];
 } made;
 
 /* vram 0: no GPU. */

@@ -181,8 +181,6 @@ static void check_table(const device *d, const frame_table *t)
 
 typedef struct rules { cache_policy policy; double margin; int uploads; bool moved; } rules;
 
-static uint64_t bytes_for(int n) { return frame_table_bytes(&banks, LAYERS, n); }
-
 /* Experts without a VRAM frame get one in RAM. */
 static void fill_ram(device *d, const frame_table *t)
 {
@@ -203,13 +201,12 @@ static frame_table *begin_by(device *d, int n_frame, const rules *by, uint64_t s
     err_ctx err = { 0 };
     *d = (device){ .rng = { seed } };
     for (int f = 0; f < ALL; f++) d->content[f] = NOTHING;
-    for (int l = 0; l < LAYERS; l++) frames[l] = n_frame + (l == 0);
+    for (int l = 0; l < LAYERS; l++) frames[l] = n_frame + (by->moved && l == 0);
     for (int f = 0; f < MAX_RAM; f++) d->ram_content[f] = NOTHING;
     if (by->moved && !CHECK(ram_frames_create(&d->ram, &banks, frames, &err) == 0)) return NULL;
-    const frame_table_options o = { .n_layer = LAYERS, .bytes = bytes_for(n_frame),
-                                    .policy = by->policy, .max_uploads = by->uploads,
-                                    .margin = by->margin, .map = d->map, .ram = d->ram,
-                                    .n_frame = by->moved ? frames : NULL };
+    const frame_table_options o = { .n_layer = LAYERS, .policy = by->policy,
+                                    .max_uploads = by->uploads, .margin = by->margin,
+                                    .map = d->map, .ram = d->ram, .n_frame = frames };
     CHECK_MSG(frame_table_create(&t, &banks, &o, &err) == 0, "%s", err.msg);
     for (int l = 0; t && l < LAYERS; l++)
         for (int e = 0; e < frame_table_quota(t, l); e++) {
@@ -643,17 +640,22 @@ static void test_sizes(void)
 {
     int32_t map[ALL];
     err_ctx err = { 0 };
-    frame_table_options o = { .n_layer = LAYERS, .bytes = bytes_for(USED) - 1, .map = map };
+    int n_frame[LAYERS];
+    for (int l = 0; l < LAYERS; l++) n_frame[l] = USED - (l == 2);
+    frame_table_options o = { .n_layer = LAYERS, .n_frame = n_frame, .map = map };
     frame_table *t = NULL;
     CHECK(frame_table_create(&t, &banks, &o, &err) == ERR_RANGE && !t);
     CHECK_MSG(strstr(err.msg, "17 experts fit in") != NULL, "%s", err.msg);
-    const uint64_t all = bytes_for(EXPERTS);
-    for (o.bytes = bytes_for(USED); o.bytes < all + 5000; o.bytes += 1777) {
-        if (!CHECK(frame_table_create(&t, &banks, &o, &err) == 0)) return;
+    for (int n = USED * LAYERS; n <= ALL; n++) {         /* the first layers have one more */
+        uint64_t bytes = 0;
         int sum = 0;
+        for (int l = 0; l < LAYERS; l++) {
+            n_frame[l] = n / LAYERS + (l < n % LAYERS);
+            bytes += (uint64_t)n_frame[l] * frame_table_frame_bytes(&banks.of[l]);
+        }
+        if (!CHECK(frame_table_create(&t, &banks, &o, &err) == 0)) return;
         for (int l = 0; l < LAYERS; l++) sum += frame_table_quota(t, l);
-        CHECK(sum == frame_table_count(t) && frame_table_all_bytes(t) <= o.bytes);
-        CHECK(o.bytes < all || (sum == ALL && frame_table_all_bytes(t) == all));
+        CHECK(sum == n && frame_table_count(t) == n && frame_table_all_bytes(t) == bytes);
         for (int f = 0; f < frame_table_count(t); f++)
             CHECK(frame_table_offset(t, f, SLAB_DOWN) % FRAME_ALIGN == 0 &&
                   frame_table_offset(t, f, SLAB_DOWN) < frame_table_all_bytes(t));
@@ -661,11 +663,10 @@ static void test_sizes(void)
     }
 }
 
-/* The first layer has no experts: it gets no frame, and a token chooses nothing there. by_layer:
- * frames are given for each layer; those of that layer are ignored. */
-static void test_dense_layer(bool by_layer)
+/* The first layer has no experts: it gets no frame, and a token chooses nothing there. */
+static void test_dense_layer(void)
 {
-    static const int n_frame[LAYERS] = { EXPERTS, USED, USED, USED, USED, USED };
+    int n_frame[LAYERS] = { EXPERTS, USED, USED, USED, USED, USED };
     const int asked[] = { 0, 1, EXPERTS, EXPERTS + 1, EXPERTS - 1 };
     const uint32_t chosen[USED] = { 0, 1, 2 };
     const expert_bank saved = bank_list[0];
@@ -675,10 +676,9 @@ static void test_dense_layer(bool by_layer)
     int32_t map[ALL];
     bank_list[0] = (expert_bank){ .n_expert = 0 };
     frame_table_options o = { .n_layer = LAYERS, .policy = CACHE_LRU, .map = map,
-                              .bytes = frame_table_bytes(&banks, LAYERS, USED),
-                              .n_frame = by_layer ? n_frame : NULL };
+                              .n_frame = n_frame };
     if (CHECK_MSG(frame_table_create(&t, &banks, &o, &err) == 0, "%s", err.msg)) {
-        CHECK(frame_table_count(t) == (LAYERS - 1) * USED && frame_table_all_bytes(t) == o.bytes);
+        CHECK(frame_table_count(t) == (LAYERS - 1) * USED);
         CHECK(frame_table_quota(t, 0) == 0 && frame_table_quota(t, 1) == USED);
         CHECK(frame_table_put(t, 0, 3) < 0 && frame_table_find(t, 0, 3) < 0);
         frame_table_chosen(t, 0, chosen, USED);
@@ -687,8 +687,7 @@ static void test_dense_layer(bool by_layer)
         CHECK(frame_table_n_ready(t, 0) == 0 && frame_table_n_ready(t, 1) == 2);
     }
     frame_table_free(t);
-    o.bytes -= 1;                        /* one expert fewer than a token chooses */
-    o.n_frame = NULL;
+    n_frame[3]--;                        /* one expert fewer than a token chooses */
     CHECK(frame_table_create(&t, &banks, &o, &err) == ERR_RANGE && !t);
     bank_list[0] = saved;
 }
@@ -708,7 +707,6 @@ int main(int argc, char **argv)
     test_apply();
     test_lists();
     test_pinned();
-    test_dense_layer(false);
-    test_dense_layer(true);
+    test_dense_layer();
     return test_end();
 }

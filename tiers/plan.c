@@ -71,6 +71,14 @@ bool plan_uses_drive(const plan *p, int n_layer)
     return false;
 }
 
+uint64_t plan_cold_bytes(const plan *p, const planner *j)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < j->model->n_layer; l++)
+        sum += (uint64_t)(j->model->n_expert - p->hot[l]) * j->model->expert_bytes[l];
+    return sum;
+}
+
 static uint64_t largest_expert(const plan_model *model)
 {
     uint64_t most = 0;
@@ -141,18 +149,18 @@ static bool place_spread(plan *p, const planner *j, uint64_t bytes)
 {
     const plan_model *model = j->model;
     uint64_t one = 0;
-    for (int l = 0; l < model->n_layer; l++) one += model->expert_bytes[l];
+    for (int l = 0; l < model->n_layer; l++) one += model->cached_bytes[l];
     const uint64_t each = bytes / one;
     if (each >= (uint64_t)model->n_expert || each < (uint64_t)model->n_used) return false;
     p->vram_experts = each * one;
     bytes -= p->vram_experts;
     for (int l = 0; l < model->n_layer; l++) {
-        if (model->expert_bytes[l] == 0) continue;
-        const bool more = bytes >= model->expert_bytes[l] && each + 1 < (uint64_t)model->n_expert;
+        if (model->cached_bytes[l] == 0) continue;
+        const bool more = bytes >= model->cached_bytes[l] && each + 1 < (uint64_t)model->n_expert;
         p->hot[l] = (int)each + more;
         if (!more) continue;
-        p->vram_experts += model->expert_bytes[l];
-        bytes -= model->expert_bytes[l];
+        p->vram_experts += model->cached_bytes[l];
+        bytes -= model->cached_bytes[l];
     }
     return true;
 }
@@ -290,14 +298,18 @@ static bool attempt_cache(plan *p, const planner *j, int i, uint64_t bytes)
     return true;
 }
 
-/* Frames that have room for all pages but the contexts' own. */
-static uint64_t lent_frames(const planner *j, uint64_t pages)
+/* Bytes of frames, of the largest size, that have room for so many pages whatever their size. A
+ * frame more for each layer: place_spread rounds. False: a page does not fit into one. */
+static bool lent_bytes(uint64_t *out, const planner *j, uint64_t pages)
 {
-    uint64_t one = UINT64_MAX;
-    for (int l = 0; l < j->model->n_layer; l++)
-        if (j->model->expert_bytes[l] > 0) one = least(one, j->model->expert_bytes[l]);
+    uint64_t one = UINT64_MAX, most = 0;
+    for (int l = 0; l < j->model->n_layer; l++) {
+        const uint64_t frame = j->model->cached_bytes[l];
+        if (frame > 0) one = least(one, frame);
+        if (frame > most) most = frame;
+    }
     const uint64_t each = one / j->s->page_bytes;
-    return each > 0 ? (pages + each - 1) / each : UINT64_MAX / 2;
+    return each > 0 && size_mul(out, (pages + each - 1) / each + (uint64_t)j->model->n_layer, most);
 }
 
 /* Gives the cache the VRAM of pages that contexts do not use yet, if it can give up as many frames
@@ -311,9 +323,7 @@ static void lend_pages(plan *p, const planner *j, uint64_t bytes)
     pages = least(pages, (most - bytes) / j->s->page_bytes);
     const uint64_t lent = pages * j->s->page_bytes;
     plan with = *p, full = *p;
-    /* a frame more for each layer: those of a table may be fewer than its bytes suggest */
-    const uint64_t frames = lent_frames(j, pages) + (uint64_t)j->model->n_layer;
-    if (!size_mul(&back, frames, j->one) || back > bytes + lent ||
+    if (!lent_bytes(&back, j, pages) || back > bytes + lent ||
         !place_spread(&with, j, bytes + lent) || !place_spread(&full, j, bytes + lent - back))
         return;
     with.vram_state -= lent;

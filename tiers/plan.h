@@ -39,6 +39,7 @@ typedef struct plan_model {
     int n_layer, n_expert, n_used;
     const uint64_t *expert_bytes;        /* [n_layer]: one expert's three slabs; 0: no experts */
     const uint64_t *down_bytes;          /* [n_layer]: its down slab alone */
+    const uint64_t *cached_bytes;        /* [n_layer]: a frame of the cache in VRAM */
     const uint64_t *frame_bytes;         /* [n_layer]: a RAM frame where experts are moved; NULL:
                                           * they cannot be moved */
     uint64_t spare_bytes;                /* RAM frames for experts that are being moved */

@@ -18,10 +18,7 @@ typedef struct planner {
 } planner;
 
 /* Bytes of experts outside VRAM. */
-static inline uint64_t plan_cold_bytes(const plan *p, const planner *j)
-{
-    return j->experts - p->vram_experts;
-}
+uint64_t plan_cold_bytes(const plan *p, const planner *j);
 
 void plan_fill_fetch(plan *p, const planner *j);         /* fetch_down and fetch_all */
 void plan_choose_strategies(plan *p, const planner *j);  /* stream_from and split_from */

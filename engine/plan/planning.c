@@ -15,6 +15,7 @@
 #include "engine/host/repack_head.h"
 #include "engine/session/session_bytes.h"
 #include "moe/expert_stream.h"
+#include "moe/frame_table.h"
 #include "tiers/available_memory.h"
 #include "tiers/machine.h"
 #include "tiers/page_advice.h"
@@ -125,6 +126,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
         const expert_bank *b = m->layers[l].experts;
         to->down_bytes[l] = expert_slab_bytes(b, SLAB_DOWN);
         to->expert_bytes[l] = expert_slabs_bytes(b);
+        to->cached_bytes[l] = frame_table_frame_bytes(b);
         to->frame_bytes[l] = ram_frames_frame_bytes(&m->experts, l);
         slabs += (uint64_t)b->n_expert * to->expert_bytes[l];
         expert_elems += used * 3 * b->n_embd * b->n_ff;          /* none: both are 0 */
@@ -136,6 +138,7 @@ int planning_model(planning *to, const model *m, err_ctx *err)
     to->model = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
         .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
+        .cached_bytes = to->cached_bytes,
         .frame_bytes = spares > 0 ? to->frame_bytes : NULL, .spare_bytes = spares,
         .dense = sum.dense + small + VRAM_ALIGN * (uint64_t)m->n_bound,
         .layer_dense = to->layer_dense, .split_most = model_split_most(m),

@@ -13,7 +13,8 @@ typedef struct planning {
     plan_model model;                     /* points at the arrays below: do not copy the struct */
     plan_session session;
     uint64_t expert_bytes[PLAN_MAX_LAYERS], down_bytes[PLAN_MAX_LAYERS];
-    uint64_t layer_dense[PLAN_MAX_LAYERS], frame_bytes[PLAN_MAX_LAYERS];
+    uint64_t cached_bytes[PLAN_MAX_LAYERS], frame_bytes[PLAN_MAX_LAYERS];
+    uint64_t layer_dense[PLAN_MAX_LAYERS];
 } planning;
 
 /* Returns the bytes of VRAM for chunks of `chunk` tokens, for any placement of the experts. */
