@@ -215,11 +215,12 @@ static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fres
         launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), kernel,
                dim3((unsigned)d.n_v, DIM / COLUMNS), THREADS, 0, d, fresh);
     };
-    if (n == 1) {
+    if (n == 1 && !d.prepared) {
         rule(delta_rule<DIM, true>);
         return;
     }
-    launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d.n_k, (unsigned)n), 32, 0, d);
+    if (!d.prepared)
+        launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d.n_k, (unsigned)n), 32, 0, d);
     rule(delta_rule<DIM, false>);
 }
 

@@ -216,7 +216,7 @@ typedef struct gpu_conv {
                                           * floats, oldest first */
     bool again;                          /* earlier tokens of the batch have written it */
     int n_tap;                           /* 2 .. 8 */
-    float *raw;                          /* [n, rows] scratch; NULL if n <= GPU_FEW */
+    float *raw;                          /* [n, rows]: gets W x; may be NULL if n <= GPU_FEW */
 } gpu_conv;
 
 typedef struct gpu_product {
@@ -226,6 +226,9 @@ typedef struct gpu_product {
     gpu_matrix w;
     gpu_conv conv;
 } gpu_product;
+
+/* The window alone, as after a product of n tokens whose W x is in raw. */
+void gpu_conv_window(gpu *g, const gpu_conv *c, int rows, int n);
 
 /* Writes in->rows and sets has_rows, for more than GPU_FEW vectors. */
 void gpu_finish_input(gpu *g, gpu_input *in);
@@ -346,9 +349,10 @@ void gpu_attend(gpu *g, const gpu_attention *a);
 enum { GPU_DELTA_CHUNK = 64 };
 typedef struct gpu_delta {
     float *out;                          /* [n, n_v * dim], before the norm */
-    float *mixed;                        /* [n, channels] after the convolution: q, k, v;
-                                          * overwritten if n > 1 */
-    float *ba;                           /* [n, 2 * n_v] betas and alphas; overwritten if n > 1 */
+    float *mixed;                        /* [n, channels] after the convolution: q, k, v; if n > 1
+                                          * q and k are normed in place */
+    float *ba;                           /* [n, 2 * n_v] betas and alphas; if n > 1 they become
+                                          * write strengths and logs of the decay */
     bool apart;                          /* ba of a token has n_v betas, then n_v alphas; else for
                                           * each key head n_v / n_k betas, then as many alphas */
     bool tiled;                          /* value head h has key head h % n_k, not h * n_k / n_v */
@@ -358,6 +362,8 @@ typedef struct gpu_delta {
                                           * dim (of values)] floats */
     int n_k, n_v, dim;
     int n, pos;                          /* tokens; position of the first one */
+    bool prepared;                       /* an earlier call of 2 to GPU_FEW tokens has left mixed
+                                          * and ba as they are */
     void *scratch;                       /* gpu_delta_scratch() bytes; NULL: no chunks */
 } gpu_delta;
 bool gpu_delta_fits(int dim);

@@ -67,8 +67,8 @@ __attribute__((used)) static uint64_t no_device(void) { return 0; }
     X(gpu_record_begin) X(gpu_recording_create) X(gpu_record_end) X(gpu_replay)                    \
     X(gpu_recording_free) X(gpu_embed) X(gpu_rope_table) X(gpu_type_fits) X(gpu_project)           \
     X(gpu_finish_input) X(gpu_attention_scratch) X(gpu_attention_fits) X(gpu_attend)               \
-    X(gpu_delta_fits) X(gpu_delta_scratch) X(gpu_delta_rule) X(gpu_route) X(gpu_add_normed)        \
-    X(gpu_network_scratch) X(gpu_network) X(gpu_expert_scratch) X(gpu_experts)                     \
+    X(gpu_delta_fits) X(gpu_delta_scratch) X(gpu_delta_rule) X(gpu_conv_window) X(gpu_route)       \
+    X(gpu_add_normed) X(gpu_network_scratch) X(gpu_network) X(gpu_expert_scratch) X(gpu_experts)   \
     X(gpu_mailbox_create) X(gpu_mailbox_free) X(gpu_mailbox_put_mid) X(gpu_prediction_fits)        \
     X(gpu_prediction_state) X(gpu_with_host_pad) X(gpu_with_host_scratch)    \
     X(gpu_experts_with_host) X(gpu_experts_partial_begin) X(gpu_experts_partial_end)               \

@@ -66,6 +66,7 @@ static __device__ __forceinline__ void convolve(const dense_part &p, int row, co
         if (k < n_old) window[k] = before[(size_t)k * p.rows + row];
     for (int t = 0; t < n; t++) {
         float sum = 0.0f;
+        if (p.conv.raw) p.conv.raw[(size_t)t * p.rows + row] = y[t];
         #pragma unroll
         for (int k = 0; k < 7; k++)
             if (k < n_old) sum = fmaf(taps[k], window[k], sum);
@@ -250,7 +251,12 @@ static void skip_tokens(dense_args *a, int n)
     a->n_token -= n;
     a->in.x += (size_t)n * a->in.cols;
     if (a->in.gate) a->in.gate += (size_t)n * a->in.gate_stride;
-    for (int i = 0; i < a->n_part; i++) a->part[i].y += (size_t)n * a->part[i].y_stride;
+    for (int i = 0; i < a->n_part; i++) {
+        dense_part *p = &a->part[i];
+        p->y += (size_t)n * p->y_stride;
+        p->conv.again |= n > 0;
+        if (p->conv.raw) p->conv.raw += (size_t)n * p->rows;
+    }
 }
 
 /* Vectors of several wide tokens may exceed a block's shared memory. Then several launches compute

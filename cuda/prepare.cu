@@ -254,7 +254,13 @@ void conv_many(gpu *g, float *y, int y_stride, const gpu_conv *c, int rows, int 
     launch(g, "convolution", bytes, convolve_tokens,
            dim3(across, ceil_div((uint64_t)n, CONV_TOKENS)), CONV_THREADS, 0, y, y_stride, *c, rows,
            n);
-    launch(g, "convolution", 0, move_window, across, CONV_THREADS, 0, *c, rows, n);
+    gpu_conv_window(g, c, rows, n);
+}
+
+void gpu_conv_window(gpu *g, const gpu_conv *c, int rows, int n)
+{
+    launch(g, "convolution", 0, move_window, ceil_div((uint64_t)rows, CONV_THREADS), CONV_THREADS,
+           0, *c, rows, n);
 }
 
 void gpu_finish_input(gpu *g, gpu_input *in)

@@ -5,6 +5,7 @@
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
+#include "engine/session/kept_inputs.h"
 #include "engine/session/state.h"
 #include "tiers/plan.h"
 
@@ -25,6 +26,8 @@ typedef struct batch {
     int n_row;
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
+    kept_inputs *keep;                   /* gets what forward_again needs; or NULL */
+    int keep_first;                      /* the batch's first token there */
     prompt_strategy strategy;            /* for cold experts, with more than GPU_MAIL tokens */
     progress_fn *watch;                  /* called after layers; or NULL */
     void *watch_ctx;

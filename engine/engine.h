@@ -96,7 +96,7 @@ uint64_t engine_repacked_bytes(const engine *e);         /* of the copy, or 0 */
 enum {
     SESSION_CHUNK = 512, SESSION_GPU_CHUNK = 2048,       /* default chunk: CPU, GPU */
     SESSION_MAX_CHUNK = 8192,
-    SESSION_MAX_SHARING = 255
+    SESSION_MAX_SHARING = 255, SESSION_MOST_VERSIONS = 32
 };
 
 typedef struct session_options {
@@ -104,6 +104,9 @@ typedef struct session_options {
     int chunk;                           /* most tokens computed at a time; 0: the default */
     kv_type kv;
     int n_snapshot;                      /* most snapshots at a time */
+    int n_version;                       /* sessions that at one time can be rewound into their last
+                                          * tokens (runner_row.keep): each takes a further version
+                                          * of the recurrent state */
     int n_sharing;                       /* sessions that session_create_sharing will add: for the
                                           * plan, which counts all of them */
     /* Changes the model's answers to gain speed, in batches of up to 8 tokens, where VRAM is a

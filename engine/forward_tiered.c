@@ -145,6 +145,16 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
     return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);
 }
 
+int forward_again(forward *f, const batch_row *row, const kept_inputs *kept, err_ctx *err)
+{
+    int rc = 0;
+    for (int i = 0, first = 0; i < f->n_segment && rc == 0; first = f->segments[i++].end) {
+        const layer_steps *s = f->segments[i].live;
+        rc = s->again(s->self, row, kept, first, f->segments[i].end, err);
+    }
+    return rc;
+}
+
 int forward_take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
 {
     batch b = { .ids = &id, .n = 1, .rows = row, .n_row = 1 };

@@ -28,6 +28,10 @@ void forward_free(forward *f);           /* NULL is fine */
  * tokens: the caller restores the recurrent states. */
 int forward_eval(forward *f, batch *b, err_ctx *err);
 
+/* The recurrent state of row->st, which is that before the last batch with batch.keep, becomes
+ * that after the first row->n tokens of this row of it, in row->next. */
+int forward_again(forward *f, const batch_row *row, const kept_inputs *kept, err_ctx *err);
+
 /* Logits [n, n_vocab] of the tokens first .. first + n - 1 of the batch just taken in. */
 int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err);
 

@@ -4,7 +4,8 @@
  * engine/gpu/gpu_steps.h enqueues operations on the GPU's stream or into a recording; a second
  * table has the host's half of a recorded token. forward_tiered.c alone decides the order of the
  * calls: begin or resume, then for each layer mix, route, one of the experts' steps and join; end
- * after the last layer of this implementation, then copy_to_host or logits. */
+ * after the last layer of this implementation, then copy_to_host or logits. again goes back within
+ * the last batch. */
 #ifndef ENGINE_LAYER_STEPS_H
 #define ENGINE_LAYER_STEPS_H
 
@@ -42,6 +43,10 @@ typedef struct layer_steps {
     int (*end)(void *self, err_ctx *err);
     /* The vectors of the batch in RAM, good until its next begin. */
     int (*copy_to_host)(void *self, const float **x, err_ctx *err);
+    /* The recurrent state after the first row->n tokens of a row of the batch that kept these
+     * inputs, for layers first .. end - 1: from that of row->st to row->next. */
+    int (*again)(void *self, const batch_row *row, const kept_inputs *kept, int first, int end,
+                 err_ctx *err);
     /* Logits [n, n_vocab] of the tokens first .. first + n - 1 of the batch. */
     int (*logits)(void *self, float *logits, int first, int n, err_ctx *err);
 } layer_steps;

@@ -199,6 +199,31 @@ float *sim_recurrent(gpu *g, const gpu_cursor *at, uint64_t offset, size_t n)
     return (float *)(void *)to;
 }
 
+typedef struct window_args {
+    gpu_conv c;
+    int rows, n;
+} window_args;
+
+static void run_window(gpu *g, void *args)
+{
+    const window_args *a = args;
+    const size_t rows = (size_t)a->rows, n = (size_t)a->n, n_old = (size_t)a->c.n_tap - 1;
+    float *window = sim_recurrent(g, a->c.cursor, a->c.window, rows * n_old);
+    for (size_t i = 0; i < n_old && window; i++)
+        memmove(window + i * rows,
+                i + n < n_old ? window + (i + n) * rows : a->c.raw + (i + n - n_old) * rows,
+                rows * sizeof *window);
+}
+
+void gpu_conv_window(gpu *g, const gpu_conv *c, int rows, int n)
+{
+    const window_args a = { *c, rows, n };
+    sim_call call = sim_begin(g, "convolution");
+    sim_reads(&call, "raw", c->raw, (uint64_t)rows * (uint64_t)n * sizeof(float));
+    sim_reads(&call, "cursor", c->cursor, sizeof *c->cursor);
+    sim_end(&call, run_window, &a, sizeof a);
+}
+
 /* ---- the delta rule -------------------------------------------------------------------------- */
 
 bool gpu_delta_fits(int dim) { return dim == 32 || dim == 64 || dim == 128; }
@@ -263,7 +288,8 @@ static void run_delta(gpu *g, void *args)
     float *state = sim_recurrent(g, d->cursor, d->state, (size_t)d->n_v * s.dim * s.dim);
     memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
     memcpy(ba, d->ba, n * gates * sizeof *ba);
-    for (size_t t = 0; t < n; t++) prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
+    for (size_t t = 0; t < n && !d->prepared; t++)
+        prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
     for (int h = 0; h < d->n_v && state; h++) {
         const size_t key = (size_t)key_head(d, &s, h);
         size_t step;
@@ -280,8 +306,8 @@ static void run_delta(gpu *g, void *args)
     }
     if (d->scratch) sim_clobber(d->scratch, gpu_delta_scratch(g, d->n_k, d->n_v, d->dim, d->n));
     if (d->n > 1) {
-        sim_clobber(d->mixed, n * s.channels * sizeof *mixed);
-        sim_clobber(d->ba, n * gates * sizeof *ba);
+        memcpy(d->mixed, mixed, n * s.channels * sizeof *mixed);
+        memcpy(d->ba, ba, n * gates * sizeof *ba);
     }
     free(scratch);
     free(ba);
@@ -292,7 +318,8 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
 {
     const uint64_t n = (uint64_t)d->n, n_v = (uint64_t)d->n_v, f = sizeof(float);
     sim_call c = sim_begin(g, "DeltaNet");
-    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1 || d->pos < 0) {
+    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1 || d->pos < 0 ||
+        (d->prepared && d->n > GPU_FEW)) {
         sim_fail(g, "DeltaNet: %d tokens from %d, %d and %d heads of %d", d->n, d->pos, d->n_k,
                  d->n_v, d->dim);
         return;

@@ -359,7 +359,7 @@ static void put_product(gpu *g, const gpu_product *p, const sim_vectors *x, int 
                                       rows * (size_t)(p->conv.n_tap - 1));
         if (window)
             f->delta_conv(mixed, raw, n, w.rows, 0, w.rows, p->conv.taps, p->conv.n_tap, window);
-        if (n > GPU_FEW) sim_clobber(p->conv.raw, (uint64_t)n * rows * sizeof *raw);
+        if (p->conv.raw) memcpy(p->conv.raw, raw, (size_t)n * rows * sizeof *raw);
     }
     for (size_t t = 0; t < (size_t)n; t++) {
         if (p->add) f->add(p->y + t * stride, made + t * rows, rows);
@@ -397,7 +397,7 @@ static void claim_product(sim_call *c, const gpu_product *p, int n)
     if (!p->conv.taps) return;
     sim_reads(c, "taps", p->conv.taps, rows * taps * sizeof(float));
     sim_reads_ahead(c, "cursor", p->conv.cursor, sizeof *p->conv.cursor);
-    if (n > GPU_FEW) sim_writes(c, "raw", p->conv.raw, (uint64_t)n * rows * sizeof(float));
+    if (p->conv.raw) sim_writes(c, "raw", p->conv.raw, (uint64_t)n * rows * sizeof(float));
 }
 
 void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)

@@ -428,7 +428,7 @@ static int step_together(talk *talks, float *logits, int n_vocab, err_ctx *err)
         if (answer_so_far(t->a)->n_answer == 0)          /* the prompt, and the token after it */
             rc = answer_step(t->a, err);
         else if ((rc = answer_begin_token(t->a, &t->id, err)) > 0)
-            rows[n_row++] = (runner_row){ t->s, &t->id, 1, 1 };
+            rows[n_row++] = (runner_row){ .s = t->s, .ids = &t->id, .n = 1, .n_logits = 1 };
         if (rc == 0) t->going = false;
     }
     if (rc >= 0 && n_row > 0)

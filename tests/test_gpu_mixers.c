@@ -953,11 +953,44 @@ static void test_delta_cuts(void)
     }
 }
 
+/* After a batch, the state after its first tokens again: from the version before it, and from what
+ * the batch has left of its inputs. */
+static void test_delta_again(void)
+{
+    test_rng rng = { 31 };
+    family("delta rule, again");
+    for (int dim = 32; dim <= 128; dim *= 2) {
+        enum { N = GPU_FEW };
+        case_begin("2 and 6 heads of %d", dim);
+        delta_net d = delta_make(2, 6, dim, (delta_order){ dim > 32, dim > 64 }, &rng);
+        const size_t size = (size_t)(d.n_v * dim * dim);
+        float *mixed = host_floats(N * d.channels, 1.0f, &rng);
+        float *ba = host_floats(N * 2 * (size_t)d.n_v, 3.0f, &rng);
+        gpu_delta part = d.args;
+        part.mixed = vram_floats(mixed, N * d.channels);
+        part.ba = vram_floats(ba, N * 2 * (size_t)d.n_v);
+        part.out = vram_room(N * d.values * sizeof *part.out);
+        for (int n = N; n > 1; n--) {
+            gpu_cursor at;
+            part.n = n;
+            part.prepared = n < N;
+            gpu_delta_rule(device(), &part);
+            gpu_advance(device(), d.other, 1);
+            vram_read(&at, d.at, sizeof at);
+            const float *state = (const float *)(const void *)(at.recurrent_next + STATE_AT);
+            const float *want = delta_in_batches(&d, mixed, ba, n, 1 << 20);
+            expect_bits("state", host_copy(state, size), want + (size_t)n * d.values, size);
+        }
+        case_end();
+    }
+}
+
 int main(int argc, char **argv)
 {
     test_begin("gpu mixers", argc, argv);
     if (device_open()) {
         test_delta_orders();
+        test_delta_again();
         test_whole_norms();
         test_values();
         test_stored();

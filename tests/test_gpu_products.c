@@ -517,7 +517,12 @@ static void check_conv(const conv_case *c, test_rng *rng)
         gpu_product products[2] = { product_of(&convolved, false), product_of(&plain, false) };
         conv.raw = vram_room(values * sizeof *raw);
         products[0].conv = conv;
+        const float *after = i % 2 ? on_gpu : next;
         gpu_project(device(), &in, products, 2);
+        const float *made = host_copy(after + AT, channels * n_old);
+        gpu_conv_window(device(), &conv, c->channels, n);
+        expect_bits("the window alone", host_copy(after + AT, channels * n_old), made,
+                    channels * n_old);
         gpu_advance(device(), at, n);
 
         bound = fmax(bound, product_bound(c->type, n));          /* the window remembers */
@@ -527,8 +532,8 @@ static void check_conv(const conv_case *c, test_rng *rng)
         expect_close(test_path(what, sizeof what, "call %d, %d tokens", i, n),
                      without_gaps(got, n, c->channels, convolved.stride), want, values, bound);
         expect_close(test_path(what, sizeof what, "window after call %d, %d tokens", i, n),
-                     host_copy((i % 2 ? on_gpu : next) + AT, channels * n_old), window,
-                     channels * n_old, bound);
+                     made, window, channels * n_old, bound);
+        expect_close("before convolution", host_copy(conv.raw, values), raw, values, bound);
         check_output("the other product", &plain, &list[1], x, n, product_bound(c->type, n));
     }
 }

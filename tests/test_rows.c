@@ -66,7 +66,8 @@ static int play_together(session **s, piece talks[][PIECES], int *at, test_rng *
         const int k = (from + 3 * i) % TALKS;
         if (at[k] == PIECES || n + talks[k][at[k]].n > CHUNK) continue;
         const piece *p = pieces[n_row] = &talks[k][at[k]++];
-        rows[n_row++] = (runner_row){ s[k], p->ids, p->n, p->n_logits };
+        rows[n_row++] = (runner_row){ .s = s[k], .ids = p->ids, .n = p->n,
+                                      .n_logits = p->n_logits };
         n += p->n;
     }
     if (runner_eval(session_runner(s[0]), rows, n_row, logits, err) < 0) return -1;

@@ -100,32 +100,52 @@ static void mix_attention(gpu_steps *s, int l)
     add_product(s, &out, &w->attn.out, w->mix_out_norm);
 }
 
-static void mix_deltanet(gpu_steps *s, int l)
+/* The delta rule and its convolution in layer l, of s->n tokens. */
+typedef struct delta_ops {
+    gpu_conv conv;
+    gpu_delta rule;
+    int channels;
+} delta_ops;
+
+/* in: their inputs, in a batch or kept. raw is only written with many tokens or if it is kept. */
+static delta_ops delta_of(const gpu_steps *s, int l, const layer_inputs *in)
 {
     const model_hparams *hp = &s->m->hp;
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
     const recurrent_place place = recurrent_place_of(state_recurrent(s->row.st), l);
+    return (delta_ops){
+        .conv = { .taps = w->delta.conv, .cursor = b->cursor, .window = place.conv,
+                  .n_tap = hp->ssm_conv, .raw = in->raw },
+        .rule = { .out = b->delta, .mixed = in->mixed, .ba = in->gates,
+                  .apart = w->delta.beta.data != NULL, .tiled = hp->ssm_tiled,
+                  .dt_bias = w->delta.dt_bias, .a = w->delta.a, .cursor = b->cursor,
+                  .state = place.state, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
+                  .dim = hp->ssm_head_dim, .n = s->n, .pos = s->row.pos,
+                  .scratch = b->delta_chunks },
+        .channels = (2 * hp->ssm_n_k_head + hp->ssm_n_v_head) * hp->ssm_head_dim,
+    };
+}
+
+static void mix_deltanet(gpu_steps *s, int l)
+{
+    const model_hparams *hp = &s->m->hp;
+    const layer_weights_gpu *w = &s->w->layers[l];
+    const gpu_buffers *b = &s->b;
+    const layer_inputs own = { s->n > GPU_FEW ? b->raw : NULL, b->mixed, b->ba };
+    const layer_inputs in = s->keep ? kept_inputs_of(s->keep, l, s->keep_first) : own;
+    const delta_ops d = delta_of(s, l, &in);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
-    const bool separate = w->delta.beta.data != NULL;
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     gpu_product projections[] = {
-        gpu_layers_product(b->mixed, &w->delta.qkv), gpu_layers_product(b->z, &w->delta.z),
-        gpu_layers_product(b->ba, separate ? &w->delta.beta : &w->delta.ba),
-        gpu_layers_product(b->ba + hp->ssm_n_v_head, &w->delta.alpha),
+        gpu_layers_product(in.mixed, &w->delta.qkv), gpu_layers_product(b->z, &w->delta.z),
+        gpu_layers_product(in.gates, d.rule.apart ? &w->delta.beta : &w->delta.ba),
+        gpu_layers_product(in.gates + hp->ssm_n_v_head, &w->delta.alpha),
     };
     projections[2].y_stride = projections[3].y_stride = 2 * hp->ssm_n_v_head;
-    projections[0].conv = (gpu_conv){ .taps = w->delta.conv, .cursor = b->cursor,
-                                      .window = place.conv, .n_tap = hp->ssm_conv, .raw = b->raw };
-    gpu_project(s->g, &h, projections, separate ? 4 : 3);
-
-    const gpu_delta d = {
-        .out = b->delta, .mixed = b->mixed, .ba = b->ba, .apart = separate, .tiled = hp->ssm_tiled,
-        .dt_bias = w->delta.dt_bias, .a = w->delta.a, .cursor = b->cursor, .state = place.state,
-        .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head, .dim = hp->ssm_head_dim, .n = s->n,
-        .pos = s->row.pos, .scratch = b->delta_chunks,
-    };
-    gpu_delta_rule(s->g, &d);
+    projections[0].conv = d.conv;
+    gpu_project(s->g, &h, projections, d.rule.apart ? 4 : 3);
+    gpu_delta_rule(s->g, &d.rule);
 
     gpu_input out = gpu_layers_input(s, "mixer out", b->delta, values);
     out.kind = GPU_GATED_NORM;
@@ -135,6 +155,31 @@ static void mix_deltanet(gpu_steps *s, int l)
     out.head_dim = out.head_stride = hp->ssm_head_dim;
     out.gate_stride = values;
     add_product(s, &out, &w->delta.out, w->mix_out_norm);
+}
+
+/* Layer l once more for the first s->n tokens of the row, whose inputs are kept. */
+static void delta_again(gpu_steps *s, int l, const layer_inputs *in)
+{
+    delta_ops d = delta_of(s, l, in);
+    d.rule.prepared = true;
+    gpu_conv_window(s->g, &d.conv, d.channels, s->n);
+    gpu_delta_rule(s->g, &d.rule);
+}
+
+static int again(void *self, const batch_row *row, const kept_inputs *kept, int first, int end,
+                 err_ctx *err)
+{
+    gpu_steps *s = self;
+    const batch b = { .rows = row, .n_row = 1, .n = row->n };
+    gpu_steps_take_batch(s, &b);
+    const gpu_cursor at = gpu_steps_cursor(s, -1);
+    gpu_steps_set_cursor(s, &at);
+    for (int l = first; l < end; l++) {
+        if (s->m->layers[l].mixer != MIX_DELTANET) continue;
+        const layer_inputs in = kept_inputs_of(kept, l, row->first);
+        delta_again(s, l, &in);
+    }
+    return gpu_wait(s->g, err);
 }
 
 /* Enqueued operations store the layer's keys and values before any operation reads them. */
@@ -410,4 +455,5 @@ void gpu_layers_fill(layer_steps *table)
     table->experts_split = experts_split;
     table->experts_streamed = experts_streamed;
     table->join = join;
+    table->again = again;
 }

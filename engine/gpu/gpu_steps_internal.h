@@ -61,6 +61,8 @@ struct gpu_steps {
     batch_row row;                       /* all of its tokens */
     int n, last;
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
+    kept_inputs *keep;                   /* batch.keep, from token keep_first on */
+    int keep_first;
     bool contract;                       /* with many tokens: experts have the contract's bits */
     gpu_input h;                         /* input of the layer's router and experts */
     gpu_expert_args experts;

@@ -15,6 +15,8 @@ typedef struct host_batch {
     int n;                               /* tokens */
     const batch_row *rows;               /* [n_row] */
     int n_row;
+    const kept_inputs *keep;             /* gets the inputs of DeltaNet layers, from token */
+    int keep_first;                      /* keep_first on; or NULL */
     const float *hx_norm;                /* hx is x with this norm; NULL: hx is out of date */
     int n_ff;                            /* width of the shared expert under way */
 } host_batch;
@@ -23,5 +25,7 @@ typedef struct host_batch {
  * residual, to ws->y. They may overwrite h. */
 void mix_attention(host_batch *b, int layer);
 void mix_deltanet(host_batch *b, int layer);
+/* layer_steps.again, for b->rows[0] and the inputs in b->keep. */
+void mix_deltanet_again(host_batch *b, int layer);
 
 #endif

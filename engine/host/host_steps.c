@@ -28,6 +28,8 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.n = b->n;
     s->b.rows = b->rows;
     s->b.n_row = b->n_row;
+    s->b.keep = b->keep;
+    s->b.keep_first = b->keep_first;
     for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
         for (int i = 0; i < rope->n_table; i++) {
             const size_t at = (size_t)row->first * (size_t)(rope->dim[i] / 2);
@@ -248,6 +250,20 @@ static int copy_to_host(void *self, const float **x, err_ctx *err)
     return 0;
 }
 
+static int again(void *self, const batch_row *row, const kept_inputs *kept, int first, int end,
+                 err_ctx *err)
+{
+    host_batch b = ((host_steps *)self)->b;
+    (void)err;
+    b.rows = row;
+    b.n_row = 1;
+    b.keep = kept;
+    b.keep_first = 0;
+    for (int l = first; l < end; l++)
+        if (b.m->layers[l].mixer == MIX_DELTANET) mix_deltanet_again(&b, l);
+    return 0;
+}
+
 static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
 {
     host_batch *b = &((host_steps *)self)->b;
@@ -285,7 +301,7 @@ int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err
     s->table = (layer_steps){
         .self = s, .begin = begin, .resume = resume, .mix = mix, .route = route,
         .experts_local = experts_local, .join = join, .end = end, .copy_to_host = copy_to_host,
-        .logits = logits,
+        .again = again, .logits = logits,
     };
     s->usage = e->usage;
     s->b = (host_batch){ .m = m, .w = e->w, .o = o, .rope = &e->rope };

@@ -41,7 +41,20 @@ typedef struct delta_job {
     const layer_weights *w;
     delta_sizes s;
     int layer;
+    layer_inputs in;                     /* gates: a token's write strengths, then its decays */
+    bool again;                          /* in is complete, and no output is wanted */
 } delta_job;
+
+/* Where the inputs are kept, or in the workspace. */
+static delta_job job_of(host_batch *b, int layer)
+{
+    const workspace *ws = b->ws;
+    const layer_inputs own = { ws->qkv, ws->mixed, ws->delta_gates };
+    return (delta_job){
+        .b = b, .w = &b->w->layers[layer], .s = sizes_of(&b->m->hp), .layer = layer,
+        .in = b->keep ? kept_inputs_of(b->keep, layer, b->keep_first) : own,
+    };
+}
 
 /* The legacy projection has, for each key head, its q, its k, and v and z of its value heads. */
 static void ungroup(void *ctx, int64_t begin, int64_t end, int thread)
@@ -53,7 +66,7 @@ static void ungroup(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (size_t t = (size_t)begin; t < (size_t)end; t++) {
         const float *from = ws->qkvz + t * (s->channels + s->values);
-        float *qkv = ws->qkv + t * s->channels, *z = ws->z + t * s->values;
+        float *qkv = j->in.raw + t * s->channels, *z = ws->z + t * s->values;
         for (size_t h = 0; h < (size_t)s->n_k; h++, from += 2 * (dim + wide)) {
             memcpy(qkv + h * dim, from, dim * sizeof *qkv);
             memcpy(qkv + s->keys + h * dim, from + dim, dim * sizeof *qkv);
@@ -69,7 +82,7 @@ static void project(delta_job *j)
     const layer_weights *w = j->w;
     const delta_sizes *s = &j->s;
     workspace *ws = b->ws;
-    const product apart[] = { { ws->qkv, &w->delta.qkv }, { ws->z, &w->delta.gate },
+    const product apart[] = { { j->in.raw, &w->delta.qkv }, { ws->z, &w->delta.gate },
                               { ws->ba, &w->delta.ba } };
     const product grouped[] = { { ws->qkvz, &w->delta.in }, { ws->ba, &w->delta.ba } };
     const product split[] = { apart[0], apart[1], { ws->ba, &w->delta.beta },
@@ -116,7 +129,6 @@ static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
     const delta_job *j = ctx;
     const delta_sizes *s = &j->s;
     const loops *f = j->b->o->loops;
-    workspace *ws = j->b->ws;
     const int dim = s->dim, keys = (int)s->keys;
     const float q_scale = 1.0f / sqrtf((float)dim);
     (void)thread;
@@ -131,20 +143,20 @@ static void prepare(void *ctx, int64_t begin, int64_t end, int thread)
             const int first = min_int(i + 2, 2) * keys + v * dim;
             bring(window, before, (size_t)first, (size_t)dim, s->channels,
                   j->b->m->hp.ssm_conv - 1);
-            f->delta_conv(ws->mixed + t0 * s->channels, ws->qkv + t0 * s->channels, row->n,
+            f->delta_conv(j->in.mixed + t0 * s->channels, j->in.raw + t0 * s->channels, row->n,
                           (int)s->channels, first, first + dim, j->w->delta.conv,
                           j->b->m->hp.ssm_conv, window);
         }
         for (size_t t = t0; t < t0 + (size_t)row->n; t++) {
-            float *q = ws->mixed + t * s->channels + h * dim;
+            float *q = j->in.mixed + t * s->channels + h * dim;
             f->delta_l2norm(q, dim, q_scale);
             f->delta_l2norm(q + keys, dim, 1.0f);
             for (int i = 0; i < s->ratio; i++) {
                 const int v = value_head(s, h, i);
-                const size_t gate = t * (size_t)s->n_v + (size_t)v;
+                float *gate = j->in.gates + t * 2 * (size_t)s->n_v + (size_t)v;
                 const raw_gates raw = gates_at(j, t, h, i, v);
-                ws->beta[gate] = sigmoid_f32(raw.beta);
-                ws->g[gate] = delta_decay(raw.alpha, j->w->delta.dt_bias[v], j->w->delta.a[v]);
+                gate[0] = sigmoid_f32(raw.beta);
+                gate[s->n_v] = delta_decay(raw.alpha, j->w->delta.dt_bias[v], j->w->delta.a[v]);
             }
         }
     }
@@ -163,23 +175,24 @@ static void run_delta_rule(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t item = begin; item < end; item++) {     /* (row, value head) */
         const batch_row *row = &j->b->rows[item / s->n_v];
         const int h = (int)(item % s->n_v);
-        const size_t t0 = (size_t)row->first, gate = t0 * (size_t)s->n_v + (size_t)h;
-        const float *mixed = ws->mixed + t0 * s->channels;
+        const size_t t0 = (size_t)row->first, gates = 2 * (size_t)s->n_v;
+        const float *gate = j->in.gates + t0 * gates + (size_t)h;
+        const float *mixed = j->in.mixed + t0 * s->channels;
         const float *qk = mixed + (size_t)key_head(s, h) * dim;
         const float *before = recurrent_state(state_recurrent(row->st), j->layer);
         float *after = recurrent_state(row->next, j->layer), *own = after + (size_t)h * dim * dim;
         bring(after, before, (size_t)h * dim * dim, dim * dim, 0, 1);
         const delta_args a = {
             .out = heads + t0 * s->values + (size_t)h * dim, .q = qk, .k = qk + s->keys,
-            .v = mixed + 2 * s->keys + (size_t)h * dim, .beta = ws->beta + gate, .g = ws->g + gate,
+            .v = mixed + 2 * s->keys + (size_t)h * dim, .beta = gate, .g = gate + s->n_v,
             .out_stride = s->values, .qk_stride = s->channels, .v_stride = s->channels,
-            .bg_stride = (size_t)s->n_v, .state = own,
+            .bg_stride = gates, .state = own,
             .next = item + 1 < end && h + 1 < s->n_v && after == before ? own + dim * dim : NULL,
             .n = row->n, .dk = s->dim, .dv = s->dim,
         };
         if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
         else f->delta_chunked(&a, ws->thread_scratch + (size_t)thread * ws->thread_floats);
-        for (size_t t = 0; t < (size_t)a.n; t++)
+        for (size_t t = 0; t < (size_t)a.n && !j->again; t++)
             f->delta_gated_norm(a.out + t * s->values,
                                 ws->z + (t0 + t) * s->values + (size_t)h * dim,
                                 j->w->delta.norm, s->dim, j->b->m->hp.rms_eps);
@@ -189,7 +202,7 @@ static void run_delta_rule(void *ctx, int64_t begin, int64_t end, int thread)
 void mix_deltanet(host_batch *b, int l)
 {
     workspace *ws = b->ws;
-    delta_job j = { .b = b, .w = &b->w->layers[l], .s = sizes_of(&b->m->hp), .layer = l };
+    delta_job j = job_of(b, l);
     const int64_t n = b->n / b->n_row;   /* tokens of a row, on average */
     project(&j);
     pool_run(b->o->team, b->n_row * j.s.n_k, pool_grain(n * 64 * j.s.dim), prepare, &j);
@@ -197,4 +210,22 @@ void mix_deltanet(host_batch *b, int l)
              run_delta_rule, &j);
     acts_set(&ws->hx, ws->qkv, b->n, (int)j.s.values);
     ops_matmul(b->o, ws->y, &j.w->delta.out, &ws->hx);
+}
+
+void mix_deltanet_again(host_batch *b, int l)
+{
+    const batch_row *row = b->rows;
+    delta_job j = job_of(b, l);
+    const size_t channels = j.s.channels, n = (size_t)row->n;
+    const size_t n_old = (size_t)b->m->hp.ssm_conv - 1;
+    const float *before = recurrent_conv(state_recurrent(row->st), l);
+    const float *raw = j.in.raw + (size_t)row->first * channels;
+    float *window = recurrent_conv(row->next, l);
+    for (size_t i = 0; i < n_old; i++)
+        memcpy(window + i * channels,
+               i + n < n_old ? before + (i + n) * channels : raw + (i + n - n_old) * channels,
+               channels * sizeof *window);
+    j.again = true;
+    pool_run(b->o->team, j.s.n_v, pool_grain((int64_t)n * 4 * j.s.dim * j.s.dim), run_delta_rule,
+             &j);
 }

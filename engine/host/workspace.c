@@ -35,8 +35,7 @@ static void place_deltanet(workspace *w, mem_layout *a, const model_hparams *hp,
     w->mixed = mem_layout_floats(a, n, channels);
     w->z = mem_layout_floats(a, n, v);
     w->ba = mem_layout_floats(a, n, 2 * (int64_t)hp->ssm_n_v_head);
-    w->beta = mem_layout_floats(a, n, hp->ssm_n_v_head);
-    w->g = mem_layout_floats(a, n, hp->ssm_n_v_head);
+    w->delta_gates = mem_layout_floats(a, n, 2 * (int64_t)hp->ssm_n_v_head);
 }
 
 static void place_experts(workspace *w, mem_layout *a, const model_hparams *hp, int n)

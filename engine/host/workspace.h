@@ -24,7 +24,8 @@ typedef struct workspace {
     /* DeltaNet */
     float *qkvz;                         /* [n, channels + v]: legacy projection */
     float *qkv, *mixed, *z;              /* [n, channels], the same after convolution, [n, v] */
-    float *ba, *beta, *g;                /* [n, 2 * n_v_head], [n, n_v_head] each */
+    float *ba, *delta_gates;             /* [n, 2 * n_v_head] each; write strengths and decays
+                                          * before and after their functions */
 
     /* experts */
     float *router;                       /* [n, n_expert] logits */

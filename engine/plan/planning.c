@@ -193,15 +193,15 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
         .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
     };
     const int threads = threads_of(n_thread);
-    const session_bytes b = session_bytes_of(m, &so, o->n_sharing, threads);
+    const session_bytes b = session_bytes_of(m, &so, o, threads);
     const uint64_t alone[] = {
-        b.host_work, b.ids, b.spare, b.logits, (uint64_t)threads * THREAD_STACK,
+        b.host_work, b.ids, b.spare, b.versions, b.logits, (uint64_t)threads * THREAD_STACK,
         (uint64_t)o->ctx * TOKEN_TEXT,
     };
     const uint64_t with_gpu[] = {
         gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m), b.ids, b.logits,
     };
-    s->vram_work[i] = b.recordings;
+    s->vram_work[i] = session_bytes_sum((uint64_t[]){ b.recordings, b.versions }, 2);
     s->snapshots[i] = b.snapshots;
     s->state[i] = b.state == UINT64_MAX ? b.state : b.state - b.snapshots;
     for (int l = 0; l < m->hp.n_layer; l++)
@@ -210,7 +210,7 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
     s->ram_with_gpu[i] = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu));
     s->ram_embed[i] = weights_embed_bytes(m, chunk);
     return b.state != UINT64_MAX && s->ram_work[i] != UINT64_MAX &&
-           s->ram_with_gpu[i] != UINT64_MAX;
+           s->ram_with_gpu[i] != UINT64_MAX && s->vram_work[i] != UINT64_MAX;
 }
 
 /* Smaller sessions, for advice if this one does not fit. */

@@ -34,6 +34,16 @@ static int make_pages(runner *r, const state_options *so, err_ctx *err)
     return rc;
 }
 
+static int make_versions(runner *r, const layer_segments *in, err_ctx *err)
+{
+    const int n_version = r->opt.n_version, n = n_version + (engine_keeps_before(r->e) ? 1 : 0);
+    int rc = 0;
+    if (recurrent_bytes(r->e->m) == 0) return 0;
+    for (; r->n_spare < n && rc == 0; r->n_spare += rc == 0)
+        rc = recurrent_create(&r->spares[r->n_spare], r->e->m, in, err);
+    return rc < 0 || n_version == 0 ? rc : kept_inputs_create(&r->kept, r->e->m, in, err);
+}
+
 int runner_create(runner **out, engine *e, const session_options *o, err_ctx *err)
 {
     runner *r = mem_zalloc(sizeof *r);
@@ -50,8 +60,7 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
     /* in the same spaces as those of the sessions */
     const state_options so = session_state_options(e, o);
     if (rc == 0) rc = make_pages(r, &so, err);
-    if (rc == 0 && engine_keeps_before(e) && recurrent_bytes(e->m) > 0)
-        rc = recurrent_create(&r->spare, e->m, &so.in, err);
+    if (rc == 0) rc = make_versions(r, &so.in, err);
     if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk, err);
     if (rc == 0) *out = r;
     else runner_release(r);
@@ -62,7 +71,8 @@ void runner_release(runner *r)
 {
     if (--r->n_holder > 0) return;
     forward_free(r->f);
-    recurrent_free(r->spare);
+    while (r->n_spare > 0) recurrent_free(r->spares[--r->n_spare]);
+    kept_inputs_free(r->kept);
     for (int i = 0; i < SEGMENTS_MOST; i++) page_pool_free(r->pages[i]);
     mem_free(r->ids);
     mem_free(r->logits);
@@ -77,19 +87,23 @@ static bool can_fail(const runner *r)
     return r->e->store && expert_store_kind(r->e->store) == STORE_CACHED;
 }
 
-/* Whether a batch of n tokens writes its recurrent state to the spare. After a stop or a failure
- * only some layers have taken in the tokens under way: keys and values beyond the position do no
- * harm, but the recurrent state before them has to stay. A single token is never stopped, and in
- * place it is faster on the CPU. */
+/* Whether a batch of n tokens writes its recurrent state to a spare version. After a stop or a
+ * failure only some layers have taken in the tokens under way: keys and values beyond the position
+ * do no harm, but the recurrent state before them has to stay. A single token is never stopped, and
+ * in place it is faster on the CPU. */
 static bool uses_spare(const session *s, int n, bool watched)
 {
     const engine *e = s->r->e;
-    return s->r->spare && ((n > 1 && (watched || engine_on_gpu(e))) || can_fail(s->r));
+    if (recurrent_bytes(e->m) == 0 || !engine_keeps_before(e)) return false;
+    return (n > 1 && (watched || engine_on_gpu(e))) || can_fail(s->r);
 }
 
 static batch_row row_of(const session *s, int first, int n, bool spare)
 {
-    return (batch_row){ .st = s->st, .next = spare ? s->r->spare : state_recurrent(s->st),
+    runner *r = s->r;
+    assert(!spare || r->n_spare > 0);
+    return (batch_row){ .st = s->st, .next = spare ? r->spares[--r->n_spare]
+                                                   : state_recurrent(s->st),
                         .pos = session_pos(s), .first = first, .n = n };
 }
 
@@ -107,25 +121,31 @@ static int recover(const runner *r, int rc)
     return rc;
 }
 
-/* A batch of the session has ended. rc < 0: it failed, and its n tokens are not taken in. spare: it
- * has used the spare. */
-static void end_batch(session *s, const int32_t *ids, int n, bool spare, int rc)
+/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. Returns the
+ * version that is free now, or NULL: there was one only. */
+static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, int rc)
 {
+    const bool spare = row->next != state_recurrent(s->st);
     if (rc < 0) {
         state_trim(s->st);
         s->broken |= !spare && recurrent_bytes(s->r->e->m) > 0;      /* until a rewind */
-        return;
+        return spare ? row->next : NULL;
     }
-    if (spare) s->r->spare = state_exchange_recurrent(s->st, s->r->spare);
-    memcpy(s->ids + session_pos(s), ids, (size_t)n * sizeof *s->ids);
-    state_advance(s->st, n);
-    if (n == 1) s->r->n_single++;
-    else s->r->n_batched += (uint64_t)n;
+    memcpy(s->ids + session_pos(s), ids, (size_t)row->n * sizeof *s->ids);
+    state_advance(s->st, row->n);
+    if (row->n == 1) s->r->n_single++;
+    else s->r->n_batched += (uint64_t)row->n;
+    return spare ? state_exchange_recurrent(s->st, row->next) : NULL;
 }
 
-static int end_token(session *s, int32_t id, bool spare, int rc)
+static void give_spare(runner *r, recurrent *version)
 {
-    end_batch(s, &id, 1, spare, rc);
+    if (version) r->spares[r->n_spare++] = version;
+}
+
+static int end_token(session *s, int32_t id, const batch_row *row, int rc)
+{
+    give_spare(s->r, end_row(s, &id, row, rc));
     return rc < 0 ? recover(s->r, rc) : 0;
 }
 
@@ -134,7 +154,7 @@ static int end_taken(runner *r, int rc)
 {
     session *s = r->taken;
     r->taken = NULL;
-    return end_token(s, r->taken_id, r->taken_spare, rc);
+    return end_token(s, r->taken_id, &r->taken_row, rc);
 }
 
 int runner_settle(runner *r, err_ctx *err)
@@ -144,8 +164,8 @@ int runner_settle(runner *r, err_ctx *err)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-/* Also takes the pages that they need. */
-static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *err)
+/* Also takes the pages that they need, and gives back the version before the last batch. */
+static int check_tokens(session *s, const int32_t *ids, int n, err_ctx *err)
 {
     const int n_vocab = session_vocab(s), room = session_ctx(s) - session_pos(s);
     const int rc = session_check_state(s, err);
@@ -157,6 +177,7 @@ static int check_tokens(const session *s, const int32_t *ids, int n, err_ctx *er
         if (ids[i] < 0 || ids[i] >= n_vocab)
             return err_set(err, ERR_RANGE, "token id %" PRId32 " is not within 0..%d", ids[i],
                            n_vocab - 1);
+    runner_forget_version(s);
     return state_reserve(s->st, session_pos(s) + n, err);
 }
 
@@ -173,13 +194,24 @@ static bool watch_chunk(void *ctx, double layers, double n_layer)
     return w->watch(w->ctx, w->done + w->n_chunk * layers / n_layer, w->n);
 }
 
-/* Checked rows, as one batch. There is one spare: if several rows fail, their sessions are broken
- * until they are rewound. */
-static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *w, err_ctx *err)
+/* The version before a row is kept for session_rewind; `first`: the row's first input there. */
+static void keep_version(session *s, recurrent *before, const batch_row *row, int first)
+{
+    s->before = before;
+    s->before_pos = row->pos;
+    s->kept_first = first;
+    s->kept_by = s->r->n_keep;
+}
+
+/* Checked rows, as one batch. Without a spare version for each row: if the batch fails, their
+ * sessions are broken until they are rewound. keep_first: tokens whose inputs are kept already. */
+static int eval_rows(runner *r, const runner_row *rows, int n_row, int keep_first, chunk_watch *w,
+                     err_ctx *err)
 {
     batch_row list[RUNNER_MOST_ROWS];
-    batch b = { .ids = r->ids, .rows = list, .n_row = n_row };
+    batch b = { .ids = r->ids, .rows = list, .n_row = n_row, .keep_first = keep_first };
     for (int i = 0; i < n_row; i++) {
+        if (rows[i].keep) b.keep = r->kept;
         memcpy(r->ids + b.n, rows[i].ids, (size_t)rows[i].n * sizeof *r->ids);
         b.n += rows[i].n;
     }
@@ -189,9 +221,14 @@ static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *
     }
     const bool spare = n_row == 1 && uses_spare(rows->s, b.n, b.watch != NULL);
     for (int i = 0, first = 0; i < n_row; first += rows[i++].n)
-        list[i] = row_of(rows[i].s, first, rows[i].n, spare);
+        list[i] = row_of(rows[i].s, first, rows[i].n, spare || (rows[i].keep && r->kept));
     const int rc = forward_eval(r->f, &b, err);
-    for (int i = 0; i < n_row; i++) end_batch(rows[i].s, rows[i].ids, rows[i].n, spare, rc);
+    for (int i = 0; i < n_row; i++) {
+        recurrent *before = end_row(rows[i].s, rows[i].ids, &list[i], rc);
+        if (before && rows[i].keep && rc == 0)
+            keep_version(rows[i].s, before, &list[i], keep_first + list[i].first);
+        else give_spare(r, before);
+    }
     return rc < 0 ? recover(r, rc) : 0;
 }
 
@@ -223,20 +260,55 @@ static int read_rows(runner *r, float *logits, const runner_row *rows, int n_row
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err)
 {
     const int most = engine_on_gpu(r->e) ? 1 : n_row;    /* rows of a batch */
-    int rc = 0, n = 0;
+    int rc = 0, n = 0, n_keep = 0;
     assert(n_row >= 0 && n_row <= RUNNER_MOST_ROWS);
     for (int i = 0; i < n_row; i++) {
         assert(rows[i].s->r == r && rows[i].n_logits <= rows[i].n);
+        n_keep += rows[i].keep;
         if ((rc = check_tokens(rows[i].s, rows[i].ids, rows[i].n, err)) < 0) return rc;
         n += rows[i].n;
     }
-    assert(n <= r->opt.chunk);
-    for (int i = 0; i < n_row && rc == 0; i += most) {
-        rc = eval_rows(r, rows + i, most, NULL, err);
+    assert(n <= r->opt.chunk && n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
+    r->n_keep += n_keep > 0;
+    for (int i = 0, first = 0; i < n_row && rc == 0; first += rows[i].n, i += most) {
+        rc = eval_rows(r, rows + i, most, first, NULL, err);
         if (rc == 0) rc = read_rows(r, logits, rows + i, most, err);
         logits += (size_t)rows[i].n_logits * (size_t)r->e->m->hp.n_vocab;
     }
     return rc;
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+void runner_forget_version(session *s)
+{
+    give_spare(s->r, s->before);
+    s->before = NULL;
+}
+
+bool runner_can_go_back(const session *s, int n_keep)
+{
+    return s->before && n_keep >= s->before_pos && n_keep <= session_pos(s) &&
+           (n_keep == s->before_pos || s->kept_by == s->r->n_keep);
+}
+
+/* Its last version gets the state at n_keep, from the one before and the inputs. */
+void runner_go_back(session *s, int n_keep)
+{
+    runner *r = s->r;
+    if (n_keep == session_pos(s)) return;
+    recurrent *last = state_exchange_recurrent(s->st, s->before);
+    s->before = last;
+    state_go_back(s->st, n_keep);
+    if (n_keep == s->before_pos) {
+        runner_forget_version(s);
+        return;
+    }
+    const batch_row row = { .st = s->st, .next = last, .pos = s->before_pos,
+                            .first = s->kept_first, .n = n_keep - s->before_pos };
+    const int rc = forward_again(r->f, &row, r->kept, NULL);
+    s->before = state_exchange_recurrent(s->st, last);
+    if (rc < 0) recover(r, rc);          /* the state is lost */
 }
 
 /* On a GPU all chunks but the last end at a multiple of GPU_DELTA_CHUNK, so that the bits of
@@ -262,7 +334,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         chunk_watch w = { watch, ctx, done, session_first_chunk(s, n - done), n };
         const runner_row row = { .s = s, .ids = ids + done, .n = w.n_chunk };
         const bool go_on = !watch || watch(ctx, done, n);
-        rc = go_on ? eval_rows(s->r, &row, 1, &w, err) : ERR_STOPPED;
+        rc = go_on ? eval_rows(s->r, &row, 1, 0, &w, err) : ERR_STOPPED;
         if (!go_on) state_trim(s->st);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
@@ -283,10 +355,9 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
 {
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
-    const bool spare = uses_spare(s, 1, false);
-    const batch_row row = row_of(s, 0, 1, spare);
+    const batch_row row = row_of(s, 0, 1, uses_spare(s, 1, false));
     rc = forward_next(s->r->f, next, &row, id, s->r->logits, err);
-    return end_token(s, id, spare, rc);
+    return end_token(s, id, &row, rc);
 }
 
 int session_take(session *s, int32_t id, err_ctx *err)
@@ -294,12 +365,11 @@ int session_take(session *s, int32_t id, err_ctx *err)
     runner *r = s->r;
     int rc = check_tokens(s, &id, 1, err);
     if (rc < 0) return rc;
-    const bool spare = uses_spare(s, 1, false);
-    const batch_row row = row_of(s, 0, 1, spare);
-    if ((rc = forward_take(r->f, &row, id, err)) < 0) return end_token(s, id, spare, rc);
+    const batch_row row = row_of(s, 0, 1, uses_spare(s, 1, false));
+    if ((rc = forward_take(r->f, &row, id, err)) < 0) return end_token(s, id, &row, rc);
     r->taken = s;
     r->taken_id = id;
-    r->taken_spare = spare;
+    r->taken_row = row;
     return 0;
 }
 

@@ -20,6 +20,10 @@ typedef struct runner_row {
     const int32_t *ids;                  /* [n] */
     int n;                               /* 1 or more */
     int n_logits;                        /* rows of logits: of its last tokens, 0 .. n */
+    bool keep;                           /* until the next runner_eval, session_rewind reaches every
+                                          * position within these tokens; then the tokens of all
+                                          * rows are at most KEPT_TOKENS, and session_options has
+                                          * n_version */
 } runner_row;
 
 /* Takes in rows of different sessions of this runner, up to a chunk of tokens in all, and writes

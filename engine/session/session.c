@@ -22,6 +22,9 @@ int session_check(const model *m, const session_options *o, err_ctx *err)
     if (o->n_snapshot < 0)
         return err_set(err, ERR_RANGE, "%d snapshots: the number cannot be negative",
                        o->n_snapshot);
+    if (o->n_version < 0 || o->n_version > SESSION_MOST_VERSIONS)
+        return err_set(err, ERR_RANGE, "%d versions of the state are not within 0..%d",
+                       o->n_version, SESSION_MOST_VERSIONS);
     if (o->n_sharing < 0 || o->n_sharing > SESSION_MAX_SHARING)
         return err_set(err, ERR_RANGE, "%d sharing sessions are not within 0..%d", o->n_sharing,
                        SESSION_MAX_SHARING);
@@ -71,16 +74,17 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     if (rc < 0) return rc;
     const bool host = !engine_head_on_gpu(e), before = engine_keeps_before(e);
     const state_options so = session_state_options(e, &opt);
-    const session_bytes b = session_bytes_of(m, &so, opt.n_sharing, engine_threads(e));
+    const session_bytes b = session_bytes_of(m, &so, &opt, engine_threads(e));
     const uint64_t work =
         engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, opt.chunk) + b.recordings : 0;
     const uint64_t all[] = {
-        b.state, work, host ? b.host_work : 0, before ? b.spare : 0, b.ids, b.logits,
+        b.state, work, host ? b.host_work : 0, before ? b.spare : 0, b.versions, b.ids, b.logits,
     };
     *vram = work;
     for (int l = 0; l < engine_gpu_layers(e); l++) {
         const uint64_t layer[] = { *vram, session_bytes_layer(m, &so, opt.n_sharing, l),
-                                   before ? recurrent_layer_bytes(m, l) : 0 };
+                                   before ? recurrent_layer_bytes(m, l) : 0,
+                                   session_bytes_versions(m, opt.n_version, l) };
         *vram = session_bytes_sum(layer, ARRAY_LEN(layer));
     }
     *bytes = session_bytes_sum(all, ARRAY_LEN(all));
@@ -130,6 +134,7 @@ void session_free(session *s)
 {
     if (!s) return;
     (void)runner_settle(s->r, NULL);
+    runner_forget_version(s);
     state_free(s->st);
     mem_free(s->ids);
     runner_release(s->r);
@@ -182,14 +187,25 @@ static int most_kept(const session *s, int n_keep)
 /* State and position agree again. */
 static void mark_whole(session *s)
 {
+    runner_forget_version(s);
     s->broken = false;
     s->n_recovery = runner_recoveries(s->r);
+}
+
+static bool can_go_back(const session *s, int n_keep)
+{
+    return !is_lost(s) && runner_can_go_back(s, n_keep);
 }
 
 int session_rewind(session *s, int n_keep)
 {
     (void)runner_settle(s->r, NULL);
-    const int kept = state_rewind(s->st, most_kept(s, n_keep));
+    const int most = most_kept(s, n_keep);
+    if (can_go_back(s, most)) {
+        runner_go_back(s, most);
+        return most;
+    }
+    const int kept = state_rewind(s->st, most);
     mark_whole(s);
     return kept;
 }
@@ -197,7 +213,8 @@ int session_rewind(session *s, int n_keep)
 int session_rewind_target(const session *s, int n_keep)
 {
     (void)runner_settle(s->r, NULL);
-    return state_rewind_target(s->st, most_kept(s, n_keep));
+    const int most = most_kept(s, n_keep);
+    return can_go_back(s, most) ? most : state_rewind_target(s->st, most);
 }
 
 static state_tag tag_of(const session *s)

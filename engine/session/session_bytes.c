@@ -3,16 +3,34 @@
 
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
+#include "engine/session/kept_inputs.h"
 
-session_bytes session_bytes_of(const model *m, const state_options *so, int n_sharing, int n_thread)
+uint64_t session_bytes_versions(const model *m, int n_version, int l)
 {
-    const uint64_t n = 1 + (uint64_t)n_sharing;
+    const uint64_t inputs = n_version > 0 ? kept_inputs_layer_bytes(m, l) : 0;
+    uint64_t sum = size_times(recurrent_layer_bytes(m, l), (uint64_t)n_version);
+    return size_add(&sum, sum, inputs) ? sum : UINT64_MAX;
+}
+
+static uint64_t versions_bytes(const model *m, int n)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (!size_add(&sum, sum, session_bytes_versions(m, n, l))) return UINT64_MAX;
+    return sum;
+}
+
+session_bytes session_bytes_of(const model *m, const state_options *so, const session_options *o,
+                               int n_thread)
+{
+    const uint64_t n = 1 + (uint64_t)o->n_sharing;
     return (session_bytes){
         .state = size_times(state_bytes(m, so), n),
         .snapshots = size_times(state_snapshot_bytes(m, so), n),
         .ids = n * (uint64_t)so->ctx * sizeof(int32_t),
         .recordings = gpu_steps_recordings_bytes(m),
         .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .spare = recurrent_bytes(m),
+        .versions = versions_bytes(m, o->n_version),
         .host_work = host_steps_bytes(m, n_thread, so->slack),
     };
 }

@@ -4,6 +4,7 @@
 #ifndef ENGINE_SESSION_SESSION_BYTES_H
 #define ENGINE_SESSION_SESSION_BYTES_H
 
+#include "engine/engine.h"
 #include "engine/session/state.h"
 
 typedef struct session_bytes {
@@ -11,14 +12,18 @@ typedef struct session_bytes {
     uint64_t ids;                        /* of all sessions */
     uint64_t recordings, logits, spare;  /* of the runner, as is host_work without a GPU. spare: a
                                           * version of the recurrent state */
+    uint64_t versions;                   /* further ones that sessions keep, with the inputs */
     uint64_t host_work;
 } session_bytes;
 
-/* One session and n_sharing others with chunks of so->slack tokens. */
-session_bytes session_bytes_of(const model *m, const state_options *so, int n_sharing,
+/* One session and o->n_sharing others, with chunks of so->slack tokens. */
+session_bytes session_bytes_of(const model *m, const state_options *so, const session_options *o,
                                int n_thread);
 /* Their state of layer l, without snapshots. */
 uint64_t session_bytes_layer(const model *m, const state_options *so, int n_sharing, int l);
+
+/* Versions that n_version sessions keep, and inputs, of layer l. */
+uint64_t session_bytes_versions(const model *m, int n_version, int l);
 
 /* UINT64_MAX if that is among the parts or if the sum exceeds it. */
 uint64_t session_bytes_sum(const uint64_t *parts, size_t n);

@@ -131,6 +131,15 @@ static void drop_snapshots(state *s, int pos)
         if (s->snap_pos[i] > pos) s->snap_pos[i] = 0;
 }
 
+void state_go_back(state *s, int pos)
+{
+    assert(pos <= s->pos && pos >= kv_rewind_limit(s->kv, s->pos));
+    drop_snapshots(s, pos);
+    s->kept_pos = min_int(s->kept_pos, pos);
+    s->pos = pos;
+    state_trim(s);
+}
+
 void state_clear(state *s)
 {
     s->pos = s->kept_pos = 0;

@@ -44,6 +44,9 @@ int state_pos(const state *s);
 int state_reserve(state *s, int n_pos, err_ctx *err);
 void state_trim(state *s);               /* gives back the pages beyond the position */
 void state_advance(state *s, int n);     /* n tokens were taken in */
+/* The recurrent state is that of pos already; keys and values go back to it. Drops the snapshots
+ * above it. */
+void state_go_back(state *s, int pos);
 
 /* Takes a snapshot of the present position, or renews it. If there are n_snapshot others, it
  * replaces the one taken or used least recently. No-op if n_snapshot is 0, and at position 0, which
