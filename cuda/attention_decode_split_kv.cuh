@@ -39,10 +39,9 @@ typedef struct range_plan {
     int lowest, n_key, range_keys, n_range;
 } range_plan;
 
-static __device__ __forceinline__ range_plan plan_ranges(const gpu_attention &a, int t,
+static __device__ __forceinline__ range_plan plan_ranges(const gpu_attention &a, int pos,
                                                          int max_ranges)
 {
-    const int pos = a.cursor->pos + t;
     range_plan p;
     p.lowest = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     p.n_key = pos - p.lowest + 1;
@@ -136,7 +135,8 @@ static __device__ __forceinline__ range_work work_of(const range_args &r, size_t
     w.kv_head = blockIdx.y / r.n_part;
     w.head0 = w.kv_head * r.group + (blockIdx.y - w.kv_head * r.n_part) * HEADS;
     w.n_head = min((int)HEADS, (w.kv_head + 1) * r.group - w.head0);
-    const range_plan p = plan_ranges(a, w.t, r.max_ranges);
+    const row_token token = row_token_of(a.cursor, w.t);
+    const range_plan p = plan_ranges(a, pos_of(token), r.max_ranges);
     w.range = blockIdx.x;
     w.n_range = p.n_range;
     w.begin = p.lowest + w.range * p.range_keys;
@@ -144,7 +144,7 @@ static __device__ __forceinline__ range_work work_of(const range_args &r, size_t
     w.own = whole && a.k && w.range == p.n_range - 1 ? w.end - 1 : -1;
     w.n_make = w.n_head + (w.own >= 0 ? 2 : 0);
     w.row_bytes = row_bytes;
-    w.pages = pages_of(a);
+    w.pages = pages_of(a, token.row);
     w.keys = head_offset(a, false, w.kv_head, row_bytes);
     w.values = head_offset(a, true, w.kv_head, row_bytes);
     if (w.own >= 0) {
@@ -389,7 +389,8 @@ static __global__ void __launch_bounds__(THREADS) decode_merge(tracer f, const r
 {
     pdl_begin(f);
     pdl_wait(f);
-    const range_plan p = plan_ranges(r.a, blockIdx.y, r.max_ranges);
+    const int pos = pos_of(row_token_of(r.a.cursor, blockIdx.y));
+    const range_plan p = plan_ranges(r.a, pos, r.max_ranges);
     if (p.n_range > 1) merge_heads<DIM, 1, MAX_RANGES>(r, p.n_range, blockIdx.y, blockIdx.x, 1);
     pdl_end(f);
 }

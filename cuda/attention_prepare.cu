@@ -13,15 +13,17 @@ enum {
     USUAL_DIM = 256, MAX_DIM = 512       /* values of a head, at most */
 };
 
-/* A warp stores a head's values to its row. VALUES, here and below: number of values of a lane. */
+/* A warp stores a head's values of token t to its row. VALUES, here and below: number of values of a lane. */
 template <int VALUES>
 static __device__ __forceinline__ void store_row(const gpu_attention &a, bool is_value, int head,
-                                                 int pos, const float (&x)[VALUES], int lane)
+                                                 int t, const float (&x)[VALUES], int lane)
 {
+    const row_token own = row_token_of(a.cursor, t);
+    const int pos = pos_of(own);
     const size_t dim = (size_t)a.head_dim;
     const size_t row_bytes = a.kv == GPU_KV_F32 ? dim * 4 : a.kv == GPU_KV_F16 ? dim * 2 :
                              dim / 32 * sizeof(block_q8_0);
-    uint8_t *to = pages_of(a).of(pos) + head_offset(a, is_value, head, row_bytes) +
+    uint8_t *to = pages_of(a, own.row).of(pos) + head_offset(a, is_value, head, row_bytes) +
                   (size_t)(pos % GPU_PAGE) * row_bytes;
 
     #pragma unroll
@@ -119,7 +121,7 @@ static __global__ void __launch_bounds__(WARPS * 32) prepare_heads(tracer f, gpu
             for (int j = 0; j < VALUES; j++)
                 if (lane + 32 * j < a.head_dim) to[lane + 32 * j] = x[j];
         } else {
-            store_row(a, is_v, h, a.cursor->pos + t, x, lane);
+            store_row(a, is_v, h, t, x, lane);
         }
     }
     pdl_end(f);

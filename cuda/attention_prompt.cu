@@ -477,7 +477,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) prompt_tensor(tr
     pdl_begin(f);
     pdl_wait(f);
     const int pos = a.cursor->pos;
-    pages = pages_of(a);
+    pages = pages_of(a, a.cursor);
     key_span span = span_of(a, pos, row, S::ROWS);
     take_part(span, S::KEYS, part, n_part);
 
@@ -682,7 +682,7 @@ static __global__ void __launch_bounds__(S::THREADS) prompt_float(tracer f, gpu_
     pdl_begin(f);
     pdl_wait(f);
     const int pos = a.cursor->pos;
-    pages = pages_of(a);
+    pages = pages_of(a, a.cursor);
     const key_span span = span_of(a, pos, row, S::ROWS);
 
     fetch(k_tile, keys, span.first, span.end);

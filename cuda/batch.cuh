@@ -39,15 +39,16 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
  * activations, others by halves, F16 and BF16 by halves + lows if in->lows. */
 void project_many(gpu *g, gpu_input *in, const gpu_product *list, int n_product);
 
-/* A convolution's window before the batch, and where it goes after it. */
-static __device__ __forceinline__ const float *conv_window(const gpu_conv &c)
+/* The window before a token, the first one of a product, and where its conversation's goes after
+ * it. */
+static __device__ __forceinline__ const float *conv_window(const gpu_conv &c, const row_token &x)
 {
-    return (const float *)((c.again ? c.cursor->recurrent_next : c.cursor->recurrent) + c.window);
+    return (const float *)((x.t > 0 ? x.row->recurrent_next : x.row->recurrent) + c.window);
 }
 
-static __device__ __forceinline__ float *conv_window_next(const gpu_conv &c)
+static __device__ __forceinline__ float *conv_window_next(const gpu_conv &c, const row_token &x)
 {
-    return (float *)(c.cursor->recurrent_next + c.window);
+    return (float *)(x.row->recurrent_next + c.window);
 }
 
 /* y [n, y_stride] = silu(conv(raw)) for all channels; shifts the window by n tokens. */

@@ -82,7 +82,8 @@ static __device__ __forceinline__ void load_gates(delta_token<DIM> *to, const gp
 
 template <int DIM, bool ONE>
 static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const gpu_delta &d,
-                                                 const delta_sizes &s, const head_place &h, int t0)
+                                                 const delta_sizes &s, const head_place &h, int t0,
+                                                 int n_left)
 {
     enum { QUADS = (2 * DIM + COLUMNS) / 4 };            /* groups of four floats of a token */
     static_assert(QUADS <= THREADS, "one token is one round");
@@ -90,7 +91,7 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
         if (threadIdx.x < QUADS) load_token(tile, d, s, h, 0, 4 * threadIdx.x);
         if (threadIdx.x == 0) load_gates(tile, d, h, 0);
     } else {
-        const int n = min((int)TILE, d.n - t0);
+        const int n = min((int)TILE, n_left);
         #pragma unroll 1
         for (int i = threadIdx.x; i < n * QUADS; i += THREADS)
             load_token(&tile[i / QUADS], d, s, h, t0 + i / QUADS, i % QUADS * 4);
@@ -100,7 +101,8 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
 }
 
 /* ONE: a single token, without delta_prepare. fresh: earlier tokens of the batch have written the
- * state, perhaps in the previous kernel. */
+ * state, perhaps in the previous kernel. blockIdx.z is a token: if a conversation begins with it,
+ * the block computes all tokens of that one. */
 template <int DIM, bool ONE>
 static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu_delta d,
                                                              bool fresh)
@@ -113,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     const int gate = gate_of(d, s, head);
     const head_place place = { key_head_of(d, s, head) * DIM, 2 * s.keys + head * DIM + column0,
                                gate, gate + decay_step(d, s) };
-    const int n_all = ONE ? 1 : d.n;
+    const int first = ONE ? 0 : blockIdx.z;
     const size_t column = (size_t)head * DIM * DIM + column0 + own;
     float S[ROWS];
 
@@ -121,19 +123,27 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
     if (ONE) pdl_release();              /* this kernel takes 2 us, less than the next's start */
     /* the state was written before the previous kernel, unless fresh */
     if (fresh) pdl_wait(f);
-    const float *before = state_before(d, fresh) + column;
-    float *after = state_after(d) + column;
+    const row_token x0 = row_token_of(d.cursor, first);
+    if (x0.t > 0) {                      /* in the middle of a conversation */
+        pdl_wait(f);
+        pdl_end(f);
+        return;
+    }
+    const int n_all = ONE ? 1 : x0.row->n > 0 ? x0.row->n : d.n - first;
+    const float *before = state_before(d, x0.row, fresh) + column;
+    float *after = state_after(d, x0.row) + column;
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
         S[r] = before[(size_t)(r / 4 * 16 + quarter * 4 + r % 4) * DIM];
     const float dt_bias = d.dt_bias[head], decay = d.a[head];
     pdl_wait(f);
-    load_tile<DIM, ONE>(tiles[0], d, s, place, 0);
+    load_tile<DIM, ONE>(tiles[0], d, s, place, first, n_all);
 
     for (int t0 = 0, now = 0; t0 < n_all; t0 += TILE, now ^= 1) {
         if (!ONE) __syncthreads();       /* all threads have read the other tile */
         if (!ONE && t0 + TILE < n_all) {
-            load_tile<DIM, ONE>(tiles[now ^ 1], d, s, place, t0 + TILE);
+            load_tile<DIM, ONE>(tiles[now ^ 1], d, s, place, first + t0 + TILE,
+                                n_all - t0 - TILE);
             copy_wait<1>();
         } else {
             copy_wait<0>();
@@ -189,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
             for (int r = 0; r < ROWS; r++)
                 S[r] = fmaf(e.x, S[r], fmaf(e.y, S[r], k[r] * add));
             if (quarter == 0)
-                d.out[(size_t)(t0 + t) * s.values + head * DIM + column0 + own] =
+                d.out[(size_t)(first + t0 + t) * s.values + head * DIM + column0 + own] =
                     fmaf(qk, delta, fmaf(e.x, qS, e.y * qS));
         }
     }
@@ -201,7 +211,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Launches the rule for tokens first .. first+n-1, one after the other. */
+/* Launches the rule for tokens first .. first+n-1, one after the other. With up to GPU_FEW tokens
+ * they may be of several conversations, and first is 0. */
 template <int DIM>
 static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fresh)
 {
@@ -213,7 +224,8 @@ static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fres
     d.out += (size_t)first * s.values;
     const auto rule = [&](void (*kernel)(tracer, gpu_delta, bool)) {
         launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), kernel,
-               dim3((unsigned)d.n_v, DIM / COLUMNS), THREADS, 0, d, fresh);
+               dim3((unsigned)d.n_v, DIM / COLUMNS, all->n <= GPU_FEW ? (unsigned)n : 1), THREADS,
+               0, d, fresh);
     };
     if (n == 1 && !d.prepared) {
         rule(delta_rule<DIM, true>);

@@ -55,16 +55,17 @@ static __device__ __forceinline__ float l2_factor(float squares)
     return 1.0f / sqrtf(squares + 1e-6f);
 }
 
-/* The state before the tokens of a kernel, and where it goes after them. fresh: earlier tokens of
- * the batch have written it. */
-static __device__ __forceinline__ const float *state_before(const gpu_delta &d, bool fresh)
+/* The state of a conversation before the tokens of a kernel, and where it goes after them. fresh:
+ * earlier tokens of the batch have written it. */
+static __device__ __forceinline__ const float *state_before(const gpu_delta &d,
+                                                            const gpu_cursor *row, bool fresh)
 {
-    return (const float *)((fresh ? d.cursor->recurrent_next : d.cursor->recurrent) + d.state);
+    return (const float *)((fresh ? row->recurrent_next : row->recurrent) + d.state);
 }
 
-static __device__ __forceinline__ float *state_after(const gpu_delta &d)
+static __device__ __forceinline__ float *state_after(const gpu_delta &d, const gpu_cursor *row)
 {
-    return (float *)(d.cursor->recurrent_next + d.state);
+    return (float *)(row->recurrent_next + d.state);
 }
 
 /* delta_chunks.cu: computes n_chunk chunks of GPU_DELTA_CHUNK tokens from token `first` of the

@@ -630,8 +630,8 @@ static __global__ void __launch_bounds__(CARRY_THREADS) delta_carry(tracer f, co
     #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
         fetch_piece<DIM>(carry_shared + i * piece<DIM>, d, i, n_chunk, head, key_head);
-    const float *before = state_before(d, fresh) + place;
-    float *after = state_after(d) + place;
+    const float *before = state_before(d, d.cursor, fresh) + place;
+    float *after = state_after(d, d.cursor) + place;
     #pragma unroll
     for (int i = 0; i < ROWS; i++)
         #pragma unroll

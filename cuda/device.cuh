@@ -279,6 +279,20 @@ template <int n> static __device__ __forceinline__ void copy_wait(void)
 #endif
 }
 
+/* A token of a batch: its conversation, and its number among that one's tokens. */
+typedef struct row_token {
+    const gpu_cursor *row;
+    int t;
+} row_token;
+
+static __device__ __forceinline__ row_token row_token_of(const gpu_cursor *rows, int t)
+{
+    for (; rows->n > 0 && t >= rows->n; rows++) t -= rows->n;
+    return { rows, t };
+}
+
+static __device__ __forceinline__ int pos_of(const row_token &x) { return x.row->pos + x.t; }
+
 /* Makes the compiler keep v in a register instead of computing it again. */
 static __device__ __forceinline__ void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 static __device__ __forceinline__ void keep(const uint8_t *&v) { asm volatile("" : "+l"(v)); }

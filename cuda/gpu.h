@@ -148,10 +148,12 @@ enum {                                   /* most tokens ... */
 enum { GPU_PAGE = 64 };                  /* positions of a page of keys and values */
 
 /* Whose tokens a batch has and where they stand, in device memory: so one recording serves every
- * conversation. gpu_copy or gpu_write sets it; gpu_advance and gpu_largest update it within the
- * stream. */
+ * conversation. A list with an entry for each conversation, in the order of the tokens; batches of
+ * more than GPU_FEW tokens are of one. gpu_copy or gpu_write sets it; gpu_advance and gpu_largest
+ * update the first entry within the stream. */
 typedef struct gpu_cursor {
-    int32_t pos;                         /* of the batch's first token */
+    int32_t pos;                         /* of the conversation's first token */
+    int32_t n;                           /* its tokens; 0 in the last entry: all the others */
     int32_t token;                       /* the last one that gpu_largest picked */
     uint8_t *const *pages;               /* device memory [page][gpu_attention.n_column]: where the
                                           * pages of each layer are */
@@ -214,7 +216,7 @@ typedef struct gpu_conv {
     const gpu_cursor *cursor;
     uint64_t window;                     /* in its recurrent memory, in bytes: [n_tap - 1, rows]
                                           * floats, oldest first */
-    bool again;                          /* earlier tokens of the batch have written it */
+    int first;                           /* tokens of the batch before these */
     int n_tap;                           /* 2 .. 8 */
     float *raw;                          /* [n, rows]: gets W x; may be NULL if n <= GPU_FEW */
 } gpu_conv;
@@ -275,7 +277,7 @@ void gpu_gemm_reclaim(gpu *g, const void *scratch);      /* waits; no effect unl
 /* Row t of x [n, cols] = row ids[t] of the table; ids [n]. */
 void gpu_embed(gpu *g, float *x, const gpu_matrix *table, const int32_t *ids, int n);
 
-/* cosine, sine [n, half] = magnitude * cos, sin of (cursor->pos + t) * freq[i]. */
+/* cosine, sine [n, half] = magnitude * cos, sin of the token's position * freq[i]. */
 void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,
                     int half, const gpu_cursor *cursor, int n);
 
@@ -327,8 +329,8 @@ typedef struct gpu_attention {
     const gpu_cursor *cursor;
     int n;                               /* tokens; no two of the positions that they read and write
                                           * share memory */
-    int last;                            /* upper bound of pos + n, which sizes the launch; a
-                                          * recording is valid up to it */
+    int last;                            /* upper bound of every pos + n, which sizes the launch;
+                                          * a recording is valid up to it */
     float *partial;                      /* gpu_attention_scratch() floats */
     uint32_t *counters;                  /* [GPU_FEW * n_head], zero before and after */
 } gpu_attention;
@@ -361,7 +363,8 @@ typedef struct gpu_delta {
     uint64_t state;                      /* in its recurrent memory, in bytes: [n_v, dim (of keys),
                                           * dim (of values)] floats */
     int n_k, n_v, dim;
-    int n, pos;                          /* tokens; position of the first one */
+    int n, pos;                          /* tokens; with more than GPU_FEW, the first one's
+                                          * position */
     bool prepared;                       /* an earlier call of 2 to GPU_FEW tokens has left mixed
                                           * and ba as they are */
     void *scratch;                       /* gpu_delta_scratch() bytes; NULL: no chunks */

@@ -18,9 +18,9 @@ typedef struct page_table {
     }
 } page_table;
 
-static __device__ __forceinline__ page_table pages_of(const gpu_attention &a)
+static __device__ __forceinline__ page_table pages_of(const gpu_attention &a, const gpu_cursor *row)
 {
-    return { a.cursor->pages + a.column, a.n_column };
+    return { row->pages + a.column, a.n_column };
 }
 
 /* Offset in a page of a head's keys, or with `values` of its values. */

@@ -69,7 +69,7 @@ static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list,
         for (int i = 0; i < n_product; i++) {
             some[i] = list[i];
             some[i].y += (size_t)first * list[i].y_stride;
-            some[i].conv.again = first > 0;
+            some[i].conv.first = first;
             some[i].conv.raw = NULL;
         }
         project_few(g, &part, some, n_product);

@@ -50,22 +50,26 @@ static __device__ __forceinline__ void prefetch_ends(const dense_part &p, int ro
     if (p.bias) prefetch(p.bias + row);
     if (!p.conv.taps) return;
     prefetch(p.conv.taps + (size_t)row * p.conv.n_tap);
-    const float *window = conv_window(p.conv);
+    const float *window = conv_window(p.conv, row_token_of(p.conv.cursor, p.conv.first));
     for (int k = 0; k < p.conv.n_tap - 1; k++) prefetch(window + (size_t)k * p.rows + row);
 }
 
-/* One channel of a causal convolution, token after token. */
+/* One channel of a causal convolution, token after token; each conversation has a window. */
 static __device__ __forceinline__ void convolve(const dense_part &p, int row, const float *y, int n)
 {
     const int n_old = p.conv.n_tap - 1;
     const float *taps = p.conv.taps + (size_t)row * p.conv.n_tap;
-    const float *before = conv_window(p.conv);
-    float *after = conv_window_next(p.conv), window[7];
-    #pragma unroll
-    for (int k = 0; k < 7; k++)
-        if (k < n_old) window[k] = before[(size_t)k * p.rows + row];
-    for (int t = 0; t < n; t++) {
+    row_token x = row_token_of(p.conv.cursor, p.conv.first);
+    float window[7];
+    for (int t = 0; t < n; t++, x.t++) {
         float sum = 0.0f;
+        if (t > 0 && x.row->n == x.t) x = { x.row + 1, 0 };
+        if (t == 0 || x.t == 0) {
+            const float *before = conv_window(p.conv, x);
+            #pragma unroll
+            for (int k = 0; k < 7; k++)
+                if (k < n_old) window[k] = before[(size_t)k * p.rows + row];
+        }
         if (p.conv.raw) p.conv.raw[(size_t)t * p.rows + row] = y[t];
         #pragma unroll
         for (int k = 0; k < 7; k++)
@@ -75,10 +79,12 @@ static __device__ __forceinline__ void convolve(const dense_part &p, int row, co
         for (int k = 0; k < 7; k++)
             if (k < n_old) window[k] = k + 1 < n_old ? window[k < 6 ? k + 1 : 6] : y[t];
         p.y[(size_t)t * p.y_stride + row] = silu(sum);
+        if (t + 1 < n && x.row->n != x.t + 1) continue;
+        float *after = conv_window_next(p.conv, x);
+        #pragma unroll
+        for (int k = 0; k < 7; k++)
+            if (k < n_old) after[(size_t)k * p.rows + row] = window[k];
     }
-    #pragma unroll
-    for (int k = 0; k < 7; k++)
-        if (k < n_old) after[(size_t)k * p.rows + row] = window[k];
 }
 
 /* One thread makes and stores a row's results from its sums. */
@@ -254,7 +260,7 @@ static void skip_tokens(dense_args *a, int n)
     for (int i = 0; i < a->n_part; i++) {
         dense_part *p = &a->part[i];
         p->y += (size_t)n * p->y_stride;
-        p->conv.again |= n > 0;
+        p->conv.first += n;
         if (p->conv.raw) p->conv.raw += (size_t)n * p->rows;
     }
 }

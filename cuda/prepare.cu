@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) convolve_tokens(tracer f,
     pdl_begin(f);
     pdl_wait(f);
     if (r < rows) {
-        const float *window = conv_window(c);
+        const float *window = conv_window(c, { c.cursor, 0 });
         #pragma unroll
         for (int k = 0; k < MAX_TAPS; k++) {
             const int tap = k - (MAX_TAPS - c.n_tap);
@@ -233,8 +233,9 @@ static __global__ void __launch_bounds__(CONV_THREADS) move_window(tracer f, gpu
     pdl_begin(f);
     pdl_wait(f);
     if (r < rows) {
-        const float *from = conv_window(c);
-        float *to = conv_window_next(c);
+        const row_token first = { c.cursor, 0 };
+        const float *from = conv_window(c, first);
+        float *to = conv_window_next(c, first);
         for (int j = 0; j < n_old; j++)
             to[(size_t)j * rows + r] = j + n < n_old ? from[(size_t)(j + n) * rows + r]
                                                      : c.raw[(size_t)(j + n - n_old) * rows + r];

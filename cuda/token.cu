@@ -54,7 +54,7 @@ static __global__ void rope_table(tracer f, float *cosine, float *sine, const do
 {
     pdl_begin(f);
     pdl_wait(f);
-    const double pos = at->pos + (int)blockIdx.x;
+    const double pos = pos_of(row_token_of(at, (int)blockIdx.x));
     for (int i = threadIdx.x; i < half; i += blockDim.x) {
         double s, c;
         sincos(pos * freq[i], &s, &c);

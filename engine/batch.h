@@ -22,7 +22,8 @@ typedef struct batch {
     const int32_t *ids;                  /* [n]; NULL in a recording: the token that the device's
                                           * cursor names */
     int n;                               /* tokens of all rows, 1 .. the runner's chunk */
-    const batch_row *rows;               /* [n_row], without gaps; one on a GPU */
+    const batch_row *rows;               /* [n_row], without gaps; one on a GPU, unless they have
+                                          * up to GPU_FEW tokens together */
     int n_row;
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */

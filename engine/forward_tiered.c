@@ -139,7 +139,9 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
         rc = take(f, b->rows, b->ids[0], err);
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
-    b->last = b->rows->pos + b->n;
+    b->last = 0;
+    for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
+        b->last = max_int(b->last, row->pos + row->n);
     b->strategy = gpu_steps_strategy(f->gpu, b->n);
     rc = walk(f, b, false, f->m->hp.n_layer, err);
     return rc < 0 ? gpu_steps_give_up(f->gpu, rc, err) : gpu_steps_wait(f->gpu, err);

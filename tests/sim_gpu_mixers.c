@@ -101,25 +101,24 @@ static bool pages_exist(const gpu *g, const gpu_attention *a)
     return true;
 }
 
-static void run_attend(gpu *g, void *args)
+/* The tokens of one conversation. Returns whether it could. */
+static bool attend_row(gpu *g, const gpu_attention *a)
 {
-    const gpu_attention *a = args;
     const size_t n = (size_t)a->n, dim = (size_t)a->head_dim, wide = (size_t)a->n_head * dim;
     const size_t kv_wide = (size_t)a->n_head_kv * dim;
     const int pos = a->cursor->pos;
     if (pos < 0 || pos > a->last || a->n > a->last - pos + 1) {
         sim_fail(g, "attention: %d tokens at %d, made for positions up to %d", a->n, pos, a->last);
-        return;
+        return false;
     }
     if (!pages_exist(g, a)) {
         sim_fail(g, "attention: %d tokens at %d: a page is outside of VRAM", a->n, pos);
-        return;
+        return false;
     }
     if (!rows_differ(a)) {
         sim_fail(g, "attention: %d tokens at %d, window %d: too few pages", a->n, pos, a->window);
-        return;
+        return false;
     }
-    if (a->counters && !counters_are_zero(g, a)) return;
     float *q = sim_room(n * wide, sizeof *q), *k = sim_room(n * kv_wide, sizeof *k);
     float *v = sim_room(n * kv_wide, sizeof *v);
     for (size_t t = 0; t < n; t++) {
@@ -140,17 +139,38 @@ static void run_attend(gpu *g, void *args)
         .sinks = a->sinks,
     };
     attend_all(&job);
-    if (a->n > 1 || a->norm_whole) {
-        for (size_t t = 0; t < n; t++)
-            for (size_t h = 0; h < (size_t)a->n_head; h++)
-                sim_clobber(a->q + t * (size_t)a->q_stride + h * (size_t)a->q_head_stride,
-                            dim * sizeof *q);
-        if (a->k) sim_clobber(a->k, n * kv_wide * sizeof *k);
-    }
-    sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
     free(v);
     free(k);
     free(q);
+    return true;
+}
+
+static void run_attend(gpu *g, void *args)
+{
+    const gpu_attention *a = args;
+    const size_t dim = (size_t)a->head_dim, kv_wide = (size_t)a->n_head_kv * dim;
+    const size_t half = (size_t)a->rope_dim / 2;
+    gpu_attention row = *a;
+    if (a->counters && !counters_are_zero(g, a)) return;
+    for (int left = a->n; left > 0; left -= row.n, row.cursor++) {
+        const size_t t = (size_t)(a->n - left);
+        row.n = sim_row_tokens(row.cursor, left);
+        row.out = a->out + t * (size_t)a->n_head * dim;
+        row.q = a->q + t * (size_t)a->q_stride;
+        if (a->k) row.k = a->k + t * kv_wide;
+        if (a->k) row.v = a->v + t * kv_wide;
+        row.cosine = a->cosine + t * half;
+        row.sine = a->sine + t * half;
+        if (!attend_row(g, &row)) return;
+    }
+    if (a->n > 1 || a->norm_whole) {
+        for (size_t t = 0; t < (size_t)a->n; t++)
+            for (size_t h = 0; h < (size_t)a->n_head; h++)
+                sim_clobber(a->q + t * (size_t)a->q_stride + h * (size_t)a->q_head_stride,
+                            dim * sizeof *a->q);
+        if (a->k) sim_clobber(a->k, (size_t)a->n * kv_wide * sizeof *a->k);
+    }
+    sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
 }
 
 void gpu_attend(gpu *g, const gpu_attention *a)
@@ -276,26 +296,21 @@ size_t gpu_delta_scratch(const gpu *g, int n_k, int n_v, int dim, int n)
     return n < GPU_DELTA_CHUNK ? 0 : (size_t)(n_k + n_v) * (size_t)dim * 4 * GPU_DELTA_CHUNK;
 }
 
-/* Chunks as on the CPU, wherever they begin. */
-static void run_delta(gpu *g, void *args)
+/* The tokens of one conversation, with prepared inputs. Chunks as on the CPU, wherever they
+ * begin. */
+static void delta_row(gpu *g, const gpu_delta *d, const float *mixed, const float *ba, float *out,
+                      float *scratch)
 {
-    const gpu_delta *d = args;
     const delta_sizes s = sizes_of(d);
     const loops *f = sim_ops()->loops;
-    const size_t n = (size_t)d->n, gates = 2 * (size_t)d->n_v;
-    float *mixed = sim_room(n * s.channels, sizeof *mixed), *ba = sim_room(n * gates, sizeof *ba);
-    float *scratch = sim_room(delta_scratch(d->dim, d->dim), sizeof *scratch);
+    const size_t gates = 2 * (size_t)d->n_v;
     float *state = sim_recurrent(g, d->cursor, d->state, (size_t)d->n_v * s.dim * s.dim);
-    memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
-    memcpy(ba, d->ba, n * gates * sizeof *ba);
-    for (size_t t = 0; t < n && !d->prepared; t++)
-        prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
     for (int h = 0; h < d->n_v && state; h++) {
         const size_t key = (size_t)key_head(d, &s, h);
         size_t step;
         const float *own = ba + gate_at(d, &s, h, &step);
         const delta_args a = {
-            .out = d->out + (size_t)h * s.dim, .q = mixed + key * s.dim,
+            .out = out + (size_t)h * s.dim, .q = mixed + key * s.dim,
             .k = mixed + s.keys + key * s.dim, .v = mixed + 2 * s.keys + (size_t)h * s.dim,
             .beta = own, .g = own + step, .out_stride = s.values, .qk_stride = s.channels,
             .v_stride = s.channels, .bg_stride = gates,
@@ -303,6 +318,25 @@ static void run_delta(gpu *g, void *args)
         };
         if (a.n < DELTA_CHUNK / 2) f->delta_recurrence(&a);
         else f->delta_chunked(&a, scratch);
+    }
+}
+
+static void run_delta(gpu *g, void *args)
+{
+    const gpu_delta *d = args;
+    const delta_sizes s = sizes_of(d);
+    const size_t n = (size_t)d->n, gates = 2 * (size_t)d->n_v;
+    float *mixed = sim_room(n * s.channels, sizeof *mixed), *ba = sim_room(n * gates, sizeof *ba);
+    float *scratch = sim_room(delta_scratch(d->dim, d->dim), sizeof *scratch);
+    gpu_delta row = *d;
+    memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
+    memcpy(ba, d->ba, n * gates * sizeof *ba);
+    for (size_t t = 0; t < n && !d->prepared; t++)
+        prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
+    for (int left = d->n; left > 0; left -= row.n, row.cursor++) {
+        const size_t t = n - (size_t)left;
+        row.n = sim_row_tokens(row.cursor, left);
+        delta_row(g, &row, mixed + t * s.channels, ba + t * gates, d->out + t * s.values, scratch);
     }
     if (d->scratch) sim_clobber(d->scratch, gpu_delta_scratch(g, d->n_k, d->n_v, d->dim, d->n));
     if (d->n > 1) {

@@ -355,10 +355,16 @@ static void put_product(gpu *g, const gpu_product *p, const sim_vectors *x, int 
     sim_multiply_all(raw, rows, &w, x);
     if (p->conv.taps) {
         made = mixed = sim_room((size_t)n * rows, sizeof *mixed);
-        float *window = sim_recurrent(g, p->conv.cursor, p->conv.window,
-                                      rows * (size_t)(p->conv.n_tap - 1));
-        if (window)
-            f->delta_conv(mixed, raw, n, w.rows, 0, w.rows, p->conv.taps, p->conv.n_tap, window);
+        const gpu_cursor *row = p->conv.cursor;
+        for (int left = n, m; left > 0; left -= m, row++) {
+            const size_t at = (size_t)(n - left) * rows;
+            float *window = sim_recurrent(g, row, p->conv.window,
+                                          rows * (size_t)(p->conv.n_tap - 1));
+            m = sim_row_tokens(row, left);
+            if (window)
+                f->delta_conv(mixed + at, raw + at, m, w.rows, 0, w.rows, p->conv.taps,
+                              p->conv.n_tap, window);
+        }
         if (p->conv.raw) memcpy(p->conv.raw, raw, (size_t)n * rows * sizeof *raw);
     }
     for (size_t t = 0; t < (size_t)n; t++) {

@@ -55,8 +55,14 @@ typedef struct rope_args {
 static void run_rope(gpu *g, void *args)
 {
     const rope_args *a = args;
-    if (a->at->pos < 0) sim_fail(g, "rotation: position %d", a->at->pos);
-    else rope_table(a->cosine, a->sine, a->freq, a->magnitude, 2 * a->half, a->at->pos, a->n);
+    const gpu_cursor *row = a->at;
+    for (int left = a->n, n; left > 0; left -= n, row++) {
+        const size_t at = (size_t)(a->n - left) * (size_t)a->half;
+        n = sim_row_tokens(row, left);
+        if (row->pos < 0) sim_fail(g, "rotation: position %d", row->pos);
+        else rope_table(a->cosine + at, a->sine + at, a->freq, a->magnitude, 2 * a->half, row->pos,
+                        n);
+    }
 }
 
 void gpu_rope_table(gpu *g, float *cosine, float *sine, const double *freq, double magnitude,

@@ -103,7 +103,7 @@ static void place_token(gpu_buffers *b, mem_layout *a, const widths *w, const mo
 {
     b->logits = mem_layout_floats(a, GPU_RECORDED, hp->n_vocab);
     b->ids = mem_layout_take(a, (uint64_t)n, 1, sizeof *b->ids);
-    b->cursor = mem_layout_take(a, 1, 1, sizeof *b->cursor);
+    b->cursor = mem_layout_take(a, GPU_FEW, 1, sizeof *b->cursor);
     b->counters = mem_layout_take(a, 1 + GPU_FEW * (uint64_t)w->n_head, 1, sizeof *b->counters);
     b->best = mem_layout_take(a, GPU_LARGEST_WORDS, 1, sizeof *b->best);
     b->bias = mem_layout_floats(a, 1, hp->n_vocab);

@@ -30,7 +30,7 @@ typedef struct gpu_buffers {
     float *partial;                      /* attention over long stores */
     float *logits;                       /* [GPU_RECORDED, n_vocab] */
     int32_t *ids;                        /* [n] */
-    gpu_cursor *cursor;
+    gpu_cursor *cursor;                  /* [GPU_FEW] */
     uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */
     uint32_t *best;
     float *bias, *work;                  /* sampling: [n_vocab], and rounded up to blocks */

@@ -66,7 +66,7 @@ static void mix_attention(gpu_steps *s, int l)
     const int window = s->m->layers[l].window, heads = shape.n_head * dim;
     const int table = window > 0 && s->e->rope.n_table > 1;
     const int from = model_kv_layer(s->m, l);
-    const kv_store *kv = state_kv(s->row.st);
+    const kv_store *kv = state_kv(s->rows[0].st);        /* alike in all rows */
     const kv_column column = kv_column_of(kv, from);
     gpu_input h = normed(s, "mixer in", w->attn_norm);
     const gpu_product projections[] = {
@@ -113,7 +113,7 @@ static delta_ops delta_of(const gpu_steps *s, int l, const layer_inputs *in)
     const model_hparams *hp = &s->m->hp;
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
-    const recurrent_place place = recurrent_place_of(state_recurrent(s->row.st), l);
+    const recurrent_place place = recurrent_place_of(state_recurrent(s->rows[0].st), l);
     return (delta_ops){
         .conv = { .taps = w->delta.conv, .cursor = b->cursor, .window = place.conv,
                   .n_tap = hp->ssm_conv, .raw = in->raw },
@@ -121,7 +121,7 @@ static delta_ops delta_of(const gpu_steps *s, int l, const layer_inputs *in)
                   .apart = w->delta.beta.data != NULL, .tiled = hp->ssm_tiled,
                   .dt_bias = w->delta.dt_bias, .a = w->delta.a, .cursor = b->cursor,
                   .state = place.state, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
-                  .dim = hp->ssm_head_dim, .n = s->n, .pos = s->row.pos,
+                  .dim = hp->ssm_head_dim, .n = s->n, .pos = s->rows[0].pos,
                   .scratch = b->delta_chunks },
         .channels = (2 * hp->ssm_n_k_head + hp->ssm_n_v_head) * hp->ssm_head_dim,
     };
@@ -172,8 +172,7 @@ static int again(void *self, const batch_row *row, const kept_inputs *kept, int 
     gpu_steps *s = self;
     const batch b = { .rows = row, .n_row = 1, .n = row->n };
     gpu_steps_take_batch(s, &b);
-    const gpu_cursor at = gpu_steps_cursor(s, -1);
-    gpu_steps_set_cursor(s, &at);
+    gpu_steps_set_cursors(s, -1);
     for (int l = first; l < end; l++) {
         if (s->m->layers[l].mixer != MIX_DELTANET) continue;
         const layer_inputs in = kept_inputs_of(kept, l, row->first);
@@ -187,8 +186,8 @@ void gpu_layers_note_written(void *self, int l)
 {
     gpu_steps *s = self;
     const layer_memory a = layer_memory_of(s->m, l);
-    if (layer_has_rows(&a))
-        kv_wrote(state_kv(s->row.st), l, s->row.pos, s->n);
+    for (int i = 0; i < s->n_row && layer_has_rows(&a); i++)
+        kv_wrote(state_kv(s->rows[i].st), l, s->rows[i].pos, s->rows[i].n);
 }
 
 static void mix(void *self, int l)

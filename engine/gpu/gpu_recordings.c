@@ -139,7 +139,7 @@ int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
 
 static bool is_same(const gpu_cursor *a, const gpu_cursor *b)
 {
-    return a->pos == b->pos && a->token == b->token && a->pages == b->pages &&
+    return a->pos == b->pos && a->n == b->n && a->token == b->token && a->pages == b->pages &&
            a->recurrent == b->recurrent && a->recurrent_next == b->recurrent_next;
 }
 
@@ -153,9 +153,9 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
     }
     s->has_questions = s->server != NULL;
     const gpu_cursor at = gpu_steps_cursor(s, b->ids[0]);
-    if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursor(s, &at);
+    if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursors(s, b->ids[0]);
     s->device_cursor.token = -1;
-    recorded_token *t = find_recording(s, s->row.pos);
+    recorded_token *t = find_recording(s, s->rows[0].pos);
     t->used = s->n_token;
     gpu_replay(s->g, t->r);
     if (s->has_questions)

@@ -4,25 +4,34 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <string.h>
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 
-/* The copy reads the mailbox later. No earlier copy may be in flight: each caller has waited since
- * the last cursor, a batch for its ids, a replayed token for the one before (forward_take). */
-void gpu_steps_set_cursor(gpu_steps *s, const gpu_cursor *at)
+static gpu_cursor cursor_of(const batch_row *row, int n, int32_t token)
 {
-    s->device_cursor = s->mailbox->cursor = *at;
-    gpu_copy(s->g, s->b.cursor, &s->mailbox->cursor, sizeof s->mailbox->cursor);
+    return (gpu_cursor){
+        .pos = row->pos, .n = n, .token = token, .pages = kv_segment_table(state_kv(row->st), 0),
+        .recurrent = recurrent_block_of(state_recurrent(row->st), 0).data,
+        .recurrent_next = recurrent_block_of(row->next, 0).data,
+    };
 }
 
 gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token)
 {
-    state *st = s->row.st;
-    return (gpu_cursor){
-        .pos = s->row.pos, .token = token, .pages = kv_segment_table(state_kv(st), 0),
-        .recurrent = recurrent_block_of(state_recurrent(st), 0).data,
-        .recurrent_next = recurrent_block_of(s->row.next, 0).data,
-    };
+    return cursor_of(s->rows, 0, token);
+}
+
+/* The copy reads the mailbox later. No earlier copy may be in flight: each caller has waited since
+ * the last cursors, a batch for its ids, a replayed token for the one before (forward_take). */
+void gpu_steps_set_cursors(gpu_steps *s, int32_t token)
+{
+    gpu_cursor *to = s->mailbox->cursors;
+    const int last = s->n_row - 1;
+    for (int i = 0; i <= last; i++)
+        to[i] = cursor_of(&s->rows[i], i < last ? s->rows[i].n : 0, token);
+    s->device_cursor = to[0];
+    gpu_copy(s->g, s->b.cursor, to, (uint64_t)s->n_row * sizeof *to);
 }
 
 /* Whether the device's experts follow the contract, so that results do not depend on the processor
@@ -38,8 +47,9 @@ static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 void gpu_steps_take_batch(gpu_steps *s, const batch *b)
 {
     s->contract = b->n > GPU_FEW && by_contract(s, b->strategy, b->n);
-    assert(b->n_row == 1);
-    s->row = b->rows[0];
+    assert(b->n_row == 1 || (b->n_row <= GPU_FEW && b->n <= GPU_FEW));
+    memcpy(s->rows, b->rows, (size_t)b->n_row * sizeof *b->rows);
+    s->n_row = b->n_row;
     s->n = b->n;
     s->last = b->last;
     s->keep = b->keep;
@@ -56,9 +66,8 @@ static int begin(void *self, const batch *b, err_ctx *err)
     int rc;
     gpu_steps_take_batch(s, b);
     if (b->ids) {
-        const gpu_cursor at = gpu_steps_cursor(s, -1);
         rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
-        gpu_steps_set_cursor(s, &at);
+        gpu_steps_set_cursors(s, -1);
         const bool streams = b->n > GPU_MAIL && b->strategy == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
     }

@@ -11,7 +11,7 @@
 /* Page-locked messages between device and host. */
 typedef struct mailbox {
     uint64_t picked;                     /* from the device: the picked token, with its stamp */
-    gpu_cursor cursor;                   /* to the device */
+    gpu_cursor cursors[GPU_FEW];         /* to the device */
 } mailbox;
 
 /* A batch's vectors for the host, and the host's sums; page-locked. */
@@ -55,10 +55,11 @@ struct gpu_steps {
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
     bool has_cold;                       /* some experts of the GPU's layers are not in VRAM */
-    gpu_cursor device_cursor;            /* the device's cursor; token -1: unknown */
+    gpu_cursor device_cursor;            /* the device's first cursor; token -1: unknown */
 
     /* the batch under way */
-    batch_row row;                       /* all of its tokens */
+    batch_row rows[GPU_FEW];
+    int n_row;
     int n, last;
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
     kept_inputs *keep;                   /* batch.keep, from token keep_first on */
@@ -88,10 +89,10 @@ gpu_product gpu_layers_product(float *y, const gpu_matrix *w);
 /* ---- gpu_steps.c ---- */
 
 void gpu_steps_take_batch(gpu_steps *s, const batch *b);
-/* The device's cursor at the batch under way, before this token. */
+/* The device's cursor at the batch under way, of one row, before this token. */
 gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token);
-/* Sets the device's cursor; its token -1: unknown. */
-void gpu_steps_set_cursor(gpu_steps *s, const gpu_cursor *at);
+/* Sets the device's cursors to the batch under way; token, of one row: the first one's, or -1. */
+void gpu_steps_set_cursors(gpu_steps *s, int32_t token);
 /* Logits of n vectors at x, to the first rows of the buffer. */
 void gpu_steps_head(gpu_steps *s, const float *x, int n);
 void gpu_steps_send_vectors(gpu_steps *s);       /* the residual to the host */

@@ -257,9 +257,19 @@ static int read_rows(runner *r, float *logits, const runner_row *rows, int n_row
     return rc < 0 ? rc : read_logits(r, logits, first, n, err);
 }
 
+/* The first rows of a batch: all on the CPU; on a GPU as many as have up to GPU_FEW tokens together,
+ * at least one. */
+static int rows_together(const runner *r, const runner_row *rows, int n_row)
+{
+    int n = 0, i = 0;
+    if (!engine_on_gpu(r->e)) return n_row;
+    do n += rows[i++].n;
+    while (i < n_row && n + rows[i].n <= GPU_FEW);
+    return i;
+}
+
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err)
 {
-    const int most = engine_on_gpu(r->e) ? 1 : n_row;    /* rows of a batch */
     int rc = 0, n = 0, n_keep = 0;
     assert(n_row >= 0 && n_row <= RUNNER_MOST_ROWS);
     for (int i = 0; i < n_row; i++) {
@@ -270,10 +280,14 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
     }
     assert(n <= r->opt.chunk && n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
     r->n_keep += n_keep > 0;
-    for (int i = 0, first = 0; i < n_row && rc == 0; first += rows[i].n, i += most) {
-        rc = eval_rows(r, rows + i, most, first, NULL, err);
-        if (rc == 0) rc = read_rows(r, logits, rows + i, most, err);
-        logits += (size_t)rows[i].n_logits * (size_t)r->e->m->hp.n_vocab;
+    for (int first = 0; n_row > 0 && rc == 0;) {
+        const int together = rows_together(r, rows, n_row);
+        rc = eval_rows(r, rows, together, first, NULL, err);
+        if (rc == 0) rc = read_rows(r, logits, rows, together, err);
+        for (const runner_row *end = rows + together; rows < end; rows++, n_row--) {
+            logits += (size_t)rows->n_logits * (size_t)r->e->m->hp.n_vocab;
+            first += rows->n;
+        }
     }
     return rc;
 }

@@ -28,7 +28,8 @@ typedef struct runner_row {
 
 /* Takes in rows of different sessions of this runner, up to a chunk of tokens in all, and writes
  * logits [sum of n_logits, n_vocab], row after row. On the CPU they go through the layers together,
- * on a GPU one after another. Everything is checked before anything is computed. After a failure
+ * on a GPU as many as have up to GPU_FEW tokens together. (There a token alone and one of several
+ * differ in rounding.) Everything is checked before anything is computed. After a failure
  * session_pos tells which rows were taken in. */
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err);
 
