@@ -88,7 +88,7 @@ int *expert_cache_files_recall(int *n, int *n_pin, const placement *where,
     else if (!p && o->profile)
         console_note("%s: no such file; not used", o->profile);
     else if (p)
-        list = o->profile ? best_of(n, n_pin, p, m, where->p.vram_experts, &o->weighting)
+        list = o->profile ? best_of(n, n_pin, p, m, where->p.vram.experts, &o->weighting)
                           : last_of(n, p);
     usage_profile_free(p);
     return list;
@@ -98,7 +98,7 @@ int expert_cache_files_use(int *n_wanted, engine *e, const usage_profile *p, con
                            const placement_options *o, const model *m, err_ctx *err)
 {
     int n = 0, n_pin = 0;
-    int *list = best_of(&n, &n_pin, p, m, where->p.vram_experts, &o->weighting);
+    int *list = best_of(&n, &n_pin, p, m, where->p.vram.experts, &o->weighting);
     const int rc = list ? engine_apply(e, list, n, err)
                         : err_set(err, ERR_NOMEM, "no memory for a list of experts");
     if (rc >= 0) engine_pin(e, list, n_pin);

@@ -290,7 +290,7 @@ static json_t *plan_json(const model_handle *l)
     const plan *p = &l->where->p;
     return json_pack("{s:I, s:I, s:I, s:o}", "vram_bytes", (json_int_t)plan_vram(p),
                      "ram_bytes", (json_int_t)plan_ram(p),
-                     "drive_bytes", (json_int_t)p->disk_experts, "expected_tokens_per_second",
+                     "drive_bytes", (json_int_t)p->drive.experts, "expected_tokens_per_second",
                      l->where->measured ? json_real(p->decode_tok_s) : json_null());
 }
 

@@ -244,7 +244,7 @@ static bool on_drive(const placement *p)
 /* Bytes that engine_place moves. */
 static uint64_t bytes_to_move(const placement *p)
 {
-    return p->p.vram_dense + p->p.vram_experts + (on_drive(p) ? 0 : p->p.ram_experts);
+    return p->p.vram.dense + p->p.vram.experts + (on_drive(p) ? 0 : p->p.ram.experts);
 }
 
 /* *begun: bytes were moved. All VRAM for weights is allocated before the first move, so a later
@@ -267,7 +267,7 @@ static int move(model_handle *l, bool *begun, err_ctx *err)
     mem_free(experts);
     *begun = b.before + b.last > 0;
     /* dense weights that the CPU reads: all, or those of the last layers */
-    return rc == 0 && (!l->where->p.gpu || l->where->p.head_in_ram) ? warm(l->m, true, err) : rc;
+    return rc == 0 && l->where->p.head == PLAN_RAM ? warm(l->m, true, err) : rc;
 }
 
 /* Lowers the limit of the memory that was lacking. */
@@ -342,7 +342,7 @@ int model_handle_session(session **out, model_handle *l, session_options *o, err
     if (rc == 0) rc = session_create(out, l->e, o, err);
     if (rc == ERR_NOMEM && engine_on_gpu(l->e))
         return advise(rc, "use a smaller --ctx or --chunk, --kv q8_0, or --device cpu", err);
-    if (rc == 0 && l->where->p.ram_copy > 0)
+    if (rc == 0 && l->where->p.ram.copy > 0)
         (void)engine_repack_head(l->e, &ignored);        /* a failure only makes decoding slower */
     return rc;
 }

@@ -71,7 +71,7 @@ static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t a
 
 static bool depends_on_speed(const placement *p, const model *m)
 {
-    if (!p->p.gpu) return p->p.disk_experts > 0;
+    if (!p->p.gpu) return p->p.drive.experts > 0;
     for (int l = 0; l < m->hp.n_layer; l++)
         if (p->p.hot[l] < m->hp.n_expert) return true;
     return false;

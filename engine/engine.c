@@ -62,9 +62,9 @@ static int move_to_gpu(engine *e, const engine_placement *p, err_ctx *err)
     static const int no_experts[PLAN_MAX_LAYERS];
     const weights_choice choice = {
         .n_layer = e->p ? plan_gpu_layers(e->p, e->m->hp.n_layer) : e->m->hp.n_layer,
-        .head = !e->p || (!e->p->head_in_ram && e->p->cpu_layers == 0),
+        .head = !e->p || e->p->head == PLAN_VRAM,
         .hot = !e->p ? NULL : e->p->cache ? no_experts : e->p->hot,
-        .embed_in_ram = e->p && e->p->embed_in_ram,
+        .embed_in_ram = e->p && e->p->embed == PLAN_RAM,
     };
     rc = weights_gpu_create(&d->w, d->g, e->m, e->w, &choice, e->team, p->watch, p->watch_ctx, err);
     if (rc == 0) e->n_device = 1;
@@ -94,13 +94,13 @@ static int make_store(engine *e, const engine_placement *p, err_ctx *err)
         const int n = e->m->layers[l].experts->n_expert;
         layers[l] = n > 0 && (!p->gpu || e->p->hot[l] < n);
         any |= layers[l];
-        disk |= layers[l] && e->p->tier[l] == PLAN_DISK;
+        disk |= layers[l] && e->p->place[l].cold == PLAN_DISK;
     }
     if (!any || (!disk && !p->gpu)) return 0;
     store_options so = {
         .kind = disk ? STORE_CACHED : STORE_LOADED, .layers = layers,
         .n_in_vram = e->p->moved ? e->p->hot : NULL,
-        .cache_bytes = e->p->ram_experts, .policy = p->cache, .device = e->devices[0].g,
+        .cache_bytes = e->p->ram.experts, .policy = p->cache, .device = e->devices[0].g,
         .watch = p->watch, .watch_ctx = p->watch_ctx,
     };
     err_ctx failure = { 0 };
@@ -138,10 +138,10 @@ static int keep_plan(engine *e, const engine_placement *p, err_ctx *err)
     const int n_layer = e->m->hp.n_layer, most = model_split_most(e->m);
     if (p->postfetch) e->post = *p->postfetch;
     if (!p->plan) return 0;
-    if (p->gpu && p->plan->cpu_layers > 0 && n_layer - p->plan->cpu_layers > most)
+    const int n = plan_gpu_layers(p->plan, n_layer);
+    if (p->gpu && n < n_layer && n > most)
         return err_set(err, ERR_RANGE, "plan: %d of %d layers on the GPU; layers after %d share "
-                       "keys and values with earlier ones", n_layer - p->plan->cpu_layers, n_layer,
-                       most);
+                       "keys and values with earlier ones", n, n_layer, most);
     e->p = mem_zalloc(sizeof *e->p);
     if (!e->p) return err_set(err, ERR_NOMEM, "plan: %zu bytes", sizeof *e->p);
     *e->p = *p->plan;

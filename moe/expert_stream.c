@@ -91,7 +91,7 @@ static int make(expert_stream *b, err_ctx *err)
     mem_layout there = mem_layout_over(b->memory_there, 256);
     b->there = tables_in(&there, banks);
     if ((rc = gpu_events_create(&b->marks, b->g, 1, err)) < 0) return rc;
-    b->room = b->p->vram_stage / 2;
+    b->room = b->p->vram.stage / 2;
     return gpu_stage_create(&b->stage, b->g, 2, b->room, err);
 }
 

@@ -84,27 +84,29 @@ static void choose_ways(plan *to, const model *m, const place *p)
 static void make_plan(plan *to, const model *m, const place *p)
 {
     uint64_t largest = 0;
+    const int n_gpu = m->hp.n_layer - m->hp.n_layer * p->cpu_of_4 / 4;
     *to = (plan){ .gpu = p->gpu, .stage_ranges = p->stage_ranges,
-                  .cpu_layers = m->hp.n_layer * p->cpu_of_4 / 4, .head_in_ram = p->head_in_ram };
+                  .head = p->head_in_ram || p->cpu_of_4 > 0 ? PLAN_RAM : PLAN_VRAM };
     choose_ways(to, m, p);
     for (int l = 0; l < m->hp.n_layer; l++) {
         const uint64_t bytes = slabs_bytes(m->layers[l].experts);
-        const bool there = p->gpu && l < m->hp.n_layer - to->cpu_layers;
+        const bool there = p->gpu && l < n_gpu;
         const bool whole = l < m->hp.n_layer * p->whole_of_4 / 4;
         to->hot[l] = there ? m->hp.n_expert * (whole ? 8 : p->hot_of_8) / 8 : 0;
         if (p->changing) to->hot[l] = max_int(to->hot[l], m->hp.n_expert_used);
-        to->tier[l] = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
+        to->place[l].dense = l < n_gpu ? PLAN_VRAM : PLAN_RAM;
+        to->place[l].cold = whole ? PLAN_VRAM : p->disk ? PLAN_DISK : PLAN_RAM;
         if (bytes > largest) largest = bytes;
     }
     to->cache = p->changing;
     to->moved = p->moved;
-    for (int l = 0; l < m->hp.n_layer - to->cpu_layers; l++)
-        to->vram_experts +=
+    for (int l = 0; l < n_gpu; l++)
+        to->vram.experts +=
             (uint64_t)to->hot[l] * frame_table_frame_bytes(m->layers[l].experts);
     if (p->stage_ranges > 0)
-        to->vram_stage = 2 * (largest / (uint64_t)p->stage_ranges + largest / 4);
-    to->ram_experts = expert_store_least(&m->experts);
-    to->vram_pad = 1;                    /* there is one; its size is ignored */
+        to->vram.stage = 2 * (largest / (uint64_t)p->stage_ranges + largest / 4);
+    to->ram.experts = expert_store_least(&m->experts);
+    to->vram.pad = 1;                    /* there is one; its size is ignored */
     /* a bus as fast as the memory: half of everything is fetched */
     to->rate = (speeds){ .pull = 1e10, .pull_busy = 1e10, .cpu = 1e10, .cpu_busy = 1e10,
                          .pcie_in = p->bus > 0 ? p->bus : 1e10,

@@ -47,12 +47,12 @@ void make_case(made *c, const made_model *m, uint64_t vram, uint64_t ram)
     c->s = (plan_session){ .n_chunk = N_CHUNKS, .ctx = 8192 };
     for (int i = 0; i < N_CHUNKS; i++) {
         const uint64_t n = (uint64_t)chunks[i];
-        c->s.chunk[i] = chunks[i];
-        c->s.vram_work[i] = 100 * MB + n * 160000;
-        c->s.ram_work[i] = 20 * MB + n * 200000;
-        c->s.state[i] = m->state + n * m->ring_token;
-        c->s.ram_with_gpu[i] = 60 * MB + n * 25000;
-        c->s.ram_embed[i] = n * 70000;
+        c->s.chunk[i] = (plan_chunk){
+            .tokens = chunks[i], .vram_work = 100 * MB + n * 160000,
+            .ram_work = 20 * MB + n * 200000, .state = m->state + n * m->ring_token,
+            .ram_with_gpu = 60 * MB + n * 25000, .ram_embed = n * 70000,
+            .layer_state = c->layer_state[i],
+        };
     }
 }
 
@@ -62,7 +62,7 @@ void make_layered(made *c, const made_model *m, uint64_t vram, uint64_t ram)
     for (int l = 0; l < m->n_layer; l++) {
         c->layer_dense[l] = (m->dense - 2 * m->embed) / (uint64_t)m->n_layer;
         for (int i = 0; i < N_CHUNKS; i++)
-            c->s.layer_state[i][l] = c->s.state[i] / (uint64_t)m->n_layer;
+            c->layer_state[i][l] = c->s.chunk[i].state / (uint64_t)m->n_layer;
     }
     c->model.layer_dense = c->layer_dense;
     c->model.split_most = m->n_layer;
@@ -113,13 +113,13 @@ void random_case(made *c, test_rng *rng)
     if (one_of(rng, 3)) c->s.vram_cold = 50 * MB;
     test_rng own = *rng;                 /* more cases without another order of the others */
     c->s.page_bytes = 64 * 1024 << test_below(&own, 3);
-    c->s.n_page = c->s.state[N_CHUNKS - 1] / c->s.page_bytes;
+    c->s.n_page = c->s.chunk[N_CHUNKS - 1].state / c->s.page_bytes;
     c->s.n_page_own = test_below(&own, (uint32_t)c->s.n_page + 1);
     if (one_of(rng, 8)) c->model.least_cache = 50 * m->expert;
     if (!c->machine.gpu && one_of(rng, 2)) c->s.n_long = 2;
     for (int i = 0; i < N_CHUNKS; i++) {
-        c->s.snapshots[i] = 5 * MB;
-        if (one_of(rng, 8)) c->s.ram_embed[i] = m->embed + MB;   /* more than the table */
+        c->s.chunk[i].snapshots = 5 * MB;
+        if (one_of(rng, 8)) c->s.chunk[i].ram_embed = m->embed + MB;   /* more than the table */
     }
     c->machine.ram_program = 30 * MB;
     if (one_of(rng, 4)) c->w.vram = random_bytes(rng, 0, 90000);
@@ -146,13 +146,6 @@ bool made_plan(plan *p, const made *c, const char *what)
                      err.msg);
 }
 
-uint64_t all_experts(const plan_model *w)
-{
-    uint64_t sum = 0;
-    for (int l = 0; l < w->n_layer; l++) sum += (uint64_t)w->n_expert * w->expert_bytes[l];
-    return sum;
-}
-
 /* ---- what holds for every plan --------------------------------------------------------------- */
 
 /* Budgets as the header and the option's help promise them. */
@@ -172,7 +165,7 @@ static void check_places(const plan *p, const made *c, const char *what)
     for (int l = 0; l < w->n_layer; l++) {
         const uint64_t n = (uint64_t)p->hot[l];
         if (w->expert_bytes[l] == 0) {   /* nothing is missing */
-            ok &= p->hot[l] == w->n_expert && p->tier[l] == PLAN_VRAM;
+            ok &= p->hot[l] == w->n_expert && p->place[l].cold == PLAN_VRAM;
             continue;
         }
         ok &= p->hot[l] >= 0 && p->hot[l] <= w->n_expert;
@@ -182,9 +175,9 @@ static void check_places(const plan *p, const made *c, const char *what)
                             p->hot[l] < w->n_expert;
         else ok &= open || n == 0;       /* no layer after one that is not whole */
         open = p->hot[l] == w->n_expert;
-        ok &= !p->cache || p->tier[l] == PLAN_RAM;
-        ok &= (p->tier[l] == PLAN_VRAM) == open;
-        disk |= p->tier[l] == PLAN_DISK;
+        ok &= !p->cache || p->place[l].cold == PLAN_RAM;
+        ok &= (p->place[l].cold == PLAN_VRAM) == open;
+        disk |= p->place[l].cold == PLAN_DISK;
         hot += n * (p->cache ? w->cached_bytes : w->expert_bytes)[l];
         outside += ((uint64_t)w->n_expert - n) * w->expert_bytes[l];
         slots += p->moved ? (uint64_t)(w->n_expert - p->hot[l]) * w->frame_bytes[l] : 0;
@@ -192,20 +185,21 @@ static void check_places(const plan *p, const made *c, const char *what)
         else banks += (uint64_t)w->n_expert * w->expert_bytes[l];
     }
     CHECK_MSG(ok, "%s: places", what);
-    CHECK_MSG(hot == p->vram_experts && only_vram + banks == all_experts(w), "%s: VRAM sum", what);
-    const uint64_t cache = p->ram_experts;
+    CHECK_MSG(hot == p->vram.experts && only_vram + banks == plan_all_experts(w), "%s: VRAM sum",
+              what);
+    const uint64_t cache = p->ram.experts;
     const uint64_t smallest = plan_least_cache(w);
     if (disk)
-        CHECK_MSG(p->disk_experts == (outside > cache ? outside - cache : 0) &&
+        CHECK_MSG(p->drive.experts == (outside > cache ? outside - cache : 0) &&
                   cache >= smallest && (cache <= outside || cache == smallest),
                   "%s: cache of %llu", what, (unsigned long long)cache);
     else
-        CHECK_MSG(p->ram_experts == (p->moved ? slots : banks) && p->disk_experts == 0,
+        CHECK_MSG(p->ram.experts == (p->moved ? slots : banks) && p->drive.experts == 0,
                   "%s: RAM sum", what);
-    CHECK_MSG(!p->moved || (p->cache && p->ram_experts == slots && !c->w.whole_banks),
+    CHECK_MSG(!p->moved || (p->cache && p->ram.experts == slots && !c->w.whole_banks),
               "%s: experts that are moved", what);
     for (int l = 0; l < w->n_layer; l++)
-        ok &= p->tier[l] == PLAN_VRAM || (p->tier[l] == PLAN_DISK) == disk;
+        ok &= p->place[l].cold == PLAN_VRAM || (p->place[l].cold == PLAN_DISK) == disk;
     CHECK_MSG(ok, "%s: RAM and drive mixed", what);
 }
 
@@ -213,47 +207,46 @@ static void check_numbers(const plan *p, const made *c, const char *what)
 {
     const double numbers[] = { p->decode_tok_s, p->prefill_tok_s, p->limit_tok_s };
     const double terms[] = { p->t_dense, p->t_hot, p->t_cpu, p->t_pull, p->t_disk, p->t_hop };
-    const bool outside = p->vram_experts < all_experts(&c->model);
+    const bool outside = p->vram.experts < plan_all_experts(&c->model);
     bool ok = true;
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) ok &= isfinite(numbers[i]) && numbers[i] > 0;
     for (size_t i = 0; i < ARRAY_LEN(terms); i++) ok &= isfinite(terms[i]) && terms[i] >= 0;
     CHECK_MSG(ok, "%s: numbers", what);
     CHECK_MSG(p->decode_tok_s <= p->limit_tok_s * (1 + 1e-9), "%s: %g above the limit %g", what,
               p->decode_tok_s, p->limit_tok_s);
-    CHECK_MSG(p->stage_ranges == 0 ? p->vram_stage == 0 : outside && p->vram_stage > 0, "%s: stage",
+    CHECK_MSG(p->stage_ranges == 0 ? p->vram.stage == 0 : outside && p->vram.stage > 0, "%s: stage",
               what);
     CHECK_MSG(p->stream_from >= 9 && (p->stage_ranges > 0 || !outside || p->stream_from == INT_MAX),
               "%s: stream from %d", what, p->stream_from);
     for (int m = 0; m <= PLAN_MOST_USED; m++)
         ok &= p->fetch_down[m] + p->fetch_all[m] <= m && p->fetch_all[m] <= PLAN_PAD_WHOLE &&
-              (p->vram_pad > 0 || p->fetch_down[m] + p->fetch_all[m] == 0);
+              (p->vram.pad > 0 || p->fetch_down[m] + p->fetch_all[m] == 0);
     CHECK_MSG(ok, "%s: fetch table", what);
 }
 
 uint64_t dense_on_cpu(const made *c, int i)
 {
-    const uint64_t rows = c->s.ram_embed[i];
+    const uint64_t rows = c->s.chunk[i].ram_embed;
     return c->model.dense - c->model.embed + (rows < c->model.embed ? rows : c->model.embed);
 }
 
 /* The first layers have their dense part and their state in VRAM, as many as fit. */
-static void check_some_layers(const plan *p, const made *c, int i, const char *what)
+static void check_some_layers(const plan *p, const made *c, const plan_chunk *k, const char *what)
 {
     const plan_model *w = &c->model;
-    const int n = w->n_layer - p->cpu_layers;
+    const int n = plan_gpu_layers(p, w->n_layer);
     uint64_t dense = 0, kept = 0;
     for (int l = 0; l < n; l++) {
         dense += w->layer_dense[l];
-        kept += c->s.layer_state[i][l];
+        kept += k->layer_state[l];
     }
-    CHECK_MSG(n > 0 && n >= w->n_layer / 8 && p->vram_experts == 0 && p->embed_in_ram &&
-              (p->cpu_layers == 0 || n <= w->split_most),
-              "%s: %d layers", what, n);
-    CHECK_MSG(p->vram_dense == dense && p->vram_state == kept &&
-              p->vram_work == c->s.vram_work[i] + c->s.vram_cold, "%s: parts of layers", what);
-    CHECK_MSG(p->ram_other == w->dense - w->embed - dense + c->s.state[i] - kept + w->table +
-                                  c->s.ram_work[i] + c->s.ram_with_gpu[i] + c->s.snapshots[i],
-              "%s: RAM of layers", what);
+    CHECK_MSG(n > 0 && n >= w->n_layer / 8 && p->vram.experts == 0 && p->embed == PLAN_RAM &&
+              (n == w->n_layer || n <= w->split_most), "%s: %d layers", what, n);
+    CHECK_MSG(p->vram.dense == dense && p->vram.state == kept &&
+              p->vram.work == k->vram_work + c->s.vram_cold, "%s: parts of layers", what);
+    CHECK_MSG(p->ram.dense == w->dense - w->embed - dense + w->table &&
+              p->ram.state == k->state - kept + k->snapshots &&
+              p->ram.work == k->ram_work + k->ram_with_gpu, "%s: RAM of layers", what);
 }
 
 /* With all contexts full, the frames that are not lent hold the experts of a token. */
@@ -272,50 +265,48 @@ static void check_lent(const plan *p, const made *c, const char *what)
     CHECK_MSG(p->cache && !p->moved && p->vram_lent % c->s.page_bytes == 0 && each > 0 &&
               pages <= c->s.n_page - c->s.n_page_own,
               "%s: %llu bytes lent", what, (unsigned long long)p->vram_lent);
-    CHECK_MSG(p->pages_own + pages == c->s.n_page && p->vram_experts <= c->w.hot_most,
+    CHECK_MSG(p->pages_own + pages == c->s.n_page && p->vram.experts <= c->w.hot_most,
               "%s: pages of their own, limit of experts", what);
-    CHECK_MSG(p->vram_experts >= token + (pages + each - 1) / each * most,
+    CHECK_MSG(p->vram.experts >= token + (pages + each - 1) / each * most,
               "%s: too much is lent", what);
 }
 
 void check_plan(const plan *p, const made *c, const char *what)
 {
     const plan_machine *m = &c->machine;
+    const plan_model *w = &c->model;
     const uint64_t vram = m->gpu ? most_of(m->vram_free, 400 * MB, 3, c->w.vram) : 0;
-    const uint64_t there = most_of(m->ram_available, UINT64_C(1) << 30, 5, UINT64_MAX);
-    const uint64_t ram = there + m->ram_program < c->w.ram ? there + m->ram_program : c->w.ram;
-    int i = 0;
-    CHECK_MSG(plan_vram(p) <= vram, "%s: VRAM %llu of %llu", what,
-              (unsigned long long)plan_vram(p), (unsigned long long)vram);
-    CHECK_MSG(plan_ram(p) <= ram, "%s: RAM %llu of %llu", what, (unsigned long long)plan_ram(p),
-              (unsigned long long)ram);
-    while (i < c->s.n_chunk && c->s.chunk[i] != p->chunk) i++;
-    if (!CHECK_MSG(i < c->s.n_chunk, "%s: chunk %d", what, p->chunk)) return;
-    if (p->gpu && p->head_in_ram) {
-        check_some_layers(p, c, i, what);
+    const uint64_t free_ram = most_of(m->ram_available, UINT64_C(1) << 30, 5, UINT64_MAX);
+    const uint64_t ram = free_ram + m->ram_program < c->w.ram ? free_ram + m->ram_program
+                                                               : c->w.ram;
+    const plan_chunk *k = c->s.chunk, *end = k + c->s.n_chunk;
+    CHECK_MSG(plan_vram(p) <= vram && plan_ram(p) <= ram, "%s: VRAM %llu of %llu, RAM %llu of %llu",
+              what, (unsigned long long)plan_vram(p), (unsigned long long)vram,
+              (unsigned long long)plan_ram(p), (unsigned long long)ram);
+    while (k < end && k->tokens != p->chunk) k++;
+    if (!CHECK_MSG(k < end, "%s: chunk %d", what, p->chunk)) return;
+    if (p->gpu && p->head == PLAN_RAM) {
+        check_some_layers(p, c, k, what);
     } else if (p->gpu) {
-        const uint64_t table = p->embed_in_ram ? c->model.embed : 0;
-        const plan_tier rest = p->tier[c->model.n_layer - 1];
-        const uint64_t work = c->s.vram_work[i] + (rest == PLAN_VRAM ? 0 : c->s.vram_cold);
-        CHECK_MSG(p->vram_dense == c->model.dense - table &&
-                  p->vram_state + p->vram_lent == c->s.state[i] && p->vram_work == work,
+        const bool cold = p->place[w->n_layer - 1].cold != PLAN_VRAM;
+        const uint64_t table = p->embed == PLAN_RAM ? w->embed : 0;
+        CHECK_MSG(p->vram.dense == w->dense - table && p->vram.state + p->vram_lent == k->state &&
+                  p->vram.work == k->vram_work + (cold ? c->s.vram_cold : 0),
                   "%s: fixed parts", what);
         check_lent(p, c, what);
-        CHECK_MSG(p->ram_other >= table + c->s.snapshots[i], "%s: table in RAM", what);
+        CHECK_MSG(p->ram.dense == table && p->ram.state == k->snapshots &&
+                  p->ram.work == (cold ? k->ram_with_gpu : 0), "%s: RAM of a GPU", what);
     } else {
-        CHECK_MSG(plan_vram(p) == 0 && p->ram_other == dense_on_cpu(c, i) +
-                  c->s.state[i] + c->s.snapshots[i] + c->s.ram_work[i], "%s: CPU parts", what);
+        CHECK_MSG(plan_vram(p) == 0 && p->ram.dense == dense_on_cpu(c, (int)(k - c->s.chunk)) &&
+                  p->ram.state == k->state + k->snapshots && p->ram.work == k->ram_work,
+                  "%s: CPU parts", what);
     }
-    CHECK_MSG(p->ram_program == m->ram_program && (p->ram_copy == 0 ||
-              ((!p->gpu || p->head_in_ram) && p->ram_copy == c->w.ram_copy)),
-              "%s: program and copy", what);
-    CHECK_MSG(plan_ram(p) == p->ram_program + p->ram_experts + p->ram_other + p->ram_copy,
-              "%s: all of the RAM", what);
-    CHECK_MSG(p->cpu_layers == 0 || p->head_in_ram, "%s: the head before the last layers", what);
-    CHECK_MSG((p->gpu && !p->head_in_ram) || p->ram_copy == c->w.ram_copy ||
+    CHECK_MSG(p->ram.program == m->ram_program && (p->ram.copy == 0 ||
+              (p->head == PLAN_RAM && p->ram.copy == c->w.ram_copy)), "%s: program and copy", what);
+    CHECK_MSG(p->head == PLAN_VRAM || p->ram.copy == c->w.ram_copy ||
               plan_ram(p) + c->w.ram_copy > ram, "%s: RAM for the repacked head", what);
-    CHECK_MSG(i >= c->s.n_long || (plan_uses_drive(p, c->model.n_layer) &&
-                                   c->s.ram_work[i] <= ram / 10), "%s: a long chunk", what);
+    CHECK_MSG(k >= c->s.chunk + c->s.n_long || (plan_uses_drive(p, w->n_layer) &&
+                                                k->ram_work <= ram / 10), "%s: a long chunk", what);
     check_places(p, c, what);
     check_numbers(p, c, what);
 }

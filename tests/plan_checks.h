@@ -32,6 +32,7 @@ typedef struct made {
     plan_wish w;
     uint64_t expert[PLAN_MAX_LAYERS], down[PLAN_MAX_LAYERS], layer_dense[PLAN_MAX_LAYERS];
     uint64_t slot[PLAN_MAX_LAYERS], cached[PLAN_MAX_LAYERS];
+    uint64_t layer_state[N_CHUNKS][PLAN_MAX_LAYERS];
 } made;
 
 /* vram 0: no GPU. */
@@ -42,7 +43,6 @@ void random_case(made *c, test_rng *rng);        /* machine, model, wishes */
 int run_case(plan *p, const made *c);
 bool made_plan(plan *p, const made *c, const char *what);        /* must succeed */
 
-uint64_t all_experts(const plan_model *w);       /* bytes */
 uint64_t dense_on_cpu(const made *c, int i);     /* of the embedding table it holds some rows */
 
 void check_plan(const plan *p, const made *c, const char *what);

@@ -357,7 +357,7 @@ static void test_shared_split(family *f)
 {
     const engine_options eo = { .threads = test_n_thread(1) };
     static plan cut;
-    cut = (plan){ .gpu = true, .cpu_layers = 4, .stage_ranges = 1 };
+    cut = (plan){ .gpu = true, .place[6].dense = PLAN_RAM, .stage_ranges = 1 };
     const engine_placement where = { .gpu = true, .plan = &cut };
     err_ctx err = { 0 };
     if (model_fixture_engine(&f->x, &eo))

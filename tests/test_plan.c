@@ -19,7 +19,7 @@ static const char *case_name(const made_model *m, double vram, double ram)
 static bool same_plan(const plan *p, const plan *q)
 {
     return p->gpu == q->gpu && p->chunk == q->chunk && p->stage_ranges == q->stage_ranges &&
-           p->cpu_layers == q->cpu_layers && p->embed_in_ram == q->embed_in_ram &&
+           memcmp(p->place, q->place, sizeof p->place) == 0 && p->embed == q->embed &&
            plan_vram(p) == plan_vram(q) && plan_ram(p) == plan_ram(q) &&
            memcmp(p->hot, q->hot, sizeof p->hot) == 0 && p->decode_tok_s == q->decode_tok_s;
 }
@@ -37,11 +37,11 @@ static void count_kind(kinds *n, const plan *p, const plan_model *w)
     n->drive += plan_uses_drive(p, w->n_layer);
     n->cache += p->cache && !p->moved;
     n->moved += p->moved;
-    n->resident += p->gpu && p->vram_experts == all_experts(w);
-    n->banks += p->gpu && !p->cache && p->vram_experts > 0 && p->vram_experts < all_experts(w);
-    n->some_layers += p->cpu_layers > 0;
-    n->table_in_ram += p->embed_in_ram;
-    n->copy += p->ram_copy > 0;
+    n->resident += p->gpu && p->vram.experts == plan_all_experts(w);
+    n->banks += p->gpu && !p->cache && p->vram.experts > 0 && p->vram.experts < plan_all_experts(w);
+    n->some_layers += plan_gpu_layers(p, w->n_layer) % w->n_layer > 0;
+    n->table_in_ram += p->gpu && p->embed == PLAN_RAM;
+    n->copy += p->ram.copy > 0;
     n->lent += p->vram_lent > 0;
 }
 
@@ -69,7 +69,7 @@ static void check_ram(const plan *p, made *c, const char *what)
 static void check_layers_or_drive(const plan *p, made *c, const char *what)
 {
     static plan cpu;
-    if (!p->gpu || !p->head_in_ram || c->w.gpu_wanted || !plan_uses_drive(p, c->model.n_layer))
+    if (!p->gpu || p->head == PLAN_VRAM || c->w.gpu_wanted || !plan_uses_drive(p, c->model.n_layer))
         return;
     c->w.cpu_only = true;
     CHECK_MSG(run_case(&cpu, c) != 0 || plan_uses_drive(&cpu, c->model.n_layer),
@@ -179,12 +179,13 @@ static void test_some_layers(void)
                 continue;
             }
             /* another chunk, or room for streaming, may cost a few layers */
-            CHECK_MSG(p.cpu_layers <= before || p.cpu_layers - before <= c.model.n_layer / 8,
-                      "%s: %d layers on the CPU, %d with less VRAM", name, p.cpu_layers, before);
+            const int n = c.model.n_layer - plan_gpu_layers(&p, c.model.n_layer);
+            CHECK_MSG(n <= before || n - before <= c.model.n_layer / 8,
+                      "%s: %d layers on the CPU, %d with less VRAM", name, n, before);
             CHECK_MSG(p.decode_tok_s > cpu.decode_tok_s, "%s: %g tok/s, the CPU alone %g", name,
                       p.decode_tok_s, cpu.decode_tok_s);
-            before = p.cpu_layers;
-            shared += p.head_in_ram;
+            before = n;
+            shared += p.head == PLAN_RAM;
         }
         CHECK_MSG(before == 0 && shared >= 5, "%s: %d budgets with layers on both",
                   made_models[i].name, shared);
@@ -206,7 +207,7 @@ static void test_some_layers_short(void)
         n_drive += plan_uses_drive(&p, c.model.n_layer);
         CHECK(p.gpu || !plan_uses_drive(&p, c.model.n_layer));
         c.w.gpu_wanted = true;
-        if (made_plan(&p, &c, "a GPU is asked for")) CHECK(p.gpu && p.head_in_ram);
+        if (made_plan(&p, &c, "a GPU is asked for")) CHECK(p.gpu && p.head == PLAN_RAM);
         c.w.gpu_wanted = false;
     }
     CHECK_MSG(n_cpu > 0 && n_drive > 0, "%d plans for the CPU alone, %d with the drive", n_cpu,
@@ -229,21 +230,21 @@ static void test_hot_most(void)
             if (!made_plan(&p, &c, m->name)) continue;
             check_plan(&p, &c, m->name);
             c.s.page_bytes = 64 * 1024;  /* contexts that could lend to experts change nothing */
-            c.s.n_page = c.s.state[0] / c.s.page_bytes;
+            c.s.n_page = c.s.chunk[0].state / c.s.page_bytes;
             CHECK_MSG(run_case(&q, &c) == 0 && same_plan(&p, &q), "%s: pages", m->name);
             const uint64_t each = p.cache ? c.cached[0] : one;
-            CHECK_MSG(p.gpu && p.vram_experts == limits[i] / each * each &&
-                          p.chunk == c.s.chunk[0] &&
+            CHECK_MSG(p.gpu && p.vram.experts == limits[i] / each * each &&
+                          p.chunk == c.s.chunk[0].tokens &&
                           (p.stage_ranges > 0) == (limits[i] < all),
                       "%s, limit %d: %llu bytes", m->name, (int)i,
-                      (unsigned long long)p.vram_experts);
+                      (unsigned long long)p.vram.experts);
         }
         make_case(&c, m, 8 * GB, 256 * GB);
-        CHECK(run_case(&p, &c) == 0 && p.vram_experts > 2 * one && p.vram_experts < all);
-        c.w.hot_most = p.vram_experts;
+        CHECK(run_case(&p, &c) == 0 && p.vram.experts > 2 * one && p.vram.experts < all);
+        c.w.hot_most = p.vram.experts;
         CHECK(run_case(&q, &c) == 0 && same_plan(&p, &q));
         c.w.hot_most--;
-        CHECK(run_case(&q, &c) == 0 && p.cache && q.vram_experts == p.vram_experts - c.cached[0]);
+        CHECK(run_case(&q, &c) == 0 && p.cache && q.vram.experts == p.vram.experts - c.cached[0]);
     }
 }
 
@@ -254,9 +255,9 @@ static void test_postfetch(void)
     static made c;
     make_case(&c, &made_models[OSS20], 8 * GB, 64 * GB);
     c.w.whole_banks = true;
-    CHECK(run_case(&q, &c) == 0 && q.vram_pad > 0 && q.t_pull > 0);
+    CHECK(run_case(&q, &c) == 0 && q.vram.pad > 0 && q.t_pull > 0);
     c.w.no_postfetch = true;
-    CHECK(run_case(&p, &c) == 0 && p.vram_pad == 0 && p.t_pull == 0);
+    CHECK(run_case(&p, &c) == 0 && p.vram.pad == 0 && p.t_pull == 0);
     CHECK_MSG(q.decode_tok_s > 1.1 * p.decode_tok_s, "post-fetch: %g, without %g", q.decode_tok_s,
               p.decode_tok_s);
 }
@@ -274,8 +275,8 @@ static void add_less(made *c, uint64_t fixed, uint64_t each)
             c->s.less[c->s.n_less++] = (plan_less){ ctx, q8 == 1, bytes, bytes / 4 };
         }
     for (int i = 0; i < N_CHUNKS; i++) {
-        c->s.state[i] = fixed + 8192 * each;
-        c->s.ram_work[i] = c->s.snapshots[i] = 0;
+        c->s.chunk[i].state = fixed + 8192 * each;
+        c->s.chunk[i].ram_work = c->s.chunk[i].snapshots = 0;
     }
 }
 
@@ -373,9 +374,9 @@ static void test_refused(void)
     CHECK(run_case(&p, &c) == ERR_RANGE);
     /* what cannot be counted does not fit */
     make_case(&c, &made_models[OSS20], 8 * GB, 64 * GB);
-    for (int i = 0; i < N_CHUNKS; i++) c.s.vram_work[i] = UINT64_MAX;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.chunk[i].vram_work = UINT64_MAX;
     CHECK(run_case(&p, &c) == 0 && !p.gpu);
-    for (int i = 0; i < N_CHUNKS; i++) c.s.ram_work[i] = UINT64_MAX - 1;
+    for (int i = 0; i < N_CHUNKS; i++) c.s.chunk[i].ram_work = UINT64_MAX - 1;
     CHECK(run_case(&p, &c) == ERR_NOMEM);
 }
 

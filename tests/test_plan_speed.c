@@ -81,18 +81,18 @@ static double simulate_token(const plan *p, const made *c, test_rng *rng)
     const plan_model *w = &c->model;
     const speeds *r = &p->rate;
     const bool drive = plan_uses_drive(p, w->n_layer);
-    const double cold = (double)(all_experts(w) - p->vram_experts);
-    const double miss = drive ? fmax(0, 1 - (double)p->ram_experts / cold) : 0;
-    const double in_vram = !p->gpu ? 0 : (double)(p->head_in_ram ? p->vram_dense : w->token_dense);
+    const double cold = (double)(plan_all_experts(w) - p->vram.experts);
+    const double miss = drive ? fmax(0, 1 - (double)p->ram.experts / cold) : 0;
+    const double in_vram = (double)(p->head == PLAN_RAM ? p->vram.dense : w->token_dense);
     double s = in_vram / r->vram_read + ((double)w->token_dense - in_vram) / r->cpu_dense;
     for (int l = 0; l < w->n_layer; l++) {
-        const bool gpu = p->gpu && l < w->n_layer - p->cpu_layers;
+        const bool gpu = p->gpu && p->place[l].dense == PLAN_VRAM;
         const int m = draw_cold(rng, w, p->hot[l]);
         int missed = 0;
         for (int i = 0; i < m; i++) missed += test_below(rng, 1000000) < miss * 1e6;
         const double e = (double)c->expert[l];
         const double hot = gpu ? (w->n_used - m) * e / r->vram_read + r->layer_hot : 0;
-        const double cpu = cold_seconds(p, c, l, m, gpu && p->vram_pad > 0 && !drive);
+        const double cpu = cold_seconds(p, c, l, m, gpu && p->vram.pad > 0 && !drive);
         const double others = fmax(cpu, missed * e / r->disk) + (missed > 0 ? r->disk_wait : 0) +
                               (gpu && m > 0 ? r->hop : 0);
         s += (gpu ? r->layer_dense : r->layer_cpu) + fmax(hot, others);
@@ -106,7 +106,7 @@ static double simulate_prompt(const plan *p, const made *c, test_rng *rng)
     const plan_model *w = &c->model;
     const speeds *r = &p->rate;
     const bool drive = plan_uses_drive(p, w->n_layer);
-    const double all = (double)all_experts(w), cold = all - (double)p->vram_experts;
+    const double all = (double)plan_all_experts(w), cold = all - (double)p->vram.experts;
     bool chosen[512] = { false };
     int n_chosen = 0;
     for (int i = 0; i < p->chunk * w->n_used; i++) {
@@ -129,7 +129,7 @@ static void check_prediction(const plan *p, const made *c, test_rng *rng, const 
 {
     enum { TOKENS = 60 };
     const plan_model *w = &c->model;
-    const double cold = 1 - (double)p->vram_experts / (double)all_experts(w);
+    const double cold = 1 - (double)p->vram.experts / (double)plan_all_experts(w);
     const bool seldom = plan_uses_drive(p, w->n_layer) || (cold > 0 && cold * w->n_used < 2);
     double s = 0;
     for (int t = 0; t < TOKENS; t++) s += simulate_token(p, c, rng) / TOKENS;
@@ -137,7 +137,7 @@ static void check_prediction(const plan *p, const made *c, test_rng *rng, const 
               "%s, VRAM %llu, RAM %llu: %g tok/s, simulated %g", what,
               (unsigned long long)plan_vram(p), (unsigned long long)plan_ram(p), p->decode_tok_s,
               1 / s);
-    if (p->cpu_layers > 0 || (p->gpu && p->stream_from > p->chunk)) return;
+    if (p->gpu && (p->place[w->n_layer - 1].dense == PLAN_RAM || p->stream_from > p->chunk)) return;
     const double prompt = p->chunk / simulate_prompt(p, c, rng);
     CHECK_MSG(fabs(prompt / p->prefill_tok_s - 1) < 0.02, "%s: prompts at %g tok/s, simulated %g",
               what, p->prefill_tok_s, prompt);
@@ -190,7 +190,7 @@ static void test_fastest(void)
                     make_case(&c, m, 6 * GB, disk ? 8 * GB : 128 * GB);
                     c.machine.rate.cpu_many *= factors[f];
                     c.s.n_chunk = 1;
-                    c.s.chunk[0] = n;
+                    c.s.chunk[0].tokens = n;
                     if (!made_plan(&p, &c, m->name)) continue;
                     const double streamed = forced_speed(&c, PROMPT_BUS, n);
                     const double other = forced_speed(&c, disk ? PROMPT_CORES : PROMPT_SPLIT, n);
@@ -324,7 +324,7 @@ static void test_assumed(void)
     /* a GPU that was measured and cannot pull does not */
     c.machine.rate = made_speeds;
     c.machine.rate.pull = c.machine.rate.pull_busy = 0;
-    CHECK(run_case(&p, &c) == 0 && p.t_pull == 0 && p.vram_pad == 0);
+    CHECK(run_case(&p, &c) == 0 && p.t_pull == 0 && p.vram.pad == 0);
     check_plan(&p, &c, "no pull");
 }
 

@@ -12,7 +12,7 @@ enum { N = 50 };                         /* tokens seen */
 
 /* 50 tok/s: 8 ms on the device, 10 ms on the CPU at 90 GB/s with a busy bus, hops. */
 static const plan split = {
-    .gpu = true, .ram_experts = 40 * (uint64_t)GB, .decode_tok_s = 50, .t_dense = 6 * MS,
+    .gpu = true, .ram.experts = 40 * (uint64_t)GB, .decode_tok_s = 50, .t_dense = 6 * MS,
     .t_hot = 2 * MS, .t_cpu = 10 * MS, .t_pull = 9 * MS, .t_hop = 1 * MS,
     .rate = { .cpu = 100e9, .cpu_busy = 90e9, .pull_busy = 45e9, .disk = 5e9 },
 };
@@ -23,13 +23,13 @@ static const plan resident = {
 };
 /* 20 tok/s: half of the experts on the drive, 40 ms for them, of which 10 are hidden. */
 static const plan drive = {
-    .ram_experts = 10 * (uint64_t)GB, .disk_experts = 10 * (uint64_t)GB, .decode_tok_s = 20,
+    .ram.experts = 10 * (uint64_t)GB, .drive.experts = 10 * (uint64_t)GB, .decode_tok_s = 20,
     .t_dense = 10 * MS, .t_cpu = 10 * MS, .t_disk = 40 * MS,
     .rate = { .cpu = 100e9, .cpu_busy = 90e9, .pull_busy = 45e9, .disk = 5e9 },
 };
 /* The GPU and the drive. */
 static const plan three = {
-    .gpu = true, .ram_experts = 10 * (uint64_t)GB, .disk_experts = 10 * (uint64_t)GB,
+    .gpu = true, .ram.experts = 10 * (uint64_t)GB, .drive.experts = 10 * (uint64_t)GB,
     .decode_tok_s = 20, .t_dense = 6 * MS, .t_hot = 2 * MS, .t_cpu = 10 * MS, .t_disk = 45 * MS,
     .t_hop = 1 * MS,
     .rate = { .cpu = 100e9, .cpu_busy = 90e9, .pull_busy = 45e9, .disk = 5e9 },
@@ -109,7 +109,7 @@ static void check_less(void)
 /* A plan that is not to be compared: no session is asked. */
 static void check_watch(void)
 {
-    static const plan ram = { .ram_experts = GB, .decode_tok_s = 9 };
+    static const plan ram = { .ram.experts = GB, .decode_tok_s = 9 };
     static const struct { const plan *p; bool measured, watched; const char *why; } cases[] = {
         { &split, true, true, "a GPU" },
         { &drive, true, true, "the drive" },

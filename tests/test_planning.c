@@ -79,7 +79,8 @@ static void test_sizes(const char *path)
     gguf *g = NULL;
     model *m = NULL;
     model_bytes sum;
-    static plan_session s;
+    static planning sized, smaller;
+    const plan_session *const s = &sized.session;
     err_ctx err = { 0 };
     int asked = 0;
 
@@ -120,29 +121,30 @@ static void test_sizes(const char *path)
 
     const int ctx = min_int(m->hp.ctx_train, 300);
     session_options o = { .ctx = ctx, .kv = KV_F16, .n_snapshot = 2 };
-    CHECK(planning_session(&s, m, &o, 2, made_work, &asked, &err) == 0);
-    CHECK_MSG(s.chunk[0] == ctx && s.n_chunk == (ctx > 256 ? 2 : 1) && asked == s.n_chunk,
-              "%d chunks from %d", s.n_chunk, s.chunk[0]);
-    for (int i = 0; i < s.n_chunk; i++) {
-        const state_options so = { .ctx = ctx, .slack = s.chunk[i], .kv = KV_F16, .n_snapshot = 2 };
-        CHECK(s.state[i] + s.snapshots[i] == state_bytes(m, &so));
+    CHECK(planning_session(&sized, m, &o, 2, made_work, &asked, &err) == 0);
+    CHECK_MSG(s->chunk[0].tokens == ctx && s->n_chunk == (ctx > 256 ? 2 : 1) && asked == s->n_chunk,
+              "%d chunks from %d", s->n_chunk, s->chunk[0].tokens);
+    for (int i = 0; i < s->n_chunk; i++) {
+        const plan_chunk *c = &s->chunk[i];
+        const state_options so = { .ctx = ctx, .slack = c->tokens, .kv = KV_F16, .n_snapshot = 2 };
+        CHECK(c->state + c->snapshots == state_bytes(m, &so));
         uint64_t by_layer = 0;
-        for (int l = 0; l < m->hp.n_layer; l++) by_layer += s.layer_state[i][l];
-        CHECK(by_layer == s.state[i]);
-        CHECK((s.snapshots[i] > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
-        CHECK(s.vram_work[i] == 1000 * (uint64_t)s.chunk[i] + gpu_steps_recordings_bytes(m));
-        CHECK(s.ram_work[i] > 0 && s.ram_with_gpu[i] == gpu_steps_host_bytes(m, s.chunk[i]) +
-                                                            expert_server_ram_bytes(m) +
-                                                            (uint64_t)ctx * sizeof(int32_t) +
-                                                            (uint64_t)m->hp.n_vocab * 4);
+        for (int l = 0; l < m->hp.n_layer; l++) by_layer += c->layer_state[l];
+        CHECK(by_layer == c->state);
+        CHECK((c->snapshots > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
+        CHECK(c->vram_work == 1000 * (uint64_t)c->tokens + gpu_steps_recordings_bytes(m));
+        CHECK(c->ram_work > 0 && c->ram_with_gpu == gpu_steps_host_bytes(m, c->tokens) +
+                                                        expert_server_ram_bytes(m) +
+                                                        (uint64_t)ctx * sizeof(int32_t) +
+                                                        (uint64_t)m->hp.n_vocab * 4);
     }
-    CHECK(s.vram_cold == expert_server_vram_bytes(m) + recurrent_bytes(m) +
+    CHECK(s->vram_cold == expert_server_vram_bytes(m) + recurrent_bytes(m) +
                               expert_stream_bytes(&m->experts));
     o.chunk = 40;
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
-    CHECK(s.n_chunk == 2 && s.chunk[0] == 40 && s.chunk[1] == 32 && s.vram_work[0] == 0);
-    CHECK(s.vram_cold == 0);
-    CHECK(s.n_long == 0);                /* it was asked for */
+    CHECK(planning_session(&sized, m, &o, 0, NULL, NULL, &err) == 0);
+    CHECK(s->n_chunk == 2 && s->chunk[0].tokens == 40 && s->chunk[1].tokens == 32);
+    CHECK(s->chunk[0].vram_work == 0 && s->vram_cold == 0);
+    CHECK(s->n_long == 0);                /* it was asked for */
     static const struct { int ctx, n_long, first, wished; } chunks[] = {
         { 8192, 2, 4096, SESSION_CHUNK }, { 3000, 2, 3000, SESSION_CHUNK },
         { 600, 1, 600, SESSION_CHUNK }, { 512, 0, 512, 512 },
@@ -150,41 +152,42 @@ static void test_sizes(const char *path)
     for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
         o = (session_options){ .ctx = chunks[i].ctx, .kv = KV_F16 };
         if (o.ctx > m->hp.ctx_train) continue;
-        CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == 0);
-        CHECK_MSG(s.n_long == chunks[i].n_long && s.chunk[0] == chunks[i].first &&
-                  s.chunk[s.n_long] == chunks[i].wished && s.chunk[s.n_chunk - 1] == 32,
-                  "context of %d: %d long chunks from %d", o.ctx, s.n_long, s.chunk[0]);
-        for (int k = 1; k < s.n_chunk; k++) CHECK(s.chunk[k] < s.chunk[k - 1]);
-        CHECK(planning_session(&s, m, &o, 0, made_work, &asked, &err) == 0 && s.n_long == 0);
+        CHECK(planning_session(&sized, m, &o, 0, NULL, NULL, &err) == 0);
+        CHECK_MSG(s->n_long == chunks[i].n_long && s->chunk[0].tokens == chunks[i].first &&
+                  s->chunk[s->n_long].tokens == chunks[i].wished &&
+                  s->chunk[s->n_chunk - 1].tokens == 32,
+                  "context of %d: %d long chunks from %d", o.ctx, s->n_long, s->chunk[0].tokens);
+        for (int k = 1; k < s->n_chunk; k++) CHECK(s->chunk[k].tokens < s->chunk[k - 1].tokens);
+        CHECK(planning_session(&sized, m, &o, 0, made_work, &asked, &err) == 0 && s->n_long == 0);
     }
     o.chunk = SESSION_MAX_CHUNK + 1;
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
+    CHECK(planning_session(&sized, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
     o = (session_options){ .ctx = m->hp.ctx_train + 1 };
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
+    CHECK(planning_session(&sized, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
     o.ctx = 0;
-    CHECK(planning_session(&s, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
+    CHECK(planning_session(&sized, m, &o, 0, NULL, NULL, &err) == ERR_RANGE);
 
     /* what could be asked for instead: the sums that such a session would have */
     o = (session_options){ .ctx = min_int(m->hp.ctx_train, 4096), .kv = KV_F16 };
-    CHECK(planning_session(&s, m, &o, 2, NULL, NULL, &err) == 0 && s.n_less > 2);
-    for (int i = 0; i < s.n_less; i++) {
-        const plan_less *less = &s.less[i];
+    CHECK(planning_session(&sized, m, &o, 2, NULL, NULL, &err) == 0 && s->n_less > 2);
+    for (int i = 0; i < s->n_less; i++) {
+        const plan_less *less = &s->less[i];
         session_options lo = { .ctx = less->ctx, .kv = less->q8 ? KV_Q8_0 : KV_F16 };
-        plan_session t;
-        lo.chunk = s.chunk[s.n_chunk - 1];
-        CHECK(planning_session(&t, m, &lo, 2, NULL, NULL, &err) == 0);
-        CHECK_MSG(less->ram_cpu == t.state[0] + t.snapshots[0] + t.ram_work[0] &&
-                  less->ram_gpu == t.snapshots[0] + t.ram_with_gpu[0] && less->ctx >= 256 &&
+        lo.chunk = s->chunk[s->n_chunk - 1].tokens;
+        CHECK(planning_session(&smaller, m, &lo, 2, NULL, NULL, &err) == 0);
+        const plan_chunk *c = smaller.session.chunk;
+        CHECK_MSG(less->ram_cpu == c->state + c->snapshots + c->ram_work &&
+                  less->ram_gpu == c->snapshots + c->ram_with_gpu && less->ctx >= 256 &&
                   (less->q8 ? less->ctx <= o.ctx : less->ctx < o.ctx), "less %d: context %d", i,
                   less->ctx);
-        CHECK(i == 0 || s.less[i - 1].q8 < less->q8 || s.less[i - 1].ctx > less->ctx);
+        CHECK(i == 0 || s->less[i - 1].q8 < less->q8 || s->less[i - 1].ctx > less->ctx);
     }
     o.kv = KV_Q8_0;
-    CHECK(planning_session(&s, m, &o, 2, NULL, NULL, &err) == 0);
-    for (int i = 0; i < s.n_less; i++) CHECK(!s.less[i].q8);     /* it is already */
-    for (int i = 0; i < s.n_chunk; i++)
-        CHECK(s.ram_embed[i] == weights_embed_bytes(m, s.chunk[i]) && s.ram_embed[i] > 0 &&
-              s.ram_embed[i] <= sum.embed);
+    CHECK(planning_session(&sized, m, &o, 2, NULL, NULL, &err) == 0);
+    for (int i = 0; i < s->n_less; i++) CHECK(!s->less[i].q8);     /* it is already */
+    for (const plan_chunk *c = s->chunk; c < s->chunk + s->n_chunk; c++)
+        CHECK(c->ram_embed == weights_embed_bytes(m, c->tokens) && c->ram_embed > 0 &&
+              c->ram_embed <= sum.embed);
     check_copy(m);
 
     /* a GPU for all of it, for none of it, and one that is not asked */
@@ -192,10 +195,10 @@ static void test_sizes(const char *path)
     o = (session_options){ .ctx = ctx, .kv = KV_F16 };
     in.machine = (plan_machine){ .gpu = true, .vram_free = 8 * GB, .ram_available = 8 * GB };
     CHECK(planning_make(&p, &in, m, &o, 2, made_work, &asked, &any, &err) == 0 && p.gpu);
-    CHECK(p.vram_experts == experts && p.chunk == ctx);
+    CHECK(p.vram.experts == experts && p.chunk == ctx);
     in.machine.vram_free = 1000;
     CHECK(planning_make(&p, &in, m, &o, 2, made_work, &asked, &any, &err) == 0 && !p.gpu);
-    CHECK(p.ram_experts == experts && in.session.chunk[in.session.n_chunk - 1] == 32);
+    CHECK(p.ram.experts == experts && in.session.chunk[in.session.n_chunk - 1].tokens == 32);
     in.machine.vram_free = 8 * GB;
     CHECK(planning_make(&p, &in, m, &o, 2, NULL, NULL, &any, &err) == 0 && !p.gpu);
 

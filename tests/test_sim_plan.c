@@ -159,8 +159,8 @@ static void test_budgets(const variant *v)
         if (!CHECK_MSG(rc == 0, "%s, %s: %s", v->arch, v->what, err.msg)) break;
         if (i == 0) all = plan_vram(&p);
         if (i == 0 && v->tight)
-            w.ram = in.session.ram_with_gpu[0] + in.session.snapshots[0] + in.model.embed +
-                    plan_all_experts(&in.model) / 4 * 3;
+            w.ram = in.session.chunk[0].ram_with_gpu + in.session.chunk[0].snapshots +
+                    in.model.embed + plan_all_experts(&in.model) / 4 * 3;
         const bool unlimited = i == 0;
         i += test_is_long() ? 1 : i == 0 ? 1 + v->tight : 4;
         if (!p.gpu || unlimited) continue;       /* the next budget is all of it */

@@ -66,22 +66,27 @@ typedef struct plan_less {
 } plan_less;
 enum { PLAN_MOST_LESS = 32 };
 
-/* What the session needs for chunks of chunk[i] tokens, descending. The first n_long are for a CPU
- * that reads the experts from the drive once for each chunk; the next one is preferred. */
+/* What the session needs for chunks of so many tokens. */
+typedef struct plan_chunk {
+    int tokens;
+    uint64_t vram_work;                  /* workspace on the GPU */
+    uint64_t ram_work;                   /* workspace if the CPU computes layers */
+    uint64_t ram_with_gpu;               /* buffers in RAM with a GPU if some experts are cold */
+    uint64_t ram_embed;                  /* rows of the embedding table that the CPU reads */
+    uint64_t state;                      /* KV and recurrent state, next to their processor */
+    const uint64_t *layer_state;         /* [n_layer]; NULL: with plan_model.layer_dense NULL */
+    uint64_t snapshots;                  /* of the state: always in RAM */
+} plan_chunk;
+
+/* No chunk needs less than the next one. The first n_long are for a CPU that reads the experts from
+ * the drive once for each chunk; the next one is preferred. */
 typedef struct plan_session {
-    int n_chunk;                         /* 1 .. PLAN_CHUNKS */
+    int n_chunk;                         /* 1 .. PLAN_CHUNKS, by descending tokens */
     int n_long;                          /* 0 .. n_chunk - 1; 0 with a GPU */
-    int chunk[PLAN_CHUNKS];
-    uint64_t vram_work[PLAN_CHUNKS];     /* workspace on the GPU */
-    uint64_t vram_cold;                  /* more workspace if some experts are cold */
-    uint64_t ram_work[PLAN_CHUNKS];      /* workspace if the CPU computes all */
-    uint64_t state[PLAN_CHUNKS];         /* KV and recurrent state, next to their processor */
-    uint64_t layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];  /* state of each layer */
-    uint64_t snapshots[PLAN_CHUNKS];     /* of the state: always in RAM */
+    plan_chunk chunk[PLAN_CHUNKS];
+    uint64_t vram_cold;                  /* more workspace on the GPU if some experts are cold */
     uint64_t page_bytes, n_page, n_page_own;     /* of the state, pages that contexts take as they
                                           * grow; so many are theirs from the start. 0: none */
-    uint64_t ram_with_gpu[PLAN_CHUNKS];  /* buffers in RAM with a GPU if some experts are cold */
-    uint64_t ram_embed[PLAN_CHUNKS];     /* rows of the embedding table that the CPU reads */
     int ctx;
     int n_less;                          /* smaller contexts, descending; then those with q8_0 */
     plan_less less[PLAN_MOST_LESS];
@@ -105,7 +110,28 @@ typedef struct plan_wish {
     prompt_strategy strategy;
 } plan_wish;
 
-typedef enum plan_tier { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_tier;
+typedef enum plan_tier { PLAN_VRAM, PLAN_RAM, PLAN_DISK, PLAN_TIERS } plan_tier;
+
+/* A memory: what may be taken of it, and what is taken. */
+typedef struct plan_pool {
+    uint64_t budget;                     /* with the program; of the drive: no limit */
+    double rate, latency;                /* of experts: bytes per s, and s for a layer */
+    uint64_t program;                    /* plan_machine.ram_program */
+    uint64_t dense, state;               /* state: in RAM with the snapshots */
+    uint64_t work;                       /* buffers for prompts, and for cold experts */
+    uint64_t stage;                      /* both buffers that banks are streamed through */
+    uint64_t pad;                        /* post-fetched slabs: n_used down slabs of the largest
+                                          * layer, and PLAN_PAD_WHOLE whole experts */
+    uint64_t experts;                    /* RAM: page-locked with a GPU; if some are on the drive, a
+                                          * cache. Drive: those that are only in the file */
+    uint64_t copy;                       /* plan_wish.ram_copy, or 0 */
+} plan_pool;
+
+/* Where the parts of a layer are. The number of its experts in VRAM is plan.hot. */
+typedef struct plan_place {
+    plan_tier dense;                     /* dense weights and state */
+    plan_tier cold;                      /* experts outside VRAM; PLAN_VRAM: none */
+} plan_place;
 
 /* What takes most of a token's time. */
 typedef enum plan_bound {
@@ -115,34 +141,24 @@ const char *plan_bound_name(plan_bound b);       /* "CPU memory" */
 
 typedef struct plan {
     bool gpu;
-    bool embed_in_ram;                   /* with a GPU: it reads rows of the table over the bus */
-    int cpu_layers;                      /* the last layers whose dense part, state and experts are
-                                          * on the CPU */
-    bool head_in_ram;                    /* with a GPU: the CPU computes the head; true if
-                                          * cpu_layers > 0 */
     int chunk;
+    union {
+        plan_pool pool[PLAN_TIERS];
+        struct { plan_pool vram, ram, drive; };  /* the same ones by name */
+    };
+    plan_place place[PLAN_MAX_LAYERS];   /* the first layers are on the GPU, the others not */
+    plan_tier head, embed;               /* the head is in RAM if any layer's dense part is; a GPU
+                                          * reads rows of a table in RAM over the bus */
+    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM at first: 0 .. hot - 1;
+                                          * n_expert for a layer without experts */
     bool cache;                          /* experts in VRAM are exchanged for others; page-locked
                                           * RAM has all experts, or with `moved` those outside
                                           * VRAM */
     bool moved;
-    int hot[PLAN_MAX_LAYERS];            /* experts of the layer in VRAM at first: 0 .. hot - 1;
-                                          * n_expert for a layer without experts */
-    plan_tier tier[PLAN_MAX_LAYERS];     /* of the layer's other experts; PLAN_VRAM: none */
-    uint64_t vram_dense, vram_state, vram_experts;
-    uint64_t vram_lent;                  /* of vram_experts, with a cache: frames that it gives up
-                                          * to contexts as they grow */
+    uint64_t vram_lent;                  /* of the experts in VRAM, with a cache: frames that it
+                                          * gives up to contexts as they grow */
     uint64_t pages_own;                  /* with vram_lent: pages that contexts have anyway */
-    uint64_t vram_work;                  /* with vram_cold if some experts are cold */
-    uint64_t vram_stage;                 /* both buffers that banks are streamed through */
     int stage_ranges;                    /* a bank is streamed in so many ranges; 0: no streaming */
-    uint64_t vram_pad;                   /* post-fetched slabs: n_used down slabs of the largest
-                                          * layer, and PLAN_PAD_WHOLE whole experts */
-    uint64_t ram_experts;                /* page-locked with a GPU. With PLAN_DISK: the cache, at
-                                          * least plan_least_cache */
-    uint64_t ram_other;                  /* dense weights and state of the CPU, or buffers */
-    uint64_t ram_program;                /* plan_machine.ram_program */
-    uint64_t ram_copy;                   /* plan_wish.ram_copy, or 0 */
-    uint64_t disk_experts;               /* experts that are only in the file */
     /* post-fetch: of m cold experts the down slabs of fetch_down[m], and fetch_all[m] other experts
      * whole */
     uint8_t fetch_down[PLAN_MOST_USED + 1], fetch_all[PLAN_MOST_USED + 1];
@@ -176,11 +192,10 @@ int plan_most_shared(int n_used, int n_expert);
 #define PLAN_CONTRACT_SPEED 0.4          /* speed of the GPU's experts under the contract, relative
                                           * to without: measured */
 
-int plan_first_bank(const plan_model *model);    /* the first layer with experts */
 int plan_n_bank(const plan_model *model);        /* layers with experts */
 int plan_gpu_layers(const plan *p, int n_layer); /* first layers, with the dense part on the GPU */
 uint64_t plan_all_experts(const plan_model *model);
-uint64_t plan_vram(const plan *p);       /* the sum of its vram_ fields */
+uint64_t plan_vram(const plan *p);       /* all that is taken of its pool */
 uint64_t plan_ram(const plan *p);
 bool plan_uses_drive(const plan *p, int n_layer);        /* some layer has PLAN_DISK */
 

@@ -4,24 +4,25 @@
 
 #include "tiers/plan.h"
 
-/* Inputs and budgets of all attempts. */
+/* Inputs of all candidates. */
 typedef struct planner {
+    const plan_machine *machine;
     const plan_model *model;
     const plan_session *s;
     const plan_wish *w;
     speeds rate;                         /* with assumptions for unmeasured figures */
-    uint64_t vram, ram;                  /* budgets, without the program */
-    uint64_t program;
+    bool gpu;                            /* may be used */
+    plan_pool vram, ram, drive;          /* nothing is placed yet, except the program */
     uint64_t ram_most;                   /* the budget without a limit */
     uint64_t experts;                    /* bytes of all experts */
+    uint64_t frames;                     /* bytes of a frame of the cache for each layer */
     uint64_t one, down;                  /* bytes of the largest expert and down slab */
 } planner;
 
 /* Bytes of experts outside VRAM. */
 uint64_t plan_cold_bytes(const plan *p, const planner *j);
 
-void plan_fill_fetch(plan *p, const planner *j);         /* fetch_down and fetch_all */
-void plan_choose_strategies(plan *p, const planner *j);  /* stream_from and split_from */
-void plan_predict(plan *p, const planner *j);            /* the expectation */
+/* Fills what follows from the places: post-fetch, strategies of prompts, and the expectation. */
+void plan_predict(plan *p, const planner *j);
 
 #endif

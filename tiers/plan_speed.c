@@ -7,20 +7,19 @@
 #include <limits.h>
 #include <math.h>
 
+/* What a prediction is made from. cold: of the experts outside VRAM. */
+typedef struct forecast {
+    plan *p;
+    const plan_model *model;
+    const plan_wish *w;
+    const speeds *rate;
+    double cold, share;                  /* bytes, and the fraction of all experts */
+    double missed;                       /* the fraction that a token reads from the drive */
+    bool drive, fetched;                 /* some are on the drive; some by post-fetch */
+    double dense_in_vram;                /* bytes that are read for every token */
+} forecast;
+
 /* ---- post-fetch ------------------------------------------------------------------------------ */
-
-typedef struct split { double cpu_bytes, pull_bytes; } split;
-
-static split split_of(double m, double n_down, double n_all, double expert, double down)
-{
-    const double pulled = n_down * down + n_all * expert;
-    return (split){ m * expert - pulled, pulled };
-}
-
-static double split_time(split s, const speeds *rate)
-{
-    return fmax(s.cpu_bytes / rate->cpu_busy, s.pull_bytes / rate->pull_busy);
-}
 
 void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t down_bytes,
                 const speeds *rate)
@@ -31,9 +30,9 @@ void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t 
     if (!(rate->pull > 0 && rate->pull_busy > 0 && rate->cpu > 0 && rate->cpu_busy > 0)) return;
     for (int all = 0; all <= min_int(m, PLAN_PAD_WHOLE); all++)
         for (int d = 0; d + all <= m; d++) {
-            const split s = split_of(m, d, all, expert, down);
-            const double t = fmax(s.cpu_bytes / rate->cpu_busy,
-                                  s.pull_bytes / (PLAN_PULL_MARGIN * rate->pull_busy));
+            const double pulled = d * down + all * expert;
+            const double t = fmax((m * expert - pulled) / rate->cpu_busy,
+                                  pulled / (PLAN_PULL_MARGIN * rate->pull_busy));
             if (t >= best) continue;
             best = t;
             *n_down = d;
@@ -42,23 +41,22 @@ void plan_fetch(int *n_down, int *n_all, int m, uint64_t expert_bytes, uint64_t 
 }
 
 /* One table for all layers, for the mean size of their experts. */
-void plan_fill_fetch(plan *p, const planner *j)
+static void fill_fetch(const forecast *f)
 {
-    const plan_model *model = j->model;
-    uint64_t expert = 0, down = 0;
-    int n_cold = 0;
+    const plan_model *model = f->model;
+    uint64_t expert = 0, down = 0, n_cold = 0;
     for (int l = 0; l < model->n_layer; l++) {
-        if (p->hot[l] == model->n_expert) continue;
+        if (f->p->hot[l] == model->n_expert) continue;
         expert += model->expert_bytes[l];
         down += model->down_bytes[l];
         n_cold++;
     }
-    if (n_cold == 0 || p->vram_pad == 0) return;
+    if (n_cold == 0 || f->p->vram.pad == 0) return;
     for (int m = 1; m <= model->n_used && m <= PLAN_MOST_USED; m++) {
         int d, all;
-        plan_fetch(&d, &all, m, expert / (uint64_t)n_cold, down / (uint64_t)n_cold, &j->rate);
-        p->fetch_down[m] = (uint8_t)d;
-        p->fetch_all[m] = (uint8_t)all;
+        plan_fetch(&d, &all, m, expert / n_cold, down / n_cold, f->rate);
+        f->p->fetch_down[m] = (uint8_t)d;
+        f->p->fetch_all[m] = (uint8_t)all;
     }
 }
 
@@ -67,67 +65,63 @@ void plan_fill_fetch(plan *p, const planner *j)
 /* Tokens whose slots the cold server computes at a time: engine/gpu/expert_server.h. */
 #define PLAN_SPLIT_COLD 512.0
 
+/* Bytes of the cold experts that some of n tokens choose. */
+static double touched(const forecast *f, double n)
+{
+    return f->cold * (1 - pow(1 - (double)f->model->n_used / f->model->n_expert, n));
+}
+
+/* Seconds that the CPU computes the cold experts of n tokens, without reading them. */
+static double many_s(const forecast *f, double n)
+{
+    return n * f->model->expert_macs * f->share / f->rate->cpu_many;
+}
+
 /* Seconds of the cold experts of n tokens on the CPU. The chosen experts are read once; reading and
  * computing add up. (Measured, all experts of Qwen3-Next: 512 tokens took 1.47 s, the sum is 1.13,
  * the longer of both 0.7; 64 tokens 0.37, the sum is 0.40.) The drive is read at the same time. A
  * long prompt has no hits in a cache that does not hold all experts. */
-static double cpu_prompt_s(const plan *p, const planner *j, double n)
+static double cpu_prompt_s(const forecast *f, double n)
 {
-    const double chosen = (double)j->model->n_used / j->model->n_expert;
-    const double cold = (double)plan_cold_bytes(p, j), touched = cold * (1 - pow(1 - chosen, n));
-    const double macs = n * j->model->expert_macs * (cold / (double)j->experts);
-    const double threads = touched / j->rate.cpu + macs / j->rate.cpu_many;
-    const bool drive = plan_uses_drive(p, j->model->n_layer);
-    return drive ? fmax(threads, touched / j->rate.disk) : threads;
-}
-
-/* Seconds to copy all cold experts to VRAM. */
-static double stream_s(const plan *p, const planner *j)
-{
-    const bool drive = plan_uses_drive(p, j->model->n_layer);
-    const double link = drive ? fmin(j->rate.pcie_in, j->rate.disk) : j->rate.pcie_in;
-    return (double)plan_cold_bytes(p, j) / link;
+    const double bytes = touched(f, n), cores = bytes / f->rate->cpu + many_s(f, n);
+    return f->drive ? fmax(cores, bytes / f->rate->disk) : cores;
 }
 
 /* Seconds of the cold experts of n tokens if they are split: a fraction is copied while the CPU
  * computes the others, and both end together. The CPU takes a limited number of slots. */
-static double split_s(const plan *p, const planner *j, double n)
+static double split_s(const forecast *f, double n)
 {
-    const double chosen = (double)j->model->n_used / j->model->n_expert;
-    const double cold = (double)plan_cold_bytes(p, j), touched = cold * (1 - pow(1 - chosen, n));
-    const double share = cold / (double)j->experts, macs = n * j->model->expert_macs * share;
-    const bool known = j->rate.pull > 0 && j->rate.pull_busy > 0;
-    const double slower = known ? j->rate.pull_busy / j->rate.pull : 1;
-    const double bus = touched / (j->rate.pcie_in * slower);
-    const double cores = touched / j->rate.cpu_busy + macs / j->rate.cpu_many;
-    const double most = fmin(1, PLAN_SPLIT_COLD / (n * share));
-    const double part = fmin(bus / (bus + cores), most); /* computed by the CPU */
-    return fmax((1 - part) * bus, part * cores);
+    const speeds *r = f->rate;
+    const double slower = r->pull > 0 && r->pull_busy > 0 ? r->pull_busy / r->pull : 1;
+    const double bus = touched(f, n) / (r->pcie_in * slower);
+    const double cores = touched(f, n) / r->cpu_busy + many_s(f, n);
+    const double by_cpu = fmin(bus / (bus + cores), fmin(1, PLAN_SPLIT_COLD / (n * f->share)));
+    return fmax((1 - by_cpu) * bus, by_cpu * cores);
 }
 
 /* Seconds of a prompt of n tokens with all layers on the GPU. Streamed banks are copied while
  * others are computed; the other strategies wait for the choices of each layer. */
-static double strategy_s(const plan *p, const planner *j, prompt_strategy strategy, double n)
+static double strategy_s(const forecast *f, prompt_strategy strategy, double n)
 {
-    const double cold = (double)plan_cold_bytes(p, j) / (double)j->experts;
-    const double dense = n * j->model->dense_macs / j->rate.gpu_macs;
-    const double bound = n <= p->contract_to ? PLAN_CONTRACT_SPEED : 1;
-    const double experts = n * j->model->expert_macs / (j->rate.gpu_macs * bound);
+    const speeds *r = f->rate;
+    const double dense = n * f->model->dense_macs / r->gpu_macs;
+    const double bound = n <= f->p->contract_to ? PLAN_CONTRACT_SPEED : 1;
+    const double experts = n * f->model->expert_macs / (r->gpu_macs * bound);
     switch (strategy) {
-    case PROMPT_CORES: return dense + experts * (1 - cold) + cpu_prompt_s(p, j, n);
-    case PROMPT_SPLIT: return dense + fmax(experts, split_s(p, j, n));
+    case PROMPT_CORES: return dense + experts * (1 - f->share) + cpu_prompt_s(f, n);
+    case PROMPT_SPLIT: return dense + fmax(experts, split_s(f, n));
     case PROMPT_BUS: break;
     }
-    return fmax(stream_s(p, j), dense + experts);
+    return fmax(f->cold / (f->drive ? fmin(r->pcie_in, r->disk) : r->pcie_in), dense + experts);
 }
 
 /* The shortest prompt that is faster streamed than with the other strategy, at most `most`. */
-static int faster_from(const plan *p, const planner *j, prompt_strategy other, int most)
+static int faster_from(const forecast *f, prompt_strategy other, int most)
 {
     int low = PLAN_FEW_TOKENS + 1, high = most;
     while (low < high) {
         const int n = low + (high - low) / 2;
-        if (strategy_s(p, j, other, n) > strategy_s(p, j, PROMPT_BUS, n)) high = n;
+        if (strategy_s(f, other, n) > strategy_s(f, PROMPT_BUS, n)) high = n;
         else low = n + 1;
     }
     return low;
@@ -138,49 +132,32 @@ int plan_most_shared(int n_used, int n_expert)
     return min_int(PLAN_SHARED_SLOTS * n_expert / n_used, PLAN_SPLIT_TOKENS);
 }
 
-/* The longest prompt under the contract. Where nothing can be streamed, the CPU computes the
- * experts of any prompt. */
-static int contract_to(const plan *p, const planner *j)
-{
-    const plan_wish *w = j->w;
-    if (!p->gpu) return 0;
-    if (w->fixed) return INT_MAX;
-    if (plan_cold_bytes(p, j) == 0) return 0;
-    if (p->stage_ranges == 0 || (w->strategy_wanted && w->strategy != PROMPT_BUS)) return INT_MAX;
-    return plan_most_shared(j->model->n_used, j->model->n_expert);
-}
-
-/* The strategy that the wish names, where it is possible. */
-static void choose_wanted(plan *p, prompt_strategy strategy, bool can_split)
-{
-    const int low = PLAN_FEW_TOKENS + 1;
-    if (strategy == PROMPT_BUS) p->stream_from = low;
-    if (strategy == PROMPT_SPLIT && can_split) p->split_from = low;
-    if (strategy == PROMPT_SPLIT) p->stream_from = can_split ? PLAN_SPLIT_TOKENS + 1 : low;
-}
-
-/* Experts from the drive are not split, because they would be read one by one. Floats are not
- * split, because results would differ; for them speeds may not choose the strategy at all. Above
- * plan_most_shared all prompts are streamed. */
-void plan_choose_strategies(plan *p, const planner *j)
+/* Where nothing can be streamed, the CPU computes the experts of any prompt. Experts from the drive
+ * are not split, because they would be read one by one. Floats are not split, because results would
+ * differ; for them speeds may not choose the strategy at all. Above plan_most_shared all prompts
+ * are streamed. */
+static void choose_strategies(const forecast *f)
 {
     const int low = PLAN_FEW_TOKENS + 1,
-              above = plan_most_shared(j->model->n_used, j->model->n_expert) + 1;
-    const bool can_split = p->stage_ranges > 0 && !plan_uses_drive(p, j->model->n_layer);
-    const plan_wish *w = j->w;
+              shared = plan_most_shared(f->model->n_used, f->model->n_expert);
+    const plan_wish *w = f->w;
+    plan *p = f->p;
+    const bool streams = p->stage_ranges > 0, can_split = streams && !f->drive;
     p->stream_from = p->split_from = INT_MAX;
-    p->contract_to = contract_to(p, j);
-    if (!p->gpu) return;
-    if (plan_cold_bytes(p, j) == 0 || (w->fixed && p->stage_ranges > 0)) p->stream_from = low;
-    if (p->stream_from == low || w->fixed || p->stage_ranges == 0) return;
+    p->contract_to = p->gpu && (w->fixed || (f->cold > 0 && !streams)) ? INT_MAX : 0;
+    if (p->gpu && (f->cold == 0 || (w->fixed && streams))) p->stream_from = low;
+    if (!p->gpu || f->cold == 0 || w->fixed || !streams) return;
+    p->contract_to = w->strategy_wanted && w->strategy != PROMPT_BUS ? INT_MAX : shared;
     if (w->strategy_wanted) {
-        choose_wanted(p, w->strategy, can_split);
+        const bool split = w->strategy == PROMPT_SPLIT && can_split;
+        if (split) p->split_from = low;
+        if (w->strategy != PROMPT_CORES) p->stream_from = split ? PLAN_SPLIT_TOKENS + 1 : low;
         return;
     }
-    p->stream_from = above;
-    if (j->model->float_experts) return;
+    p->stream_from = shared + 1;
+    if (f->model->float_experts) return;
     if (can_split) p->split_from = low;
-    p->stream_from = faster_from(p, j, can_split ? PROMPT_SPLIT : PROMPT_CORES, above);
+    p->stream_from = faster_from(f, can_split ? PROMPT_SPLIT : PROMPT_CORES, shared + 1);
 }
 
 prompt_strategy plan_prompt_strategy(const plan *p, int n)
@@ -188,57 +165,40 @@ prompt_strategy plan_prompt_strategy(const plan *p, int n)
     return n >= p->stream_from ? PROMPT_BUS : n >= p->split_from ? PROMPT_SPLIT : PROMPT_CORES;
 }
 
-static double prompt_s(const plan *p, const planner *j)
+static double prompt_s(const forecast *f, int n_gpu)
 {
-    const double n = p->chunk, in_vram = (double)plan_gpu_layers(p, j->model->n_layer) /
-                                       j->model->n_layer;
-    const double cpu_s = n * j->model->dense_macs / j->rate.cpu_many + cpu_prompt_s(p, j, n);
-    const double gpu_s = strategy_s(p, j, plan_prompt_strategy(p, p->chunk), n);
-    return in_vram * gpu_s + (1 - in_vram) * cpu_s;
+    const double n = f->p->chunk, on_gpu = (double)n_gpu / f->model->n_layer;
+    const double cpu_s = n * f->model->dense_macs / f->rate->cpu_many + cpu_prompt_s(f, n);
+    const double gpu_s = strategy_s(f, plan_prompt_strategy(f->p, f->p->chunk), n);
+    return on_gpu * gpu_s + (1 - on_gpu) * cpu_s;
 }
 
 /* ---- a token --------------------------------------------------------------------------------- */
 
-/* The source of the cold experts of a token. */
-typedef struct cold_source {
-    double miss;                         /* the fraction that is read from the drive */
-    bool fetched;                        /* by post-fetch */
-} cold_source;
-
-static cold_source source_of(const plan *p, const planner *j)
-{
-    const double cold = (double)plan_cold_bytes(p, j), ram = (double)p->ram_experts;
-    cold_source s = { .miss = 0, .fetched = p->gpu && p->vram_pad > 0 && ram > 0 };
-    if (plan_uses_drive(p, j->model->n_layer)) {
-        s.miss = fmax(0, 1 - ram / cold);
-        s.fetched = false;               /* RAM frames change their expert meanwhile */
-    }
-    return s;
-}
-
 typedef struct cold_time { double cpu, pull, both; } cold_time;
 
 /* Times of m cold experts of layer l. */
-static cold_time cold_time_of(const plan *p, const planner *j, int l, int m, bool fetched)
+static cold_time cold_time_of(const forecast *f, int l, int m, bool fetched)
 {
-    const double expert = (double)j->model->expert_bytes[l], down = (double)j->model->down_bytes[l];
-    const double alone = m * expert / j->rate.cpu;
+    const double all = m * (double)f->model->expert_bytes[l];
     const int table = min_int(m, PLAN_MOST_USED);
-    if (!fetched || p->fetch_down[table] + p->fetch_all[table] == 0)
-        return (cold_time){ alone, 0, alone };
-    const split s = split_of(m, p->fetch_down[table], p->fetch_all[table], expert, down);
-    return (cold_time){ s.cpu_bytes / j->rate.cpu_busy, s.pull_bytes / j->rate.pull_busy,
-                        split_time(s, &j->rate) };
+    const int n_down = f->p->fetch_down[table], n_all = f->p->fetch_all[table];
+    if (!fetched || n_down + n_all == 0)
+        return (cold_time){ all / f->rate->cpu, 0, all / f->rate->cpu };
+    const double pulled = n_down * (double)f->model->down_bytes[l] +
+                          n_all * (double)f->model->expert_bytes[l];
+    const double cpu = (all - pulled) / f->rate->cpu_busy, pull = pulled / f->rate->pull_busy;
+    return (cold_time){ cpu, pull, fmax(cpu, pull) };
 }
 
 /* Interpolated between whole numbers of cold experts. */
-static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, bool fetched)
+static cold_time cold_time_at(const forecast *f, int l, double m, bool fetched)
 {
     const int low = (int)m;
     const double part = m - low;
-    const cold_time a = cold_time_of(p, j, l, low, fetched);
+    const cold_time a = cold_time_of(f, l, low, fetched);
     if (part == 0) return a;
-    const cold_time b = cold_time_of(p, j, l, low + 1, fetched);
+    const cold_time b = cold_time_of(f, l, low + 1, fetched);
     return (cold_time){ a.cpu + part * (b.cpu - a.cpu), a.pull + part * (b.pull - a.pull),
                         a.both + part * (b.both - a.both) };
 }
@@ -246,18 +206,19 @@ static cold_time cold_time_at(const plan *p, const planner *j, int l, double m, 
 /* Seconds on the path that a token waits for, by what it waits for. */
 typedef struct path { double by[BOUND_LATENCY + 1]; } path;
 
-static void predict_layer(plan *p, path *time, const planner *j, int l, cold_source from)
+static void predict_layer(const forecast *f, path *time, int l)
 {
-    const plan_model *model = j->model;
+    const plan_model *model = f->model;
+    plan *p = f->p;
     const double expert = (double)model->expert_bytes[l];
     const double m = expert > 0 ? model->n_used * (1 - (double)p->hot[l] / model->n_expert) : 0;
-    const double vram = (model->n_used - m) * expert / j->rate.vram_read;
-    const bool in_vram = l < plan_gpu_layers(p, model->n_layer);
-    const double hot = in_vram ? vram + j->rate.layer_hot : 0;
-    const double hop = in_vram && m > 0 ? j->rate.hop : 0;
-    const cold_time cold = cold_time_at(p, j, l, m, in_vram && from.fetched);
-    const double missed = m * from.miss, disk = missed * expert / j->rate.disk;
-    const double wait = j->rate.disk_wait * fmin(1, missed);
+    const double vram = (model->n_used - m) * expert / p->vram.rate;
+    const bool on_gpu = p->place[l].dense == PLAN_VRAM;
+    const double hot = on_gpu ? vram + p->vram.latency : 0;
+    const double hop = on_gpu && m > 0 ? p->ram.latency : 0;
+    const cold_time cold = cold_time_at(f, l, m, on_gpu && f->fetched);
+    const double missed = m * f->missed, disk = missed * expert / p->drive.rate;
+    const double wait = p->drive.latency * fmin(1, missed);
 
     p->t_hot += hot;
     p->t_cpu += cold.cpu;
@@ -275,52 +236,53 @@ static void predict_layer(plan *p, path *time, const planner *j, int l, cold_sou
     else time->by[cold.pull > cold.cpu ? BOUND_PULL : BOUND_CPU] += cold.both;
 }
 
-/* Of what is read for every token: the dense bytes in VRAM. */
-static double dense_in_vram(const plan *p, const planner *j)
-{
-    if (!p->gpu) return 0;
-    return (double)(p->head_in_ram ? p->vram_dense : j->model->token_dense);
-}
-
 /* The links at full speed, each with all that it has to carry. */
-static double limit_s(const plan *p, const planner *j, cold_source from)
+static double limit_s(const forecast *f)
 {
-    const speeds *r = &j->rate;
-    const int n_gpu = plan_gpu_layers(p, j->model->n_layer);
+    const speeds *r = f->rate;
     double hot = 0, cold = 0, cold_fetchable = 0;
-    for (int l = 0; l < j->model->n_layer; l++) {
-        const double share = (double)p->hot[l] / j->model->n_expert;
-        const double chosen = j->model->n_used * (double)j->model->expert_bytes[l];
+    for (int l = 0; l < f->model->n_layer; l++) {
+        const double share = (double)f->p->hot[l] / f->model->n_expert;
+        const double chosen = f->model->n_used * (double)f->model->expert_bytes[l];
         hot += share * chosen;
         cold += (1 - share) * chosen;
-        if (l < n_gpu) cold_fetchable += (1 - share) * chosen;
+        if (f->p->place[l].dense == PLAN_VRAM) cold_fetchable += (1 - share) * chosen;
     }
     const double both = fmax(r->cpu, r->pull > 0 ? r->cpu_busy + r->pull_busy : 0);
-    const double fetched = from.fetched ? cold_fetchable : 0, in_vram = dense_in_vram(p, j);
+    const double fetched = f->fetched ? cold_fetchable : 0;
     const double experts = fetched / both + (cold - fetched) / r->cpu;
-    return in_vram / r->vram_read + ((double)j->model->token_dense - in_vram) / r->cpu_dense +
-           fmax(fmax(hot / r->vram_read, experts), from.miss * cold / r->disk);
+    return f->dense_in_vram / r->vram_read +
+           ((double)f->model->token_dense - f->dense_in_vram) / r->cpu_dense +
+           fmax(fmax(hot / r->vram_read, experts), f->missed * cold / r->disk);
 }
 
 void plan_predict(plan *p, const planner *j)
 {
-    const cold_source from = source_of(p, j);
     const int n_layer = j->model->n_layer, n_gpu = plan_gpu_layers(p, n_layer);
-    const double in_vram = dense_in_vram(p, j);
+    const double cold = (double)plan_cold_bytes(p, j), ram = (double)p->ram.experts;
+    const bool drive = plan_uses_drive(p, n_layer);
+    const forecast f = {
+        .p = p, .model = j->model, .w = j->w, .rate = &p->rate, .cold = cold,
+        .share = cold / (double)j->experts, .drive = drive,
+        .missed = drive ? fmax(0, 1 - ram / cold) : 0,
+        .fetched = p->vram.pad > 0 && ram > 0 && !drive, /* RAM frames of a cache change */
+        .dense_in_vram = (double)(p->head == PLAN_RAM ? p->vram.dense : j->model->token_dense),
+    };
     path time = { { 0 } };
     double total = 0;
 
-    time.by[BOUND_VRAM] = in_vram / j->rate.vram_read;
-    time.by[BOUND_CPU] = ((double)j->model->token_dense - in_vram) / j->rate.cpu_dense;
-    time.by[BOUND_LATENCY] =
-        j->rate.layer_dense * n_gpu + j->rate.layer_cpu * (n_layer - n_gpu);
+    fill_fetch(&f);
+    choose_strategies(&f);
+    time.by[BOUND_VRAM] = f.dense_in_vram / f.rate->vram_read;
+    time.by[BOUND_CPU] = ((double)j->model->token_dense - f.dense_in_vram) / f.rate->cpu_dense;
+    time.by[BOUND_LATENCY] = f.rate->layer_dense * n_gpu + f.rate->layer_cpu * (n_layer - n_gpu);
     p->t_dense = time.by[BOUND_VRAM] + time.by[BOUND_CPU] + time.by[BOUND_LATENCY];
-    for (int l = 0; l < j->model->n_layer; l++) predict_layer(p, &time, j, l, from);
+    for (int l = 0; l < n_layer; l++) predict_layer(&f, &time, l);
     for (int b = 0; b <= BOUND_LATENCY; b++) {
         total += time.by[b];
         if (time.by[b] > time.by[p->bound]) p->bound = (plan_bound)b;
     }
     p->decode_tok_s = 1 / total;
-    p->limit_tok_s = 1 / limit_s(p, j, from);
-    p->prefill_tok_s = p->chunk / prompt_s(p, j);
+    p->limit_tok_s = 1 / limit_s(&f);
+    p->prefill_tok_s = p->chunk / prompt_s(&f, n_gpu);
 }

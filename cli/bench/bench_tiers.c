@@ -134,8 +134,8 @@ static bool plan_holds(const tiers *t, const plan_wish *w, uint64_t experts)
     plan p;
     if (plan_make(&p, &in->machine, &in->model, &in->session, w, NULL) < 0) return false;
     if (!t->table.gpu[0]) return true;
-    return p.gpu && p.vram_experts >= experts &&
-           (p.stage_ranges > 0 || p.vram_experts == plan_all_experts(&t->unbounded->in.model));
+    return p.gpu && p.vram.experts >= experts &&
+           (p.stage_ranges > 0 || p.vram.experts == plan_all_experts(&t->unbounded->in.model));
 }
 
 /* The least VRAM (with a GPU) or RAM for that, or TIERS_ALL. */
@@ -332,7 +332,7 @@ static int run_once(tiers_outcome *o, tiers *t, session *s, int r, err_ctx *err)
 static int warm_tokens(const tiers *t, const plan *p, int n)
 {
     if (plan_uses_drive(p, t->unbounded->in.model.n_layer)) return min_int(n, WARM_CACHE);
-    return p->gpu && p->vram_pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
+    return p->gpu && p->vram.pad > 0 ? WARM_TRIAL : min_int(n, WARM_DECODE);
 }
 
 static int warm_up(tiers *t, session *s, int n_prompt, int n_token, err_ctx *err)

@@ -71,7 +71,8 @@ static figures figures_of(const tiers_table *t, const tiers_row *r)
         .predicted = share((double)o->store.predicted, (double)o->store.misses),
         .guessed_right = share((double)o->store.predicted, (double)o->store.guesses),
         .pad = p->gpu ? share((double)o->host.pad_bytes, vram) : NAN,
-        .in_vram = (double)p->vram_experts / experts, .on_drive = (double)p->disk_experts / experts,
+        .in_vram = (double)p->vram.experts / experts,
+        .on_drive = (double)p->drive.experts / experts,
     };
     f.of_limit = o->measured ? share(f.decode, p->limit_tok_s) : NAN;
     f.in_ram = fmax(0, 1 - f.in_vram - f.on_drive);

@@ -11,7 +11,7 @@ cache_cost cache_cost_planned(const plan *p)
 {
     return (cache_cost){
         .no_effect = !p->gpu ? "no GPU is used" : p->cache ? NULL :
-                     p->ram_experts == 0 && p->disk_experts == 0 ? "all experts are in VRAM" :
+                     p->ram.experts == 0 && p->drive.experts == 0 ? "all experts are in VRAM" :
                      "experts in VRAM do not change places here",
     };
 }

@@ -93,7 +93,7 @@ static void show_cache(void *ctx, const engine_context *ec)
         text.failed = !where;
         if (where)
             moe_view_cache(&text, engine_caches(ec->model->e),
-                           ec->model->where ? ec->model->where->p.vram_experts : 0, used,
+                           ec->model->where ? ec->model->where->p.vram.experts : 0, used,
                            where, b->n_layer, b->n_expert);
         http_reply_text(call->x, "application/json", &text);
         mem_free(where);

@@ -11,14 +11,16 @@
 
 #define INT(v) ((json_int_t)(v))
 
-/* layers: with all experts in VRAM; more: VRAM experts of the layer that has only some. */
-typedef struct hot_count { int layers, more; } hot_count;
+/* layers: with all experts in VRAM; more: VRAM experts of the layer that has only some; first: of
+ * the first layer with experts. */
+typedef struct hot_count { int layers, more, first; } hot_count;
 
 static hot_count count_hot(const plan_view *v)
 {
-    hot_count n = { 0, 0 };
+    hot_count n = { 0, 0, -1 };
     for (int l = 0; l < v->model->n_layer; l++) {
         if (v->model->expert_bytes[l] == 0) continue;
+        if (n.first < 0) n.first = v->p->hot[l];
         if (v->p->hot[l] == v->model->n_expert) n.layers++;
         else n.more += v->p->hot[l];
     }
@@ -76,54 +78,57 @@ static void print_vram(const plan_view *v)
     const int n_bank = plan_n_bank(v->model);
     char chunk[32], lent[32];
     total_row("VRAM", plan_vram(p));
-    if (p->head_in_ram)
-        byte_row("dense weights", p->vram_dense, "of the first %d of %d layers",
+    if (p->head == PLAN_RAM)
+        byte_row("dense weights", p->vram.dense, "of the first %d of %d layers",
                  plan_gpu_layers(p, v->model->n_layer), v->model->n_layer);
     else
-        byte_row("dense weights", p->vram_dense, "%s",
-                 p->embed_in_ram ? "all but the experts and the token embeddings" :
+        byte_row("dense weights", p->vram.dense, "%s",
+                 p->embed == PLAN_RAM ? "all but the experts and the token embeddings" :
                                    "all but the experts");
     if (p->vram_lent > 0)
-        byte_row("context", p->vram_state, "keys, values, recurrent state; as it grows, up to %s "
+        byte_row("context", p->vram.state, "keys, values, recurrent state; as it grows, up to %s "
                  "more from the experts", text_bytes(lent, sizeof lent, p->vram_lent));
-    else byte_row("context", p->vram_state, "keys, values, recurrent state");
-    byte_row("buffers", p->vram_work, "for prompts in chunks of %s tokens",
+    else byte_row("context", p->vram.state, "keys, values, recurrent state");
+    byte_row("buffers", p->vram.work, "for prompts in chunks of %s tokens",
              text_count(chunk, sizeof chunk, (uint64_t)p->chunk));
     if (p->stage_ranges > 0)
-        byte_row("streaming", p->vram_stage, "two buffers, each for 1/%d of a layer's experts",
+        byte_row("streaming", p->vram.stage, "two buffers, each for 1/%d of a layer's experts",
                  p->stage_ranges);
-    if (p->vram_pad > 0)
-        byte_row("post-fetch", p->vram_pad, "down matrices that are fetched over the bus");
+    if (p->vram.pad > 0)
+        byte_row("post-fetch", p->vram.pad, "down matrices that are fetched over the bus");
     if (p->cache)
-        byte_row("experts", p->vram_experts, "%d of each layer's %d, the most used",
-                 p->hot[plan_first_bank(v->model)], v->model->n_expert);
+        byte_row("experts", p->vram.experts, "%d of each layer's %d, the most used",
+                 hot.first, v->model->n_expert);
     else if (hot.more > 0)
-        byte_row("experts", p->vram_experts, "%d of %d layers, and %d of %d in the next one",
+        byte_row("experts", p->vram.experts, "%d of %d layers, and %d of %d in the next one",
                  hot.layers, n_bank, hot.more, v->model->n_expert);
-    else byte_row("experts", p->vram_experts, "%d of %d layers", hot.layers, n_bank);
+    else byte_row("experts", p->vram.experts, "%d of %d layers", hot.layers, n_bank);
 }
+
+/* Of the CPU, or a GPU's buffers. */
+static uint64_t ram_other(const plan *p) { return p->ram.dense + p->ram.state + p->ram.work; }
 
 static void print_ram(const plan_view *v)
 {
     const plan *p = v->p;
     total_row("RAM", plan_ram(p));
-    byte_row("program", p->ram_program, "code, tokenizer");
-    if (p->ram_experts > 0)
-        byte_row("experts", p->ram_experts, "%s%s",
+    byte_row("program", p->ram.program, "code, tokenizer");
+    if (p->ram.experts > 0)
+        byte_row("experts", p->ram.experts, "%s%s",
                  plan_uses_drive(v->p, v->model->n_layer) ? "the most used" :
                  p->moved ? "outside VRAM, exchanged with it at run time" :
-                 p->vram_experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" :
+                 p->vram.experts > 0 && !p->cache ? "of layers that are not entirely in VRAM" :
                  "all",
                  p->gpu ? ", page-locked" : "");
-    if (p->ram_other > 0)
-        byte_row("other", p->ram_other, "%s",
+    if (ram_other(p) > 0)
+        byte_row("other", ram_other(p), "%s",
                  !p->gpu ? "dense weights, context, buffers" :
-                 p->head_in_ram ? "dense weights, context, buffers of the layers on the CPU" :
+                 p->head == PLAN_RAM ? "dense weights, context, buffers of the layers on the CPU" :
                  "buffers, snapshots");
-    if (p->ram_copy > 0)
-        byte_row("repacked head", p->ram_copy, "a copy in a faster layout, if RAM suffices");
-    total_row("drive", p->disk_experts);
-    if (p->disk_experts > 0) byte_row("experts", p->disk_experts, "read on demand");
+    if (p->ram.copy > 0)
+        byte_row("repacked head", p->ram.copy, "a copy in a faster layout, if RAM suffices");
+    total_row("drive", p->drive.experts);
+    if (p->drive.experts > 0) byte_row("experts", p->drive.experts, "read on demand");
 }
 
 static void time_row(const char *what, double seconds)
@@ -146,7 +151,7 @@ static void print_speed(const plan_view *v)
         printf("%s streamed from %d tokens on",
                p->split_from < p->stream_from ? "," : "; experts are", p->stream_from);
     if (p->gpu && v->gemm && v->gemm[0]) printf("; GEMM: %s", v->gemm);
-    printf("\ntime per token%s\n", p->gpu && p->vram_experts > 0 && p->ram_experts > 0 ?
+    printf("\ntime per token%s\n", p->gpu && p->vram.experts > 0 && p->ram.experts > 0 ?
            ": dense weights first, then the rest at the same time" : "");
     time_row("dense weights", p->t_dense);
     time_row("experts in VRAM", p->t_hot);
@@ -170,7 +175,7 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
     char vram[32], ram[32], disk[32], where[128] = "";
-    if (p->gpu && p->head_in_ram)
+    if (p->gpu && p->head == PLAN_RAM)
         snprintf(where, sizeof where, "VRAM %s with the first %d of %d layers, ",
                  text_bytes(vram, sizeof vram, plan_vram(p)),
                  plan_gpu_layers(p, v->model->n_layer), v->model->n_layer);
@@ -180,7 +185,7 @@ const char *plan_view_line(char *dst, size_t cap, const plan_view *v)
                  plan_n_bank(v->model));
     snprintf(dst, cap, "%sRAM %s, drive %s; %.1f tok/s expected%s, bound by %s", where,
              text_bytes(ram, sizeof ram, plan_ram(p)),
-             text_bytes(disk, sizeof disk, p->disk_experts), p->decode_tok_s,
+             text_bytes(disk, sizeof disk, p->drive.experts), p->decode_tok_s,
              v->measured ? "" : " (assumed, not measured)",
              plan_bound_name(p->bound));
     return dst;
@@ -193,16 +198,16 @@ static json_t *vram_json(const plan_view *v)
     const plan *p = v->p;
     const hot_count hot = count_hot(v);
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:i, s:i, s:i, s:i, s:b, "
-                     "s:b}", "total", INT(plan_vram(p)), "dense", INT(p->vram_dense),
-                     "context", INT(p->vram_state), "context_from_experts", INT(p->vram_lent),
-                     "work", INT(p->vram_work),
-                     "streaming", INT(p->vram_stage), "post_fetch", INT(p->vram_pad),
-                     "experts", INT(p->vram_experts), "cache", (int)p->cache,
+                     "s:b}", "total", INT(plan_vram(p)), "dense", INT(p->vram.dense),
+                     "context", INT(p->vram.state), "context_from_experts", INT(p->vram_lent),
+                     "work", INT(p->vram.work),
+                     "streaming", INT(p->vram.stage), "post_fetch", INT(p->vram.pad),
+                     "experts", INT(p->vram.experts), "cache", (int)p->cache,
                      "moved", (int)p->moved, "stage_parts", p->stage_ranges,
                      "dense_layers", plan_gpu_layers(p, v->model->n_layer),
                      "layers_whole", hot.layers, "experts_of_next_layer", hot.more,
-                     "embedding_in_ram", (int)p->embed_in_ram,
-                     "head_in_ram", (int)(p->head_in_ram || !p->gpu));
+                     "embedding_in_ram", p->gpu && p->embed == PLAN_RAM,
+                     "head_in_ram", p->head == PLAN_RAM);
 }
 
 static json_t *terms_json(const plan *p)
@@ -242,13 +247,13 @@ json_t *plan_view_json(const plan_view *v)
 {
     const plan *p = v->p;
     json_t *ram = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "total", INT(plan_ram(p)),
-                            "program", INT(p->ram_program), "experts", INT(p->ram_experts),
-                            "page_locked", INT(p->gpu ? p->ram_experts : 0),
-                            "other", INT(p->ram_other), "repacked_head", INT(p->ram_copy));
+                            "program", INT(p->ram.program), "experts", INT(p->ram.experts),
+                            "page_locked", INT(p->gpu ? p->ram.experts : 0),
+                            "other", INT(ram_other(p)), "repacked_head", INT(p->ram.copy));
     return json_pack("{s:b, s:i, s:o, s:o, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:o, s:o, "
                      "s:s}",
                      "gpu", (int)p->gpu, "chunk", p->chunk, "vram", vram_json(v), "ram", ram,
-                     "drive_experts", INT(p->disk_experts),
+                     "drive_experts", INT(p->drive.experts),
                      "answer_tokens_per_second", p->decode_tok_s,
                      "limit_tokens_per_second", p->limit_tok_s,
                      "prompt_tokens_per_second", p->prefill_tok_s,

@@ -93,7 +93,8 @@ static void consider_drive(cause *best, const plan *p, const plan_counts *counts
     const store_stats *st = &counts->store;
     const double wait_s = st->wait_s / counts->tokens, planned_s = fmax(0, p->t_disk - p->t_cpu);
     const double missed = ratio((double)st->misses, (double)(st->hits + st->misses));
-    const double even = ratio((double)p->disk_experts, (double)(p->disk_experts + p->ram_experts));
+    const double cold = (double)(p->drive.experts + p->ram.experts);
+    const double even = ratio((double)p->drive.experts, cold);
     const double rate = ratio((double)st->read_bytes, st->wait_s);       /* at most */
     if (missed > UNEVEN * even)
         consider(best, wait_s - planned_s,
@@ -119,7 +120,7 @@ const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const pl
     if (!p->gpu) consider_alone(&best, p, counts);
     else if (counts->host.questions > 0) consider_both(&best, p, counts);
     else consider_device(&best, counts->seconds / counts->tokens, p->t_dense + p->t_hot);
-    if (p->disk_experts > 0) consider_drive(&best, p, counts);
+    if (p->drive.experts > 0) consider_drive(&best, p, counts);
     if (best.excess_s < EXPLAINS * (1 / rate - 1 / want))
         snprintf(best.text, sizeof best.text, "of a long context or other programs: no "
                  "measured part is much slower than planned");
@@ -130,7 +131,7 @@ const char *plan_vs_measured_line(char *dst, size_t cap, const plan *p, const pl
 
 bool plan_vs_measured_has_tiers(const plan *p)
 {
-    return p->gpu || p->disk_experts > 0;
+    return p->gpu || p->drive.experts > 0;
 }
 
 /* ---- watching an answer ---------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ static gpu_expert_args shapes_of(const weights_gpu *w, int l)
  * loaded store a RAM frame is overwritten only when the device has ended its token. */
 static bool wants_to_fetch(const expert_server *c)
 {
-    return !c->post.off && c->p->vram_pad > 0 && expert_store_kind(c->store) == STORE_LOADED;
+    return !c->post.off && c->p->vram.pad > 0 && expert_store_kind(c->store) == STORE_LOADED;
 }
 
 static bool can_fetch(const expert_server *c)
@@ -230,7 +230,7 @@ static int make_ram(expert_server *c, router_ahead *ahead, bool skip_missing, er
     if ((rc = worklist_create(&c->work, hp->n_expert, (int)r.slots, err)) < 0 ||
         (rc = experts_cpu_create(&c->cpu, c->o, hp, c->store, ahead, (int)r.slots, err)) < 0)
         return rc;
-    if (c->cache || c->p->vram_pad > 0) {
+    if (c->cache || c->p->vram.pad > 0) {
         c->log = gpu_alloc_host(c->g, log_bytes(hp), err);
         if (!c->log) return ERR_NOMEM;
         memset(c->log, 0, (size_t)log_bytes(hp));

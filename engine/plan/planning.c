@@ -172,26 +172,29 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
     s->n_chunk = s->n_long = 0;
     for (int n = STREAMED_CHUNK; n > wished && !with_gpu && o->chunk == 0; n /= 2) {
         if (n / 2 >= o->ctx || s->n_long == LONG_CHUNKS) continue;
-        s->chunk[s->n_long++] = min_int(n, o->ctx);
+        s->chunk[s->n_long++].tokens = min_int(n, o->ctx);
     }
     s->n_chunk = s->n_long;
-    s->chunk[s->n_chunk++] = wished;
+    s->chunk[s->n_chunk++].tokens = wished;
     for (size_t i = 0; i < ARRAY_LEN(on_gpu) && s->n_chunk < PLAN_CHUNKS; i++)
-        if (smaller[i] < wished) s->chunk[s->n_chunk++] = smaller[i];
+        if (smaller[i] < wished) s->chunk[s->n_chunk++].tokens = smaller[i];
 }
 
 /* Positions, of all sessions together, whose memory experts never have: short conversations take no
  * frames. */
 enum { OWN_CONTEXT = 1024 };
 
-/* Counts the session's bytes for this chunk. Returns false on overflow. ram_work is for the CPU
- * alone; ram_with_gpu is for vectors that cross the bus and the CPU's work on them. */
-static bool count_session(plan_session *s, int i, const model *m, const session_options *o,
-                          int n_thread, int chunk)
+static state_options state_of(const session_options *o, int chunk)
 {
-    const state_options so = {
-        .ctx = o->ctx, .slack = chunk, .kv = o->kv, .n_snapshot = o->n_snapshot
-    };
+    return (state_options){ .ctx = o->ctx, .slack = chunk, .kv = o->kv,
+                            .n_snapshot = o->n_snapshot };
+}
+
+/* Counts the session's bytes for c->tokens. Returns false on overflow. ram_work is for the CPU
+ * alone; ram_with_gpu is for vectors that cross the bus and the CPU's work on them. */
+static bool count_chunk(plan_chunk *c, const model *m, const session_options *o, int n_thread)
+{
+    const state_options so = state_of(o, c->tokens);
     const int threads = threads_of(n_thread);
     const session_bytes b = session_bytes_of(m, &so, o, threads);
     const uint64_t alone[] = {
@@ -199,42 +202,40 @@ static bool count_session(plan_session *s, int i, const model *m, const session_
         (uint64_t)o->ctx * TOKEN_TEXT,
     };
     const uint64_t with_gpu[] = {
-        gpu_steps_host_bytes(m, chunk), expert_server_ram_bytes(m), b.ids, b.logits,
+        gpu_steps_host_bytes(m, c->tokens), expert_server_ram_bytes(m), b.ids, b.logits,
     };
-    s->vram_work[i] = session_bytes_sum((uint64_t[]){ b.recordings, b.versions }, 2);
-    s->snapshots[i] = b.snapshots;
-    s->state[i] = b.state == UINT64_MAX ? b.state : b.state - b.snapshots;
-    for (int l = 0; l < m->hp.n_layer; l++)
-        s->layer_state[i][l] = session_bytes_layer(m, &so, o->n_sharing, l);
-    s->ram_work[i] = session_bytes_sum(alone, ARRAY_LEN(alone));
-    s->ram_with_gpu[i] = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu));
-    s->ram_embed[i] = weights_embed_bytes(m, chunk);
-    return b.state != UINT64_MAX && s->ram_work[i] != UINT64_MAX &&
-           s->ram_with_gpu[i] != UINT64_MAX && s->vram_work[i] != UINT64_MAX;
+    *c = (plan_chunk){
+        .tokens = c->tokens, .snapshots = b.snapshots,
+        .vram_work = session_bytes_sum((uint64_t[]){ b.recordings, b.versions }, 2),
+        .state = b.state == UINT64_MAX ? b.state : b.state - b.snapshots,
+        .ram_work = session_bytes_sum(alone, ARRAY_LEN(alone)),
+        .ram_with_gpu = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu)),
+        .ram_embed = weights_embed_bytes(m, c->tokens),
+    };
+    return b.state != UINT64_MAX && c->vram_work != UINT64_MAX && c->ram_work != UINT64_MAX &&
+           c->ram_with_gpu != UINT64_MAX;
 }
 
 /* Smaller sessions, for advice if this one does not fit. */
 static void count_less(plan_session *s, const model *m, const session_options *o, int n_thread)
 {
     session_options less = *o;
-    plan_session one;
     for (int q8 = 0; q8 <= (o->kv != KV_Q8_0); q8++)
         for (less.ctx = q8 ? o->ctx : o->ctx / 2; less.ctx >= LEAST_CTX; less.ctx /= 2) {
+            plan_chunk c = { .tokens = s->chunk[s->n_chunk - 1].tokens };
             if (q8) less.kv = KV_Q8_0;
-            if (s->n_less == PLAN_MOST_LESS || !count_session(&one, 0, m, &less, n_thread,
-                                                              s->chunk[s->n_chunk - 1]))
-                continue;
+            if (s->n_less == PLAN_MOST_LESS || !count_chunk(&c, m, &less, n_thread)) continue;
             s->less[s->n_less++] = (plan_less){
-                .ctx = less.ctx, .q8 = q8 == 1,
-                .ram_cpu = one.state[0] + one.snapshots[0] + one.ram_work[0],
-                .ram_gpu = one.snapshots[0] + one.ram_with_gpu[0],
+                .ctx = less.ctx, .q8 = q8 == 1, .ram_cpu = c.state + c.snapshots + c.ram_work,
+                .ram_gpu = c.snapshots + c.ram_with_gpu,
             };
         }
 }
 
-int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
+int planning_session(planning *to, const model *m, const session_options *o, int n_thread,
                      planning_work *work, void *ctx, err_ctx *err)
 {
+    plan_session *out = &to->session;
     const int rc = session_check(m, o, err);
     if (rc < 0) return rc;
     *out = (plan_session){ .ctx = o->ctx };
@@ -247,10 +248,14 @@ int planning_session(plan_session *out, const model *m, const session_options *o
     out->n_page_own = kv_n_page(m, min_int(o->ctx, OWN_CONTEXT), 0, m->hp.n_layer);
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
-        const int chunk = out->chunk[i];
-        if (!count_session(out, i, m, o, n_thread, chunk))
+        plan_chunk *c = &out->chunk[i];
+        if (!count_chunk(c, m, o, n_thread))
             return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
-        out->vram_work[i] = work ? out->vram_work[i] + work(ctx, m, chunk) : 0;
+        c->vram_work = work ? c->vram_work + work(ctx, m, c->tokens) : 0;
+        const state_options so = state_of(o, c->tokens);
+        c->layer_state = to->layer_state[i];
+        for (int l = 0; l < m->hp.n_layer; l++)
+            to->layer_state[i][l] = session_bytes_layer(m, &so, o->n_sharing, l);
     }
     count_less(out, m, o, n_thread);
     return 0;
@@ -268,13 +273,13 @@ int planning_make(plan *out, planning *to, const model *m, const session_options
     int rc = planning_model(to, m, err);
     if (rc < 0) return rc;
     if (work && to->machine.gpu && !w->cpu_only) {
-        rc = planning_session(&to->session, m, o, n_thread, work, ctx, err);
+        rc = planning_session(to, m, o, n_thread, work, ctx, err);
         if (rc < 0) return rc;
         rc = plan_make(out, &to->machine, &to->model, &to->session, w, err);
         if (rc < 0 && rc != ERR_NOMEM) return rc;
         if (rc == 0 && out->gpu) return 0;
     }
     wish.cpu_only = true;                /* with chunks that suit it */
-    rc = planning_session(&to->session, m, o, n_thread, NULL, NULL, err);
+    rc = planning_session(to, m, o, n_thread, NULL, NULL, err);
     return rc < 0 ? rc : plan_make(out, &to->machine, &to->model, &to->session, &wish, err);
 }

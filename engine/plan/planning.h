@@ -14,7 +14,7 @@ typedef struct planning {
     plan_session session;
     uint64_t expert_bytes[PLAN_MAX_LAYERS], down_bytes[PLAN_MAX_LAYERS];
     uint64_t cached_bytes[PLAN_MAX_LAYERS], frame_bytes[PLAN_MAX_LAYERS];
-    uint64_t layer_dense[PLAN_MAX_LAYERS];
+    uint64_t layer_dense[PLAN_MAX_LAYERS], layer_state[PLAN_CHUNKS][PLAN_MAX_LAYERS];
 } planning;
 
 /* Returns the bytes of VRAM for chunks of `chunk` tokens, for any placement of the experts. */
@@ -34,7 +34,7 @@ uint64_t planning_program_bytes(void);
  * plans for the CPU alone; chunk 0: the default. */
 int planning_machine(plan_machine *out, bool use_gpu, err_ctx *err);
 int planning_model(planning *to, const model *m, err_ctx *err);
-int planning_session(plan_session *out, const model *m, const session_options *o, int n_thread,
+int planning_session(planning *to, const model *m, const session_options *o, int n_thread,
                      planning_work *work, void *ctx, err_ctx *err);
 
 /* The plan for a session of m; the caller has filled to->machine, the rest is filled here. n_thread
