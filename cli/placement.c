@@ -69,12 +69,9 @@ static int read_machine(placement *p, uint64_t program, bool use_gpu, uint64_t a
     return 0;
 }
 
-static bool depends_on_speed(const placement *p, const model *m)
+static bool depends_on_speed(const plan *p)
 {
-    if (!p->p.gpu) return p->p.drive.experts > 0;
-    for (int l = 0; l < m->hp.n_layer; l++)
-        if (p->p.hot[l] < m->hp.n_expert) return true;
-    return false;
+    return p->drive.experts > 0 || (p->gpu && p->ram.experts > 0);
 }
 
 /* Measures, and stores the speeds if none is missing; else they are for this plan alone. */
@@ -155,7 +152,7 @@ static int make_with_speeds(placement *p, const model *m, engine *e, gpu *g,
         p->kept[0] = '\0';
     p->measured = p->kept[0] && speeds_load(&p->in.machine.rate, &p->date, p->kept, &p->key) > 0;
     if ((rc = make(p, m, g, o, so, err)) < 0 || !e) return rc;
-    const bool needed = !p->measured && depends_on_speed(p, m);
+    const bool needed = !p->measured && depends_on_speed(&p->p);
     if (!o->measure && !needed) return 0;
     rc = measure(p, e, g, o->wish.ram, o->measure, err);
     return rc < 0 ? rc : make(p, m, g, o, so, err);

@@ -184,17 +184,14 @@ static void choose_chunks(plan_session *s, const session_options *o, bool with_g
  * frames. */
 enum { OWN_CONTEXT = 1024 };
 
-static state_options state_of(const session_options *o, int chunk)
-{
-    return (state_options){ .ctx = o->ctx, .slack = chunk, .kv = o->kv,
-                            .n_snapshot = o->n_snapshot };
-}
-
 /* Counts the session's bytes for c->tokens. Returns false on overflow. ram_work is for the CPU
- * alone; ram_with_gpu is for vectors that cross the bus and the CPU's work on them. */
-static bool count_chunk(plan_chunk *c, const model *m, const session_options *o, int n_thread)
+ * alone; ram_with_gpu is for vectors that cross the bus and the CPU's work on them. layers gets the
+ * state of each layer, unless it is NULL. */
+static bool count_chunk(plan_chunk *c, uint64_t *layers, const model *m, const session_options *o,
+                        int n_thread)
 {
-    const state_options so = state_of(o, c->tokens);
+    const state_options so = { .ctx = o->ctx, .slack = c->tokens, .kv = o->kv,
+                               .n_snapshot = o->n_snapshot };
     const int threads = threads_of(n_thread);
     const session_bytes b = session_bytes_of(m, &so, o, threads);
     const uint64_t alone[] = {
@@ -210,8 +207,10 @@ static bool count_chunk(plan_chunk *c, const model *m, const session_options *o,
         .state = b.state == UINT64_MAX ? b.state : b.state - b.snapshots,
         .ram_work = session_bytes_sum(alone, ARRAY_LEN(alone)),
         .ram_with_gpu = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu)),
-        .ram_embed = weights_embed_bytes(m, c->tokens),
+        .ram_embed = weights_embed_bytes(m, c->tokens), .layer_state = layers,
     };
+    for (int l = 0; layers && l < m->hp.n_layer; l++)
+        layers[l] = session_bytes_layer(m, &so, o->n_sharing, l);
     return b.state != UINT64_MAX && c->vram_work != UINT64_MAX && c->ram_work != UINT64_MAX &&
            c->ram_with_gpu != UINT64_MAX;
 }
@@ -224,7 +223,7 @@ static void count_less(plan_session *s, const model *m, const session_options *o
         for (less.ctx = q8 ? o->ctx : o->ctx / 2; less.ctx >= LEAST_CTX; less.ctx /= 2) {
             plan_chunk c = { .tokens = s->chunk[s->n_chunk - 1].tokens };
             if (q8) less.kv = KV_Q8_0;
-            if (s->n_less == PLAN_MOST_LESS || !count_chunk(&c, m, &less, n_thread)) continue;
+            if (s->n_less == PLAN_MOST_LESS || !count_chunk(&c, NULL, m, &less, n_thread)) continue;
             s->less[s->n_less++] = (plan_less){
                 .ctx = less.ctx, .q8 = q8 == 1, .ram_cpu = c.state + c.snapshots + c.ram_work,
                 .ram_gpu = c.snapshots + c.ram_with_gpu,
@@ -249,13 +248,9 @@ int planning_session(planning *to, const model *m, const session_options *o, int
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         plan_chunk *c = &out->chunk[i];
-        if (!count_chunk(c, m, o, n_thread))
+        if (!count_chunk(c, to->layer_state[i], m, o, n_thread))
             return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
         c->vram_work = work ? c->vram_work + work(ctx, m, c->tokens) : 0;
-        const state_options so = state_of(o, c->tokens);
-        c->layer_state = to->layer_state[i];
-        for (int l = 0; l < m->hp.n_layer; l++)
-            to->layer_state[i][l] = session_bytes_layer(m, &so, o->n_sharing, l);
     }
     count_less(out, m, o, n_thread);
     return 0;
