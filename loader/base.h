@@ -79,11 +79,16 @@ static inline bool size_add(uint64_t *out, uint64_t a, uint64_t b)
 {
     return !__builtin_add_overflow(a, b, out);
 }
-/* Saturating product: UINT64_MAX if it overflows. */
+/* Saturating product and sum: UINT64_MAX if they overflow. */
 static inline uint64_t size_times(uint64_t a, uint64_t b)
 {
     uint64_t all;
     return size_mul(&all, a, b) ? all : UINT64_MAX;
+}
+static inline uint64_t size_plus(uint64_t a, uint64_t b)
+{
+    uint64_t all;
+    return size_add(&all, a, b) ? all : UINT64_MAX;
 }
 
 /* Rounds n up to a multiple of align, a power of two. n + align must not overflow. */

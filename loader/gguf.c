@@ -303,8 +303,7 @@ static int place_tensors(parser *p)
     uint64_t data_at, data_bytes;
 
     if (g->n_tensor == 0) return 0;         /* no tensors: the data section may be missing */
-    if (!size_add(&data_at, p->c.pos, p->align - 1)) data_at = UINT64_MAX;
-    data_at &= ~(p->align - 1);
+    data_at = size_plus(p->c.pos, p->align - 1) & ~(p->align - 1);
     if (data_at > p->c.size)
         return err_set(p->err, ERR_FORMAT,
                        "data section would start at %" PRIu64 ", file has %" PRIu64 " bytes",
@@ -318,12 +317,11 @@ static int place_tensors(parser *p)
                            "tensor %s: offset %" PRIu64 " is not a multiple of %" PRIu64,
                            ESC(name, t->name), t->offset, p->align);
         if (t->offset > data_bytes || t->bytes > data_bytes - t->offset) {
-            uint64_t end;
-            if (!size_add(&end, t->offset, t->bytes)) end = UINT64_MAX;
             return err_set(p->err, ERR_FORMAT,
                            "tensor %s: bytes %" PRIu64 "..%" PRIu64 " lie outside the data "
                            "(%" PRIu64 " bytes); file truncated?",
-                           ESC(name, t->name), t->offset, end, data_bytes);
+                           ESC(name, t->name), t->offset, size_plus(t->offset, t->bytes),
+                           data_bytes);
         }
         t->offset += data_at;
         t->data = p->c.base + t->offset;

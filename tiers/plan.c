@@ -21,13 +21,6 @@ enum {
     SLACK_MORE = 60 << 20                /* and at most this much of large needs */
 };
 
-/* UINT64_MAX if the sum overflows: more than any budget. */
-static uint64_t plus(uint64_t a, uint64_t b)
-{
-    uint64_t sum;
-    return size_add(&sum, a, b) ? sum : UINT64_MAX;
-}
-
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Available bytes less a reserve for the driver, the system and other programs: `reserve`, or a
@@ -67,7 +60,7 @@ static uint64_t taken(const plan_pool *q)
     const uint64_t uses[] = { q->program, q->dense, q->state, q->work, q->stage, q->pad,
                               q->experts, q->copy };
     uint64_t sum = 0;
-    for (size_t i = 0; i < ARRAY_LEN(uses); i++) sum = plus(sum, uses[i]);
+    for (size_t i = 0; i < ARRAY_LEN(uses); i++) sum = size_plus(sum, uses[i]);
     return sum;
 }
 
@@ -87,11 +80,11 @@ bool plan_uses_drive(const plan *p, int n_layer)
 /* Sums sizes[l] over the experts outside VRAM; with `banks` over all experts of their layers. */
 static uint64_t sum_cold(const plan *p, const plan_model *model, const uint64_t *sizes, bool banks)
 {
-    uint64_t sum = 0, bytes;
+    uint64_t sum = 0;
     for (int l = 0; l < model->n_layer; l++) {
         const int cold = model->n_expert - p->hot[l];
         const uint64_t n = (uint64_t)(banks && cold > 0 ? model->n_expert : cold);
-        sum = size_mul(&bytes, n, sizes[l]) ? plus(sum, bytes) : UINT64_MAX;
+        sum = size_plus(sum, size_times(n, sizes[l]));
     }
     return sum;
 }
@@ -175,7 +168,7 @@ static void place_layers(plan *p, const planner *j, const plan_chunk *chunk)
     uint64_t left = left_of(&p->vram);
     int n = 0;
     for (uint64_t one; n < model->n_layer; n++, left -= one)
-        if ((one = plus(model->layer_dense[n], chunk->layer_state[n])) > left) break;
+        if ((one = size_plus(model->layer_dense[n], chunk->layer_state[n])) > left) break;
     if (n < model->n_layer && n > model->split_most) n = model->split_most;
     for (int l = 0; l < n; l++) {
         p->vram.dense += model->layer_dense[l];
@@ -197,7 +190,7 @@ static bool place_dense(plan *p, const planner *j, const candidate *c)
                  .vram = j->vram, .ram = j->ram, .drive = j->drive };
     for (int l = 0; l < model->n_layer; l++) p->place[l].dense = p->head;
     if (gpu) {
-        p->vram.work = plus(chunk->vram_work, c->resident ? 0 : j->s->vram_cold);
+        p->vram.work = size_plus(chunk->vram_work, c->resident ? 0 : j->s->vram_cold);
         p->vram.stage = stage_bytes(j, c->ranges);
         if (c->pad && (all || pad_bytes(j) <= j->vram.budget / 8)) p->vram.pad = pad_bytes(j);
     }
@@ -208,9 +201,10 @@ static bool place_dense(plan *p, const planner *j, const candidate *c)
     } else if (gpu) {
         place_layers(p, j, chunk);
     }
-    p->ram.dense = plus(all ? 0 : model->dense - model->embed - p->vram.dense, table);
-    p->ram.state = plus(chunk->state - p->vram.state, chunk->snapshots);
-    p->ram.work = plus(all ? 0 : chunk->ram_work, gpu && !c->resident ? chunk->ram_with_gpu : 0);
+    p->ram.dense = size_plus(all ? 0 : model->dense - model->embed - p->vram.dense, table);
+    p->ram.state = size_plus(chunk->state - p->vram.state, chunk->snapshots);
+    p->ram.work = size_plus(all ? 0 : chunk->ram_work,
+                            gpu && !c->resident ? chunk->ram_with_gpu : 0);
     return plan_vram(p) <= p->vram.budget;
 }
 
@@ -285,10 +279,9 @@ static bool place(plan *p, const planner *j, const candidate *c)
         place_hot(p, j, bytes, each);
         p->cache = place_cold(p, j, sum_cold(p, model, model->expert_bytes, true), false);
         if (p->cache) return true;
-        const uint64_t *sizes = model->frame_bytes;
-        p->cache = p->moved = sizes && place_cold(p, j, plus(model->spare_bytes,
-                                                             sum_cold(p, model, sizes, false)),
-                                                  false);
+        const uint64_t *frames = model->frame_bytes;
+        const uint64_t moved = frames ? sum_cold(p, model, frames, false) : UINT64_MAX;
+        p->cache = p->moved = place_cold(p, j, size_plus(model->spare_bytes, moved), false);
         if (p->cache) return true;
     }
     place_hot(p, j, bytes, 0);
@@ -353,7 +346,7 @@ static bool chunk_pays(const planner *j, const candidate *c)
     const plan_chunk *chunk = &j->s->chunk[c->i];
     if (c->resident || c->i == j->s->n_chunk - 1) return true;
     if (c->part == ALL_LAYERS)
-        return plus(chunk->vram_work, stage_bytes(j, c->ranges)) <= j->vram.budget / 10 * 3;
+        return size_plus(chunk->vram_work, stage_bytes(j, c->ranges)) <= j->vram.budget / 10 * 3;
     if (c->part == SOME_LAYERS) return chunk->vram_work <= j->vram.budget / 6;
     return !c->drive || chunk->ram_work <= left_of(&j->ram) / 10 * (c->i < j->s->n_long ? 1 : 3);
 }
@@ -406,11 +399,12 @@ typedef struct smaller { const plan_less *ctx, *q8, *both; } smaller;
 /* of: the least need, with experts and program. */
 static smaller find_smaller(const planner *j, const plan *of, uint64_t usable, uint64_t slack)
 {
-    const uint64_t others = plan_ram(of) - plus(of->ram.state, of->ram.work);
+    const uint64_t others = plan_ram(of) - size_plus(of->ram.state, of->ram.work);
     smaller found = { NULL, NULL, NULL };
     for (int i = j->s->n_less - 1; i >= 0; i--) {
         const plan_less *c = &j->s->less[i];
-        if (plus(plus(others, of->gpu ? c->ram_gpu : c->ram_cpu), slack) > usable) continue;
+        const uint64_t session = of->gpu ? c->ram_gpu : c->ram_cpu;
+        if (size_plus(size_plus(others, session), slack) > usable) continue;
         *(!c->q8 ? &found.ctx : c->ctx == j->s->ctx ? &found.q8 : &found.both) = c;
     }
     return found;
@@ -423,7 +417,7 @@ static void advise(char *dst, size_t cap, const planner *j, const plan *of, uint
 {
     const uint64_t mib = UINT64_C(1) << 20, need = plan_ram(of);
     const uint64_t slack = SLACK_LEAST + least(need / 32, SLACK_MORE);
-    const uint64_t enough = least(plus(need, slack), j->ram_most);
+    const uint64_t enough = least(size_plus(need, slack), j->ram_most);
     smaller found = find_smaller(j, of, usable, slack);
     char ram[48] = "", less[80] = "";
     if (!found.ctx && !found.q8 && !found.both) found = find_smaller(j, of, usable, 0);
@@ -462,7 +456,7 @@ static int refuse(const planner *j, err_ctx *err)
                    "context of %d tokens %s, some experts %s), but %s may be used (%s%s); %s",
                    text_size(need, plan_ram(&p)), p.gpu ? " with the GPU" : "",
                    text_size(program, p.ram.program), text_size(weights, p.ram.dense), j->s->ctx,
-                   text_size(context, plus(p.ram.state, p.ram.work)),
+                   text_size(context, size_plus(p.ram.state, p.ram.work)),
                    text_size(experts, p.ram.experts), text_size(most, usable),
                    bounded ? "--ram" : text_size(have, j->machine->ram_available),
                    bounded ? "" : " are available", advice);
@@ -504,7 +498,7 @@ int plan_make(plan *out, const plan_machine *m, const plan_model *model, const p
     const speeds rate = speeds_assume(&m->rate);
     planner j = {
         .machine = m, .model = model, .s = s, .w = w, .rate = rate, .gpu = m->gpu && !w->cpu_only,
-        .ram_most = plus(budget(m->ram_available, GIB, 0.05, UINT64_MAX), m->ram_program),
+        .ram_most = size_plus(budget(m->ram_available, GIB, 0.05, UINT64_MAX), m->ram_program),
         .vram = { .budget = budget(m->vram_free, 400 * MB, 0.03, w->vram), .rate = rate.vram_read,
                   .latency = rate.layer_hot },
         .ram = { .program = m->ram_program, .rate = rate.cpu, .latency = rate.hop },
@@ -520,7 +514,7 @@ int plan_make(plan *out, const plan_machine *m, const plan_model *model, const p
         return refuse(&j, err);
     }
     lend_pages(out, &j);
-    if (out->head == PLAN_RAM && plus(plan_ram(out), w->ram_copy) <= out->ram.budget)
+    if (out->head == PLAN_RAM && size_plus(plan_ram(out), w->ram_copy) <= out->ram.budget)
         out->ram.copy = w->ram_copy;
     plan_predict(out, &j);
     return 0;

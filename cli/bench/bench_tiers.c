@@ -284,11 +284,7 @@ static void add_counts(tiers_outcome *o, const session *s)
     expert_server_stats c;
     store_stats st;
     runner_counts(session_runner(s), &c, &st);
-    o->host.questions += c.questions;
-    o->host.hot += c.hot;
-    o->host.on_cpu += c.on_cpu;
     o->host.down_fetched += c.down_fetched;
-    o->host.all_fetched += c.all_fetched;
     o->host.late += c.late;
     o->host.cpu_bytes += c.cpu_bytes;
     o->host.pull_bytes += c.pull_bytes;

@@ -614,9 +614,8 @@ uint64_t experts_cpu_bytes(const model_hparams *hp, int max_slot)
 {
     experts_cpu unused = { .o = NULL };
     mem_layout a = mem_layout_count(64);
-    uint64_t bytes;
     place_all(&unused, &a, hp, max_slot);
-    return size_add(&bytes, a.used, 64) ? bytes : UINT64_MAX;
+    return size_plus(a.used, 64);
 }
 
 int experts_cpu_create(experts_cpu **out, const ops *o, const model_hparams *hp,

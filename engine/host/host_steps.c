@@ -283,11 +283,8 @@ static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
 
 uint64_t host_steps_bytes(const model *m, int n_thread, int chunk)
 {
-    uint64_t sum;
-    if (!size_add(&sum, workspace_bytes(m, n_thread, chunk),
-                  experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used)))
-        return UINT64_MAX;
-    return sum;
+    return size_plus(workspace_bytes(m, n_thread, chunk),
+                     experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used));
 }
 
 int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err)

@@ -194,19 +194,17 @@ static bool count_chunk(plan_chunk *c, uint64_t *layers, const model *m, const s
                                .n_snapshot = o->n_snapshot };
     const int threads = threads_of(n_thread);
     const session_bytes b = session_bytes_of(m, &so, o, threads);
-    const uint64_t alone[] = {
-        b.host_work, b.ids, b.spare, b.versions, b.logits, (uint64_t)threads * THREAD_STACK,
-        (uint64_t)o->ctx * TOKEN_TEXT,
-    };
-    const uint64_t with_gpu[] = {
-        gpu_steps_host_bytes(m, c->tokens), expert_server_ram_bytes(m), b.ids, b.logits,
-    };
+    const uint64_t both = b.ids + b.logits;
+    const uint64_t alone = size_plus(size_plus(b.spare, b.versions),
+                                     (uint64_t)threads * THREAD_STACK +
+                                         (uint64_t)o->ctx * TOKEN_TEXT);
     *c = (plan_chunk){
         .tokens = c->tokens, .snapshots = b.snapshots,
-        .vram_work = session_bytes_sum((uint64_t[]){ b.recordings, b.versions }, 2),
+        .vram_work = size_plus(b.recordings, b.versions),
         .state = b.state == UINT64_MAX ? b.state : b.state - b.snapshots,
-        .ram_work = session_bytes_sum(alone, ARRAY_LEN(alone)),
-        .ram_with_gpu = session_bytes_sum(with_gpu, ARRAY_LEN(with_gpu)),
+        .ram_work = size_plus(size_plus(b.host_work, both), alone),
+        .ram_with_gpu = size_plus(size_plus(gpu_steps_host_bytes(m, c->tokens), both),
+                                  expert_server_ram_bytes(m)),
         .ram_embed = weights_embed_bytes(m, c->tokens), .layer_state = layers,
     };
     for (int l = 0; layers && l < m->hp.n_layer; l++)

@@ -128,11 +128,10 @@ static size_t row_bytes_of(kv_type type, int head_dim)
     return (size_t)quant_row_bytes(quant_traits_of(types[type].quant), (uint64_t)head_dim);
 }
 
-/* Keys, or values, of n positions of a layer. False: too much. */
-static bool part_bytes(uint64_t *out, const layer_memory *a, kv_type type, int n)
+/* Keys and values of n positions of a layer. UINT64_MAX: too much. */
+static uint64_t rows_bytes(const layer_memory *a, kv_type type, int n)
 {
-    return size_mul(out, row_bytes_of(type, a->head_dim), (uint64_t)a->n_head) &&
-           size_mul(out, *out, (uint64_t)n);
+    return size_times(row_bytes_of(type, a->head_dim), 2 * (uint64_t)a->n_head * (uint64_t)n);
 }
 
 /* A layer's column of the table. */
@@ -145,11 +144,10 @@ static uint64_t column_bytes(int ctx)
 static uint64_t layer_bytes(const model *m, const kv_options *o, int l, bool own)
 {
     const layer_memory a = layer_memory_of(m, l);
-    uint64_t one;
     if (!layer_has_rows(&a)) return 0;
-    if (!part_bytes(&one, &a, o->type, rows_of(&a, o->ctx, o->slack)) || one > UINT64_MAX / 4)
-        return UINT64_MAX;
-    return (own && a.kind == MEMORY_ROWS ? 0 : 2 * one) + column_bytes(o->ctx);
+    const uint64_t rows = rows_bytes(&a, o->type, rows_of(&a, o->ctx, o->slack));
+    if (rows > UINT64_MAX / 2) return UINT64_MAX;
+    return (own && a.kind == MEMORY_ROWS ? 0 : rows) + column_bytes(o->ctx);
 }
 
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
@@ -161,8 +159,7 @@ uint64_t kv_layer_bytes(const model *m, const kv_options *o, int l)
 static uint64_t run_bytes(const model *m, const kv_options *o, int first, int end, bool own)
 {
     uint64_t sum = 0;
-    for (int l = first; l < end; l++)
-        if (!size_add(&sum, sum, layer_bytes(m, o, l, own))) return UINT64_MAX;
+    for (int l = first; l < end; l++) sum = size_plus(sum, layer_bytes(m, o, l, own));
     return sum;
 }
 
@@ -173,11 +170,11 @@ uint64_t kv_bytes(const model *m, const kv_options *o)
 
 uint64_t kv_page_bytes(const model *m, kv_type type, int first, int end)
 {
-    uint64_t most = 0, one;
+    uint64_t most = 0;
     for (int l = first; l < end; l++) {
         const layer_memory a = layer_memory_of(m, l);
-        if (a.kind != MEMORY_ROWS || !part_bytes(&one, &a, type, KV_PAGE)) continue;
-        if (2 * one > most) most = 2 * one;
+        const uint64_t one = a.kind == MEMORY_ROWS ? rows_bytes(&a, type, KV_PAGE) : 0;
+        if (one > most) most = one;
     }
     return most;
 }
@@ -191,13 +188,11 @@ uint64_t kv_n_page(const model *m, int ctx, int first, int end)
 
 uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
 {
-    uint64_t sum = 0, one;
+    uint64_t sum = 0;
     for (int l = 0; l < m->hp.n_layer; l++) {
         const layer_memory a = layer_memory_of(m, l);
-        if (!layer_has_rows(&a) || rows_of(&a, ctx, slack) == whole_pages(ctx)) continue;
-        if (!part_bytes(&one, &a, type, a.window - 1) || one > UINT64_MAX / 2 ||
-            !size_add(&sum, sum, 2 * one))
-            return UINT64_MAX;
+        if (layer_has_rows(&a) && rows_of(&a, ctx, slack) != whole_pages(ctx))
+            sum = size_plus(sum, rows_bytes(&a, type, a.window - 1));
     }
     return sum;
 }
@@ -503,26 +498,21 @@ int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx
 
 uint64_t kv_window_bytes(const model *m, kv_type type, int pos)
 {
-    uint64_t sum = 0, one;
+    uint64_t sum = 0;
     for (int l = 0; l < m->hp.n_layer; l++) {
         const layer_memory a = layer_memory_of(m, l);
-        if (a.kind != MEMORY_WINDOW) continue;
-        if (!part_bytes(&one, &a, type, min_int(pos, a.window - 1)) || one > UINT64_MAX / 2 ||
-            !size_add(&sum, sum, 2 * one))
-            return UINT64_MAX;
+        if (a.kind == MEMORY_WINDOW)
+            sum = size_plus(sum, rows_bytes(&a, type, min_int(pos, a.window - 1)));
     }
     return sum;
 }
 
 uint64_t kv_full_bytes(const model *m, kv_type type, int n)
 {
-    uint64_t sum = 0, one;
+    uint64_t sum = 0;
     for (int l = 0; l < m->hp.n_layer; l++) {
         const layer_memory a = layer_memory_of(m, l);
-        if (a.kind != MEMORY_ROWS) continue;
-        if (!part_bytes(&one, &a, type, n) || one > UINT64_MAX / 2 ||
-            !size_add(&sum, sum, 2 * one))
-            return UINT64_MAX;
+        if (a.kind == MEMORY_ROWS) sum = size_plus(sum, rows_bytes(&a, type, n));
     }
     return sum;
 }

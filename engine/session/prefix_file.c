@@ -45,10 +45,8 @@ enum {
 
 uint64_t prefix_file_bytes(const prefix_file *f)
 {
-    uint64_t sum = HEAD_BYTES + 4 * (uint64_t)f->to;
-    if (!size_add(&sum, sum, f->rows_bytes) || !size_add(&sum, sum, f->checkpoint_bytes))
-        return UINT64_MAX;
-    return sum;
+    return size_plus(HEAD_BYTES + 4 * (uint64_t)f->to,
+                     size_plus(f->rows_bytes, f->checkpoint_bytes));
 }
 
 const char *prefix_file_name(char dst[PREFIX_NAME], const prefix_file *f)

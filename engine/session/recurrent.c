@@ -21,17 +21,15 @@ struct recurrent {
 uint64_t recurrent_layer_bytes(const model *m, int l)
 {
     const layer_memory a = layer_memory_of(m, l);
-    uint64_t sum;
     if (a.kind != MEMORY_RECURRENT) return 0;
-    return size_add(&sum, a.conv, a.state) && size_mul(&sum, sum, sizeof(float)) ? sum : UINT64_MAX;
+    return size_times(size_plus(a.conv, a.state), sizeof(float));
 }
 
 /* Of layers first .. end - 1. */
 static uint64_t run_bytes(const model *m, int first, int end)
 {
     uint64_t sum = 0;
-    for (int l = first; l < end; l++)
-        if (!size_add(&sum, sum, recurrent_layer_bytes(m, l))) return UINT64_MAX;
+    for (int l = first; l < end; l++) sum = size_plus(sum, recurrent_layer_bytes(m, l));
     return sum;
 }
 

@@ -77,17 +77,15 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const session_bytes b = session_bytes_of(m, &so, &opt, engine_threads(e));
     const uint64_t work =
         engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, opt.chunk) + b.recordings : 0;
-    const uint64_t all[] = {
-        b.state, work, host ? b.host_work : 0, before ? b.spare : 0, b.versions, b.ids, b.logits,
-    };
     *vram = work;
     for (int l = 0; l < engine_gpu_layers(e); l++) {
-        const uint64_t layer[] = { *vram, session_bytes_layer(m, &so, opt.n_sharing, l),
-                                   before ? recurrent_layer_bytes(m, l) : 0,
-                                   session_bytes_versions(m, opt.n_version, l) };
-        *vram = session_bytes_sum(layer, ARRAY_LEN(layer));
+        const uint64_t versions = session_bytes_versions(m, opt.n_version, l);
+        *vram = size_plus(size_plus(*vram, session_bytes_layer(m, &so, opt.n_sharing, l)),
+                          size_plus(before ? recurrent_layer_bytes(m, l) : 0, versions));
     }
-    *bytes = session_bytes_sum(all, ARRAY_LEN(all));
+    *bytes = size_plus(size_plus(b.state, work), size_plus(host ? b.host_work : 0,
+                                                           before ? b.spare : 0));
+    *bytes = size_plus(*bytes, size_plus(b.versions, b.ids + b.logits));
     if (*bytes < UINT64_MAX) {
         const session_pages pages = session_pages_of(e, &so, opt.n_sharing, 0);
         *vram -= (pages.n - pages.n_own) * pages.bytes;  /* frames of experts */

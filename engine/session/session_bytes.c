@@ -7,16 +7,15 @@
 
 uint64_t session_bytes_versions(const model *m, int n_version, int l)
 {
-    const uint64_t inputs = n_version > 0 ? kept_inputs_layer_bytes(m, l) : 0;
-    uint64_t sum = size_times(recurrent_layer_bytes(m, l), (uint64_t)n_version);
-    return size_add(&sum, sum, inputs) ? sum : UINT64_MAX;
+    return size_plus(size_times(recurrent_layer_bytes(m, l), (uint64_t)n_version),
+                     n_version > 0 ? kept_inputs_layer_bytes(m, l) : 0);
 }
 
 static uint64_t versions_bytes(const model *m, int n)
 {
     uint64_t sum = 0;
     for (int l = 0; l < m->hp.n_layer; l++)
-        if (!size_add(&sum, sum, session_bytes_versions(m, n, l))) return UINT64_MAX;
+        sum = size_plus(sum, session_bytes_versions(m, n, l));
     return sum;
 }
 
@@ -38,12 +37,4 @@ session_bytes session_bytes_of(const model *m, const state_options *so, const se
 uint64_t session_bytes_layer(const model *m, const state_options *so, int n_sharing, int l)
 {
     return size_times(state_layer_bytes(m, so, l), 1 + (uint64_t)n_sharing);
-}
-
-uint64_t session_bytes_sum(const uint64_t *parts, size_t n)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!size_add(&sum, sum, parts[i])) return UINT64_MAX;
-    return sum;
 }

@@ -25,7 +25,4 @@ uint64_t session_bytes_layer(const model *m, const state_options *so, int n_shar
 /* Versions that n_version sessions keep, and inputs, of layer l. */
 uint64_t session_bytes_versions(const model *m, int n_version, int l);
 
-/* UINT64_MAX if that is among the parts or if the sum exceeds it. */
-uint64_t session_bytes_sum(const uint64_t *parts, size_t n);
-
 #endif

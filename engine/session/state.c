@@ -16,9 +16,7 @@
 /* Bytes of one snapshot. UINT64_MAX: too much. */
 static uint64_t snapshot_bytes(const model *m, const state_options *o)
 {
-    const uint64_t rec = recurrent_bytes(m), rings = kv_ring_bytes(m, o->kv, o->ctx, o->slack);
-    uint64_t sum;
-    return size_add(&sum, rec, rings) ? sum : UINT64_MAX;
+    return size_plus(recurrent_bytes(m), kv_ring_bytes(m, o->kv, o->ctx, o->slack));
 }
 
 kv_options state_kv_options(const state_options *o)
@@ -29,22 +27,18 @@ kv_options state_kv_options(const state_options *o)
 uint64_t state_layer_bytes(const model *m, const state_options *o, int l)
 {
     const kv_options kv = state_kv_options(o);
-    uint64_t sum;
-    if (!size_add(&sum, kv_layer_bytes(m, &kv, l), recurrent_layer_bytes(m, l))) return UINT64_MAX;
-    return sum;
+    return size_plus(kv_layer_bytes(m, &kv, l), recurrent_layer_bytes(m, l));
 }
 
 uint64_t state_snapshot_bytes(const model *m, const state_options *o)
 {
-    uint64_t sum;
-    return size_mul(&sum, snapshot_bytes(m, o), (uint64_t)o->n_snapshot) ? sum : UINT64_MAX;
+    return size_times(snapshot_bytes(m, o), (uint64_t)o->n_snapshot);
 }
 
 uint64_t state_bytes(const model *m, const state_options *o)
 {
     uint64_t sum = state_snapshot_bytes(m, o);
-    for (int l = 0; l < m->hp.n_layer; l++)
-        if (!size_add(&sum, sum, state_layer_bytes(m, o, l))) return UINT64_MAX;
+    for (int l = 0; l < m->hp.n_layer; l++) sum = size_plus(sum, state_layer_bytes(m, o, l));
     return sum;
 }
 
@@ -277,9 +271,7 @@ uint64_t state_rows_bytes(const model *m, kv_type type, int n)
 
 uint64_t state_checkpoint_bytes(const model *m, kv_type type, int pos)
 {
-    const uint64_t rec = recurrent_bytes(m), windows = kv_window_bytes(m, type, pos);
-    uint64_t sum;
-    return size_add(&sum, rec, windows) ? sum : UINT64_MAX;
+    return size_plus(recurrent_bytes(m), kv_window_bytes(m, type, pos));
 }
 
 int state_export(const state *s, void *rows, int from, void *checkpoint, err_ctx *err)
