@@ -13,7 +13,8 @@ enum {
     USUAL_DIM = 256, MAX_DIM = 512       /* values of a head, at most */
 };
 
-/* A warp stores a head's values of token t to its row. VALUES, here and below: number of values of a lane. */
+/* A warp stores a head's values of token t to its row. VALUES, here and below: number of values of
+ * a lane. */
 template <int VALUES>
 static __device__ __forceinline__ void store_row(const gpu_attention &a, bool is_value, int head,
                                                  int t, const float (&x)[VALUES], int lane)

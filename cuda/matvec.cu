@@ -70,7 +70,7 @@ static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list,
             some[i] = list[i];
             some[i].y += (size_t)first * list[i].y_stride;
             some[i].conv.first = first;
-            some[i].conv.raw = NULL;
+            if (list[i].conv.raw) some[i].conv.raw += (size_t)first * list[i].w.rows;
         }
         project_few(g, &part, some, n_product);
     }

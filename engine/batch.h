@@ -28,7 +28,6 @@ typedef struct batch {
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     kept_inputs *keep;                   /* gets what forward_again needs; or NULL */
-    int keep_first;                      /* the batch's first token there */
     prompt_strategy strategy;            /* for cold experts, with more than GPU_MAIL tokens */
     progress_fn *watch;                  /* called after layers; or NULL */
     void *watch_ctx;

@@ -182,14 +182,14 @@ void sim_clobber(void *p, uint64_t bytes);
 
 /* ---- recurrent memory: sim_gpu_mixers.c ------------------------------------------------------ */
 
-/* n floats at an offset of the memory that the batch writes, as they were before it; or NULL, and
- * the gpu fails. */
 /* Tokens of a conversation of the list, of `left` that are left of the batch. */
 static inline int sim_row_tokens(const gpu_cursor *row, int left)
 {
     return row->n > 0 ? min_int(row->n, left) : left;
 }
 
+/* n floats at an offset of the memory that the batch writes, as they were before it; or NULL, and
+ * the gpu fails. */
 float *sim_recurrent(gpu *g, const gpu_cursor *at, uint64_t offset, size_t n);
 
 /* ---- experts: sim_gpu_experts.c -------------------------------------------------------------- */

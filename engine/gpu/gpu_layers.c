@@ -107,6 +107,8 @@ typedef struct delta_ops {
     int channels;
 } delta_ops;
 
+static_assert((int)KEPT_TOKENS <= (int)GPU_FEW, "their convolution keeps what it reads");
+
 /* in: their inputs, in a batch or kept. raw is only written with many tokens or if it is kept. */
 static delta_ops delta_of(const gpu_steps *s, int l, const layer_inputs *in)
 {
@@ -133,7 +135,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
     const layer_inputs own = { s->n > GPU_FEW ? b->raw : NULL, b->mixed, b->ba };
-    const layer_inputs in = s->keep ? kept_inputs_of(s->keep, l, s->keep_first) : own;
+    const layer_inputs in = s->keep ? kept_inputs_of(s->keep, l, 0) : own;
     const delta_ops d = delta_of(s, l, &in);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
     gpu_input h = normed(s, "mixer in", w->attn_norm);

@@ -53,7 +53,6 @@ void gpu_steps_take_batch(gpu_steps *s, const batch *b)
     s->n = b->n;
     s->last = b->last;
     s->keep = b->keep;
-    s->keep_first = b->keep_first;
     s->watched = b->watch != NULL;
     s->has_questions = false;
     s->failed = 0;

@@ -62,8 +62,7 @@ struct gpu_steps {
     int n_row;
     int n, last;
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
-    kept_inputs *keep;                   /* batch.keep, from token keep_first on */
-    int keep_first;
+    kept_inputs *keep;                   /* batch.keep */
     bool contract;                       /* with many tokens: experts have the contract's bits */
     gpu_input h;                         /* input of the layer's router and experts */
     gpu_expert_args experts;

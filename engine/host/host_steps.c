@@ -29,7 +29,6 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.rows = b->rows;
     s->b.n_row = b->n_row;
     s->b.keep = b->keep;
-    s->b.keep_first = b->keep_first;
     for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
         for (int i = 0; i < rope->n_table; i++) {
             const size_t at = (size_t)row->first * (size_t)(rope->dim[i] / 2);
@@ -258,7 +257,6 @@ static int again(void *self, const batch_row *row, const kept_inputs *kept, int 
     b.rows = row;
     b.n_row = 1;
     b.keep = kept;
-    b.keep_first = 0;
     for (int l = first; l < end; l++)
         if (b.m->layers[l].mixer == MIX_DELTANET) mix_deltanet_again(&b, l);
     return 0;

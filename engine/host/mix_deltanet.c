@@ -52,7 +52,7 @@ static delta_job job_of(host_batch *b, int layer)
     const layer_inputs own = { ws->qkv, ws->mixed, ws->delta_gates };
     return (delta_job){
         .b = b, .w = &b->w->layers[layer], .s = sizes_of(&b->m->hp), .layer = layer,
-        .in = b->keep ? kept_inputs_of(b->keep, layer, b->keep_first) : own,
+        .in = b->keep ? kept_inputs_of(b->keep, layer, 0) : own,
     };
 }
 

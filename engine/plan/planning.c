@@ -195,12 +195,10 @@ static bool count_chunk(plan_chunk *c, uint64_t *layers, const model *m, const s
     const int threads = threads_of(n_thread);
     const session_bytes b = session_bytes_of(m, &so, o, threads);
     const uint64_t both = b.ids + b.logits;
-    const uint64_t alone = size_plus(size_plus(b.spare, b.versions),
-                                     (uint64_t)threads * THREAD_STACK +
-                                         (uint64_t)o->ctx * TOKEN_TEXT);
+    const uint64_t alone = size_plus(b.spare, (uint64_t)threads * THREAD_STACK +
+                                                  (uint64_t)o->ctx * TOKEN_TEXT);
     *c = (plan_chunk){
-        .tokens = c->tokens, .snapshots = b.snapshots,
-        .vram_work = size_plus(b.recordings, b.versions),
+        .tokens = c->tokens, .vram_work = b.recordings, .snapshots = b.snapshots,
         .state = b.state == UINT64_MAX ? b.state : b.state - b.snapshots,
         .ram_work = size_plus(size_plus(b.host_work, both), alone),
         .ram_with_gpu = size_plus(size_plus(gpu_steps_host_bytes(m, c->tokens), both),
@@ -208,9 +206,8 @@ static bool count_chunk(plan_chunk *c, uint64_t *layers, const model *m, const s
         .ram_embed = weights_embed_bytes(m, c->tokens), .layer_state = layers,
     };
     for (int l = 0; layers && l < m->hp.n_layer; l++)
-        layers[l] = session_bytes_layer(m, &so, o->n_sharing, l);
-    return b.state != UINT64_MAX && c->vram_work != UINT64_MAX && c->ram_work != UINT64_MAX &&
-           c->ram_with_gpu != UINT64_MAX;
+        layers[l] = session_bytes_layer(m, &so, o, l);
+    return b.state != UINT64_MAX && c->ram_work != UINT64_MAX && c->ram_with_gpu != UINT64_MAX;
 }
 
 /* Smaller sessions, for advice if this one does not fit. */

@@ -194,22 +194,21 @@ static bool watch_chunk(void *ctx, double layers, double n_layer)
     return w->watch(w->ctx, w->done + w->n_chunk * layers / n_layer, w->n);
 }
 
-/* The version before a row is kept for session_rewind; `first`: the row's first input there. */
-static void keep_version(session *s, recurrent *before, const batch_row *row, int first)
+/* The version before a row is kept for session_rewind. */
+static void keep_version(session *s, recurrent *before, const batch_row *row)
 {
     s->before = before;
     s->before_pos = row->pos;
-    s->kept_first = first;
-    s->kept_by = s->r->n_keep;
+    s->kept_first = row->first;
+    s->r->kept_of[s->r->n_kept_of++] = s;
 }
 
-/* Checked rows, as one batch. Without a spare version for each row: if the batch fails, their
- * sessions are broken until they are rewound. keep_first: tokens whose inputs are kept already. */
-static int eval_rows(runner *r, const runner_row *rows, int n_row, int keep_first, chunk_watch *w,
-                     err_ctx *err)
+/* Checked rows, as one batch. If there are fewer spare versions than rows and the batch fails, their
+ * sessions are broken until they are rewound. */
+static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *w, err_ctx *err)
 {
     batch_row list[RUNNER_MOST_ROWS];
-    batch b = { .ids = r->ids, .rows = list, .n_row = n_row, .keep_first = keep_first };
+    batch b = { .ids = r->ids, .rows = list, .n_row = n_row };
     for (int i = 0; i < n_row; i++) {
         if (rows[i].keep) b.keep = r->kept;
         memcpy(r->ids + b.n, rows[i].ids, (size_t)rows[i].n * sizeof *r->ids);
@@ -219,14 +218,14 @@ static int eval_rows(runner *r, const runner_row *rows, int n_row, int keep_firs
         b.watch = watch_chunk;
         b.watch_ctx = w;
     }
-    const bool spare = n_row == 1 && uses_spare(rows->s, b.n, b.watch != NULL);
+    const bool spare = n_row <= r->n_spare && uses_spare(rows->s, b.n, b.watch != NULL);
     for (int i = 0, first = 0; i < n_row; first += rows[i++].n)
         list[i] = row_of(rows[i].s, first, rows[i].n, spare || (rows[i].keep && r->kept));
     const int rc = forward_eval(r->f, &b, err);
     for (int i = 0; i < n_row; i++) {
         recurrent *before = end_row(rows[i].s, rows[i].ids, &list[i], rc);
         if (before && rows[i].keep && rc == 0)
-            keep_version(rows[i].s, before, &list[i], keep_first + list[i].first);
+            keep_version(rows[i].s, before, &list[i]);
         else give_spare(r, before);
     }
     return rc < 0 ? recover(r, rc) : 0;
@@ -257,8 +256,8 @@ static int read_rows(runner *r, float *logits, const runner_row *rows, int n_row
     return rc < 0 ? rc : read_logits(r, logits, first, n, err);
 }
 
-/* The first rows of a batch: all on the CPU; on a GPU as many as have up to GPU_FEW tokens together,
- * at least one. */
+/* The first rows of a batch: all on the CPU; on a GPU as many as have up to GPU_FEW tokens, at least
+ * one. */
 static int rows_together(const runner *r, const runner_row *rows, int n_row)
 {
     int n = 0, i = 0;
@@ -279,15 +278,13 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
         n += rows[i].n;
     }
     assert(n <= r->opt.chunk && n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
-    r->n_keep += n_keep > 0;
-    for (int first = 0; n_row > 0 && rc == 0;) {
+    while (n_keep > 0 && r->n_kept_of > 0) runner_forget_version(r->kept_of[0]);
+    while (n_row > 0 && rc == 0) {
         const int together = rows_together(r, rows, n_row);
-        rc = eval_rows(r, rows, together, first, NULL, err);
+        rc = eval_rows(r, rows, together, NULL, err);
         if (rc == 0) rc = read_rows(r, logits, rows, together, err);
-        for (const runner_row *end = rows + together; rows < end; rows++, n_row--) {
+        for (const runner_row *end = rows + together; rows < end; rows++, n_row--)
             logits += (size_t)rows->n_logits * (size_t)r->e->m->hp.n_vocab;
-            first += rows->n;
-        }
     }
     return rc;
 }
@@ -296,14 +293,18 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
 
 void runner_forget_version(session *s)
 {
-    give_spare(s->r, s->before);
+    runner *r = s->r;
+    int i = 0;
+    if (!s->before) return;
+    give_spare(r, s->before);
     s->before = NULL;
+    while (r->kept_of[i] != s) i++;
+    r->kept_of[i] = r->kept_of[--r->n_kept_of];
 }
 
 bool runner_can_go_back(const session *s, int n_keep)
 {
-    return s->before && n_keep >= s->before_pos && n_keep <= session_pos(s) &&
-           (n_keep == s->before_pos || s->kept_by == s->r->n_keep);
+    return s->before && n_keep >= s->before_pos;
 }
 
 /* Its last version gets the state at n_keep, from the one before and the inputs. */
@@ -322,7 +323,7 @@ void runner_go_back(session *s, int n_keep)
                             .first = s->kept_first, .n = n_keep - s->before_pos };
     const int rc = forward_again(r->f, &row, r->kept, NULL);
     s->before = state_exchange_recurrent(s->st, last);
-    if (rc < 0) recover(r, rc);          /* the state is lost */
+    s->broken = rc < 0 && recover(r, rc) < 0;
 }
 
 /* On a GPU all chunks but the last end at a multiple of GPU_DELTA_CHUNK, so that the bits of
@@ -348,7 +349,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         chunk_watch w = { watch, ctx, done, session_first_chunk(s, n - done), n };
         const runner_row row = { .s = s, .ids = ids + done, .n = w.n_chunk };
         const bool go_on = !watch || watch(ctx, done, n);
-        rc = go_on ? eval_rows(s->r, &row, 1, 0, &w, err) : ERR_STOPPED;
+        rc = go_on ? eval_rows(s->r, &row, 1, &w, err) : ERR_STOPPED;
         if (!go_on) state_trim(s->st);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;

@@ -3,8 +3,8 @@
  *
  * A session is what is remembered of one conversation. session_create makes a session with a runner
  * of its own, session_create_sharing a further session of a runner. The last session frees the
- * runner. Results of a session do not depend on the others. One thread at a time for all sessions
- * of an engine. */
+ * runner. Results of a session do not depend on the others (but see runner_eval). One thread at a
+ * time for all sessions of an engine. */
 #ifndef ENGINE_SESSION_RUNNER_H
 #define ENGINE_SESSION_RUNNER_H
 
@@ -20,17 +20,17 @@ typedef struct runner_row {
     const int32_t *ids;                  /* [n] */
     int n;                               /* 1 or more */
     int n_logits;                        /* rows of logits: of its last tokens, 0 .. n */
-    bool keep;                           /* until the next runner_eval, session_rewind reaches every
-                                          * position within these tokens; then the tokens of all
-                                          * rows are at most KEPT_TOKENS, and session_options has
-                                          * n_version */
+    bool keep;                           /* session_rewind reaches every position within these
+                                          * tokens, until the session takes in others or another
+                                          * call has a row with keep. Such calls have at most
+                                          * KEPT_TOKENS tokens and n_version rows with keep */
 } runner_row;
 
 /* Takes in rows of different sessions of this runner, up to a chunk of tokens in all, and writes
  * logits [sum of n_logits, n_vocab], row after row. On the CPU they go through the layers together,
- * on a GPU as many as have up to GPU_FEW tokens together. (There a token alone and one of several
- * differ in rounding.) Everything is checked before anything is computed. After a failure
- * session_pos tells which rows were taken in. */
+ * on a GPU as many as have up to GPU_FEW tokens together; there the number of tokens and the longest
+ * context change the rounding of attention. Everything is checked before anything is computed. After
+ * a failure session_pos tells which rows were taken in. */
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err);
 
 /* ---- counts, since runner_reset_counts ---- */

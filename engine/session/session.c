@@ -78,14 +78,12 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const uint64_t work =
         engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, opt.chunk) + b.recordings : 0;
     *vram = work;
-    for (int l = 0; l < engine_gpu_layers(e); l++) {
-        const uint64_t versions = session_bytes_versions(m, opt.n_version, l);
-        *vram = size_plus(size_plus(*vram, session_bytes_layer(m, &so, opt.n_sharing, l)),
-                          size_plus(before ? recurrent_layer_bytes(m, l) : 0, versions));
-    }
+    for (int l = 0; l < engine_gpu_layers(e); l++)
+        *vram = size_plus(size_plus(*vram, session_bytes_layer(m, &so, &opt, l)),
+                          before ? recurrent_layer_bytes(m, l) : 0);
     *bytes = size_plus(size_plus(b.state, work), size_plus(host ? b.host_work : 0,
                                                            before ? b.spare : 0));
-    *bytes = size_plus(*bytes, size_plus(b.versions, b.ids + b.logits));
+    *bytes = size_plus(*bytes, b.ids + b.logits);
     if (*bytes < UINT64_MAX) {
         const session_pages pages = session_pages_of(e, &so, opt.n_sharing, 0);
         *vram -= (pages.n - pages.n_own) * pages.bytes;  /* frames of experts */
@@ -179,7 +177,7 @@ void session_snapshot(session *s)
 /* A broken state cannot stay at its position: it is rewound to a snapshot, or to 0. */
 static int most_kept(const session *s, int n_keep)
 {
-    return is_lost(s) ? 0 : s->broken ? min_int(n_keep, session_pos(s) - 1) : n_keep;
+    return is_lost(s) ? 0 : min_int(n_keep, session_pos(s) - s->broken);
 }
 
 /* State and position agree again. */

@@ -5,36 +5,33 @@
 #include "engine/host/host_steps.h"
 #include "engine/session/kept_inputs.h"
 
-uint64_t session_bytes_versions(const model *m, int n_version, int l)
+/* Of layer l. */
+static uint64_t versions_bytes(const model *m, int n_version, int l)
 {
     return size_plus(size_times(recurrent_layer_bytes(m, l), (uint64_t)n_version),
                      n_version > 0 ? kept_inputs_layer_bytes(m, l) : 0);
-}
-
-static uint64_t versions_bytes(const model *m, int n)
-{
-    uint64_t sum = 0;
-    for (int l = 0; l < m->hp.n_layer; l++)
-        sum = size_plus(sum, session_bytes_versions(m, n, l));
-    return sum;
 }
 
 session_bytes session_bytes_of(const model *m, const state_options *so, const session_options *o,
                                int n_thread)
 {
     const uint64_t n = 1 + (uint64_t)o->n_sharing;
+    uint64_t sum = size_times(state_bytes(m, so), n);
+    for (int l = 0; l < m->hp.n_layer; l++)
+        sum = size_plus(sum, versions_bytes(m, o->n_version, l));
     return (session_bytes){
-        .state = size_times(state_bytes(m, so), n),
+        .state = sum,
         .snapshots = size_times(state_snapshot_bytes(m, so), n),
         .ids = n * (uint64_t)so->ctx * sizeof(int32_t),
         .recordings = gpu_steps_recordings_bytes(m),
         .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .spare = recurrent_bytes(m),
-        .versions = versions_bytes(m, o->n_version),
         .host_work = host_steps_bytes(m, n_thread, so->slack),
     };
 }
 
-uint64_t session_bytes_layer(const model *m, const state_options *so, int n_sharing, int l)
+uint64_t session_bytes_layer(const model *m, const state_options *so, const session_options *o,
+                             int l)
 {
-    return size_times(state_layer_bytes(m, so, l), 1 + (uint64_t)n_sharing);
+    return size_plus(size_times(state_layer_bytes(m, so, l), 1 + (uint64_t)o->n_sharing),
+                     versions_bytes(m, o->n_version, l));
 }

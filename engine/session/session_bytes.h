@@ -8,11 +8,11 @@
 #include "engine/session/state.h"
 
 typedef struct session_bytes {
-    uint64_t state, snapshots;           /* of all sessions; state includes the snapshots */
+    uint64_t state, snapshots;           /* of all sessions; state includes the snapshots, further
+                                          * versions and kept inputs */
     uint64_t ids;                        /* of all sessions */
     uint64_t recordings, logits, spare;  /* of the runner, as is host_work without a GPU. spare: a
                                           * version of the recurrent state */
-    uint64_t versions;                   /* further ones that sessions keep, with the inputs */
     uint64_t host_work;
 } session_bytes;
 
@@ -20,9 +20,7 @@ typedef struct session_bytes {
 session_bytes session_bytes_of(const model *m, const state_options *so, const session_options *o,
                                int n_thread);
 /* Their state of layer l, without snapshots. */
-uint64_t session_bytes_layer(const model *m, const state_options *so, int n_sharing, int l);
-
-/* Versions that n_version sessions keep, and inputs, of layer l. */
-uint64_t session_bytes_versions(const model *m, int n_version, int l);
+uint64_t session_bytes_layer(const model *m, const state_options *so, const session_options *o,
+                             int l);
 
 #endif

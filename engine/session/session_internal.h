@@ -22,8 +22,9 @@ struct runner {
     batch_row taken_row;
     recurrent *spares[1 + SESSION_MOST_VERSIONS];     /* versions that no session has */
     int n_spare;
-    kept_inputs *kept;                   /* of the last runner_eval that kept any; or NULL */
-    uint64_t n_keep;                     /* such calls so far */
+    kept_inputs *kept;                   /* of the last runner_eval with keep; or NULL */
+    session *kept_of[SESSION_MOST_VERSIONS];     /* its sessions that have not given it up */
+    int n_kept_of;
     page_pool *pages[SEGMENTS_MOST];     /* of segments in VRAM: keys and values of all sessions */
     page_source frames;                  /* of the cache of experts */
 };
@@ -35,11 +36,10 @@ struct session {
     int n_recovery;                      /* runner_recoveries when the state began; after a further
                                           * recovery the state is lost */
     int32_t *ids;                        /* [ctx]: the tokens so far */
-    recurrent *before;                   /* the version at before_pos; or NULL. With the inputs from
-                                          * kept_first on, of runner.n_keep == kept_by, it makes
-                                          * that of each later position */
+    recurrent *before;                   /* the version at before_pos; or NULL. With runner.kept
+                                          * from kept_first on, it makes that of each later
+                                          * position */
     int before_pos, kept_first;
-    uint64_t kept_by;
 };
 
 /* Options are resolved: the chunk is a number. */
@@ -50,7 +50,7 @@ void runner_release(runner *r);          /* by its creator or a session; the las
  * device has read this one's. */
 int runner_settle(runner *r, err_ctx *err);
 
-/* Rewinds to n_keep if that is within the tokens whose inputs are kept. False: it is not. */
+/* Whether n_keep is within the tokens whose inputs are kept; goes back to it. */
 bool runner_can_go_back(const session *s, int n_keep);
 void runner_go_back(session *s, int n_keep);
 void runner_forget_version(session *s);  /* gives back the version that the session keeps */
