@@ -953,6 +953,49 @@ static void test_delta_cuts(void)
     }
 }
 
+/* One batch of three conversations, each with a state of its own. */
+static void test_delta_rows(void)
+{
+    static const int rows[][3] = { { 1, 1, 1 }, { 2, 5, 1 }, { 1, 3, 4 } };
+    test_rng rng = { 32 };
+    family("delta rule, several conversations");
+    for (int dim = 32; dim <= 128; dim *= 2) {
+        case_begin("2 and 6 heads of %d", dim);
+        delta_net d = delta_make(2, 6, dim, (delta_order){ dim > 32, dim > 64 }, &rng);
+        const size_t size = (size_t)(d.n_v * dim * dim), width = 2 * (size_t)d.n_v;
+        for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
+            float *states[3], *mixed = host_floats(GPU_FEW * d.channels, 1.0f, &rng);
+            float *ba = host_floats(GPU_FEW * width, 3.0f, &rng);
+            float *want = host_room(GPU_FEW * d.values, sizeof *want);
+            gpu_cursor list[3];
+            gpu_delta part = d.args;
+            for (int i = 0; i < 3; i++) {
+                states[i] = host_floats(size, 0.1f, &rng);
+                vram_read(&list[i], make_versions(states[i], size), sizeof list[i]);
+                list[i].n = i < 2 ? rows[k][i] : 0;
+                part.n += rows[k][i];
+            }
+            part.cursor = vram_copy(list, sizeof list);
+            part.mixed = vram_floats(mixed, GPU_FEW * d.channels);
+            part.ba = vram_floats(ba, GPU_FEW * width);
+            part.out = vram_room(GPU_FEW * d.values * sizeof *want);
+            gpu_delta_rule(device(), &part);
+            for (int i = 0, t = 0; i < 3; t += rows[k][i++]) {
+                delta_net own = d;
+                own.state = states[i];
+                cpu_delta(want + (size_t)t * d.values, &own, mixed + (size_t)t * d.channels,
+                          ba + (size_t)t * width, rows[k][i]);
+                const uint8_t *after = list[i].recurrent_next + STATE_AT;
+                expect_rows_close("state", host_copy((const float *)(const void *)after, size),
+                                  states[i], (size_t)d.n_v, (size_t)(dim * dim), 2e-5);
+            }
+            expect_rows_close("out", host_copy(part.out, (size_t)part.n * d.values), want,
+                              (size_t)part.n, d.values, 2e-5);
+        }
+        case_end();
+    }
+}
+
 /* After a batch, the state after its first tokens again: from the version before it, and from what
  * the batch has left of its inputs. */
 static void test_delta_again(void)
@@ -991,6 +1034,7 @@ int main(int argc, char **argv)
     if (device_open()) {
         test_delta_orders();
         test_delta_again();
+        test_delta_rows();
         test_whole_norms();
         test_values();
         test_stored();

@@ -538,6 +538,70 @@ static void check_conv(const conv_case *c, test_rng *rng)
     }
 }
 
+/* A batch of several conversations, each with a window of its own; rows: their tokens. */
+static void check_conv_rows(const conv_case *c, const int *rows, int n_row, test_rng *rng)
+{
+    const item one = { c->type, c->channels, true, false, 0.5f };
+    const size_t channels = (size_t)c->channels, n_old = (size_t)c->n_tap - 1;
+    const size_t window = channels * n_old;
+    gpu_cursor list[GPU_FEW];
+    float *windows[GPU_FEW];
+    int n = 0;
+    for (int i = 0; i < n_row; i++) {
+        windows[i] = host_floats(window, 1.0f, rng);
+        list[i] = (gpu_cursor){ .n = i + 1 < n_row ? rows[i] : 0,
+                                .recurrent = (uint8_t *)vram_floats(windows[i], window),
+                                .recurrent_next = vram_room(window * sizeof(float)) };
+        n += rows[i];
+    }
+    const ops *ref = reference_for(n);
+    const size_t values = (size_t)n * channels;
+    const double bound = product_bound(c->type, n);
+    float *taps = host_floats(channels * (size_t)c->n_tap, 1.0f, rng);
+    float *x = host_floats((size_t)n * (size_t)c->cols, 1.0f, rng);
+    float *raw = host_room(values, sizeof *raw), *want = host_room(values, sizeof *want);
+    output out = output_make(&one, c->cols, n, WEIGHTS_PLAUSIBLE, rng);
+    gpu_input in = plain_input(x, n, c->cols);
+    gpu_product p = product_of(&out, false);
+    p.conv = (gpu_conv){ .taps = vram_floats(taps, channels * (size_t)c->n_tap),
+                         .cursor = vram_copy(list, sizeof list), .n_tap = c->n_tap,
+                         .raw = vram_room(values * sizeof *raw) };
+    gpu_project(device(), &in, &p, 1);
+    cpu_product(raw, ref, &out.w.cpu, x, n);
+    for (int i = 0, first = 0; i < n_row; first += rows[i++]) {
+        const size_t at = (size_t)first * channels;
+        ref->loops->delta_conv(want + at, raw + at, rows[i], c->channels, 0, c->channels, taps,
+                               c->n_tap, windows[i]);
+        expect_close("a window", host_copy((float *)(void *)list[i].recurrent_next, window),
+                     windows[i], window, bound);
+    }
+    const float *got = host_copy(out.y, (size_t)n * (size_t)out.stride);
+    expect_close("convolved", without_gaps(got, n, c->channels, out.stride), want, values, bound);
+    expect_close("before convolution", host_copy(p.conv.raw, values), raw, values, bound);
+}
+
+static void test_conv_rows(void)
+{
+    /* vectors of 8192 floats need several launches */
+    static const conv_case cases[] = {
+        { QT_Q8_0, 65, 96, 4, { 0 } }, { QT_Q4_K, 130, 256, 3, { 0 } },
+        { QT_F32, 40, 64, 8, { 0 } }, { QT_F32, 33, 8192, 4, { 0 } },
+    };
+    static const int rows[][GPU_FEW] = { { 1, 1 }, { 3, 5 }, { 4, 4 }, { 1, 2, 1, 3, 1 },
+                                         { 1, 1, 1, 1, 1, 1, 1, 1 } };
+    test_rng rng = { 6 };
+    family("convolutions of several conversations");
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
+            int n_row = 0;
+            while (n_row < GPU_FEW && rows[k][n_row] > 0) n_row++;
+            case_begin("%s, %d columns, %d conversations", quant_name(cases[i].type),
+                       cases[i].cols, n_row);
+            check_conv_rows(&cases[i], rows[k], n_row, &rng);
+            case_end();
+        }
+}
+
 static void test_convolutions(void)
 {
     test_rng rng = { 5 };
@@ -673,6 +737,7 @@ int main(int argc, char **argv)
         test_lists();
         test_inputs();
         test_convolutions();
+        test_conv_rows();
         test_many();
         test_lows();
         test_floats();

@@ -203,7 +203,7 @@ static void keep_version(session *s, recurrent *before, const batch_row *row)
     s->r->kept_of[s->r->n_kept_of++] = s;
 }
 
-/* Checked rows, as one batch. If there are fewer spare versions than rows and the batch fails, their
+/* Checked rows, as one batch. If there are fewer spare versions than rows and the batch fails, its
  * sessions are broken until they are rewound. */
 static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *w, err_ctx *err)
 {
@@ -256,8 +256,8 @@ static int read_rows(runner *r, float *logits, const runner_row *rows, int n_row
     return rc < 0 ? rc : read_logits(r, logits, first, n, err);
 }
 
-/* The first rows of a batch: all on the CPU; on a GPU as many as have up to GPU_FEW tokens, at least
- * one. */
+/* The first rows of a batch: all on the CPU; on a GPU one, or as many as have up to GPU_FEW
+ * tokens. */
 static int rows_together(const runner *r, const runner_row *rows, int n_row)
 {
     int n = 0, i = 0;
