@@ -4,7 +4,6 @@
  * call. System and developer messages at the front are merged; later ones stay in place, so that
  * the beginning of a conversation never changes and the prefix cache finds it. */
 #include "cli/serve/api_internal.h"
-#include "engine/text/textbuf_json.h"
 
 int api_build_init(api_build *b, api_request *r, api_error *error)
 {
@@ -174,13 +173,11 @@ int api_build_text(api_build *b, textbuf *out, const json_t *content, const char
         if (!json_is_string(item)) {
             if (!json_is_object(item))
                 return api_refuse(b->error, path.text, "an object is expected");
-            if (api_text(&type, item, "type", api_path_of("%s.type", path.text).text, b->error) < 0)
-                return -1;
+            if (api_text(&type, item, path.text, "type", b->error) < 0) return -1;
             key = text_key(type);
             text = key ? api_field(item, key) : NULL;
             if (key && !json_is_string(text))
-                return api_refuse(b->error, api_path_of("%s.%s", path.text, key).text,
-                                  "a string is expected");
+                return api_refuse_field(b->error, path.text, key, "a string is expected");
             if (!key && !note)
                 return api_no_support(b->error, path.text, "\"%s\": this model takes text only",
                                       ESC(esc, str_from(type)));

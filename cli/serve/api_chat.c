@@ -10,8 +10,7 @@ static int read_calls(api_build *b, const json_t *m, const char *path)
     size_t i;
     json_t *call;
 
-    if (api_list(&calls, m, "tool_calls", api_path_of("%s.tool_calls", path).text, b->error) < 0)
-        return -1;
+    if (api_list(&calls, m, path, "tool_calls", b->error) < 0) return -1;
     json_array_foreach(calls, i, call) {
         const api_path item_path = api_path_of("%s.tool_calls[%zu]", path, i);
         const api_path inner = api_path_of("%s.function", item_path.text);
@@ -19,10 +18,10 @@ static int read_calls(api_build *b, const json_t *m, const char *path)
         const json_t *f;
         if (!json_is_object(call))
             return api_refuse(b->error, item_path.text, "an object is expected");
-        if (api_object(&f, call, "function", inner.text, b->error) < 0) return -1;
+        if (api_object(&f, call, item_path.text, "function", b->error) < 0) return -1;
         if (!f) return api_refuse(b->error, inner.text, "it is missing");
-        if (api_text(&id, call, "id", api_path_of("%s.id", item_path.text).text, b->error) < 0 ||
-            api_text(&name, f, "name", api_path_of("%s.name", inner.text).text, b->error) < 0)
+        if (api_text(&id, call, item_path.text, "id", b->error) < 0 ||
+            api_text(&name, f, inner.text, "name", b->error) < 0)
             return -1;
         if (api_build_call(b, id, str_from(name ? name : ""), api_field(f, "arguments"),
                            inner.text) < 0) return -1;
@@ -38,8 +37,7 @@ static int read_reasoning(api_build *b, const json_t *m, const char *path)
         const json_t *v = api_field(m, keys[i]);
         if (!v || (json_is_string(v) && !json_string_length(v))) continue;
         if (!json_is_string(v))
-            return api_refuse(b->error, api_path_of("%s.%s", path, keys[i]).text,
-                              "a string is expected");
+            return api_refuse_field(b->error, path, keys[i], "a string is expected");
         textbuf_put(&b->reasoning, api_view(v));
         return 0;
     }
@@ -59,18 +57,16 @@ static int read_message(api_build *b, const json_t *m, const char *path)
     char esc[48];
 
     if (!json_is_object(m)) return api_refuse(b->error, path, "an object is expected");
-    if (api_text(&role, m, "role", api_path_of("%s.role", path).text, b->error) < 0) return -1;
+    if (api_text(&role, m, path, "role", b->error) < 0) return -1;
     while (role && k < ARRAY_LEN(roles) && strcmp(roles[k].name, role) != 0) k++;
-    if (!role) return api_refuse(b->error, api_path_of("%s.role", path).text, "it is missing");
+    if (!role) return api_refuse_field(b->error, path, "role", "it is missing");
     if (k == ARRAY_LEN(roles))
-        return api_refuse(b->error, api_path_of("%s.role", path).text, "\"%s\" is none of system, "
-                          "developer, user, assistant, tool", ESC(esc, str_from(role)));
+        return api_refuse_field(b->error, path, "role", "\"%s\" is none of system, developer, "
+                                "user, assistant, tool", ESC(esc, str_from(role)));
     if (roles[k].role == CHAT_TOOL) {
-        if (api_text(&id, m, "tool_call_id", api_path_of("%s.tool_call_id", path).text,
-                     b->error) < 0 ||
-            api_text(&name, m, "name", api_path_of("%s.name", path).text, b->error) < 0 ||
-            (!name && api_text(&name, m, "tool_name", api_path_of("%s.tool_name", path).text,
-                               b->error) < 0) ||
+        if (api_text(&id, m, path, "tool_call_id", b->error) < 0 ||
+            api_text(&name, m, path, "name", b->error) < 0 ||
+            (!name && api_text(&name, m, path, "tool_name", b->error) < 0) ||
             api_build_result(b, id, name) < 0) return -1;
     } else if (api_build_open(b, roles[k].role) < 0) {
         return -1;
@@ -91,7 +87,7 @@ int api_chat_messages(api_request *r, const json_t *root, api_error *error)
     json_t *m;
     int rc;
 
-    if (api_list(&list, root, "messages", "messages", error) < 0) return -1;
+    if (api_list(&list, root, "", "messages", error) < 0) return -1;
     if (!list) return api_refuse(error, "messages", "it is missing");
     if ((rc = api_build_init(&b, r, error)) == 0)
         json_array_foreach(list, i, m)
@@ -108,7 +104,7 @@ int api_chat_bias(api_request *r, const json_t *root, api_error *error)
     json_t *v;
     char esc[48];
 
-    if (api_object(&bias, root, "logit_bias", "logit_bias", error) < 0) return -1;
+    if (api_object(&bias, root, "", "logit_bias", error) < 0) return -1;
     if (!json_object_size(bias)) return 0;
     if (!(r->bias = api_alloc(r, json_object_size(bias), sizeof *r->bias)))
         return api_no_memory(error);
@@ -130,16 +126,16 @@ int api_chat_bias(api_request *r, const json_t *root, api_error *error)
 int api_chat_stream(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *o;
-    if (api_bool(&r->stream, root, "stream", "stream", error) < 0 ||
-        api_object(&o, root, "stream_options", "stream_options", error) < 0) return -1;
-    return api_bool(&r->include_usage, o, "include_usage", "stream_options.include_usage", error);
+    if (api_bool(&r->stream, root, "", "stream", error) < 0 ||
+        api_object(&o, root, "", "stream_options", error) < 0) return -1;
+    return api_bool(&r->include_usage, o, "stream_options", "include_usage", error);
 }
 
 int api_chat_n(api_request *r, const json_t *root, api_error *error)
 {
     int64_t v;
     bool given;
-    if (api_int(&v, &given, root, "n", "n", 1, API_MAX_CHOICE, error) < 0) return -1;
+    if (api_int(&v, &given, root, "", "n", 1, API_MAX_CHOICE, error) < 0) return -1;
     if (given) r->n = (int)v;
     return 0;
 }
@@ -148,8 +144,8 @@ static int read_logprobs(api_request *r, const json_t *root, api_error *error)
 {
     bool on = false, given;
     int64_t v = 0;
-    if (api_bool(&on, root, "logprobs", "logprobs", error) < 0 ||
-        api_int(&v, &given, root, "top_logprobs", "top_logprobs", 0, API_MAX_TOP, error) < 0)
+    if (api_bool(&on, root, "", "logprobs", error) < 0 ||
+        api_int(&v, &given, root, "", "top_logprobs", 0, API_MAX_TOP, error) < 0)
         return -1;
     if (given && v > 0 && !on)
         return api_refuse(error, "top_logprobs", "it needs logprobs: true");
@@ -164,7 +160,7 @@ static int check_refused(const json_t *root, api_error *error)
     json_t *v;
     if (api_field(root, "audio"))
         return api_no_support(error, "audio", "this model writes text only");
-    if (api_list(&list, root, "modalities", "modalities", error) < 0) return -1;
+    if (api_list(&list, root, "", "modalities", error) < 0) return -1;
     json_array_foreach(list, i, v)
         if (!json_is_string(v) || strcmp(json_string_value(v), "text") != 0)
             return api_no_support(error, "modalities", "this model writes text only");
@@ -182,28 +178,24 @@ int api_parse_chat(api_request *r, const json_t *root, api_error *error)
 
     if (check_refused(root, error) < 0 || api_chat_messages(r, root, error) < 0) return -1;
     if (!r->chat.n_message) return api_refuse(error, "messages", "there are none");
-    if (api_list(&tools, root, "tools", "tools", error) < 0 ||
+    if (api_list(&tools, root, "", "tools", error) < 0 ||
         api_tools_chat(r, tools, "tools", error) < 0 ||
         api_tool_choice(r, api_field(root, "tool_choice"), false, error) < 0 ||
-        api_bool(&r->parallel_calls, root, "parallel_tool_calls", "parallel_tool_calls",
-                 error) < 0 ||
+        api_bool(&r->parallel_calls, root, "", "parallel_tool_calls", error) < 0 ||
         api_form(r, api_field(root, "response_format"), "response_format", false, error) < 0 ||
-        api_max_tokens(r, root, "max_tokens", "max_tokens", false, error) < 0 ||
-        api_max_tokens(r, root, "max_completion_tokens", "max_completion_tokens", false,
-                       error) < 0 ||
-        api_stops(r, root, "stop", "stop", error) < 0 ||
+        api_max_tokens(r, root, "", "max_tokens", false, error) < 0 ||
+        api_max_tokens(r, root, "", "max_completion_tokens", false, error) < 0 ||
+        api_stops(r, root, "", "stop", error) < 0 ||
         api_sampling(r, root, "", error) < 0 ||
         api_chat_bias(r, root, error) < 0 ||
         read_logprobs(r, root, error) < 0 ||
         api_chat_n(r, root, error) < 0 ||
         api_chat_stream(r, root, error) < 0 ||
-        api_effort(r, root, "reasoning_effort", "reasoning_effort", error) < 0 ||
-        api_object(&kwargs, root, "chat_template_kwargs", "chat_template_kwargs", error) < 0 ||
-        api_effort(r, kwargs, "reasoning_effort", "chat_template_kwargs.reasoning_effort",
-                   error) < 0 ||
-        api_bool(&thinks, kwargs, "enable_thinking", "chat_template_kwargs.enable_thinking",
-                 error) < 0 ||
-        api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", error) < 0) return -1;
+        api_effort(r, root, "", "reasoning_effort", error) < 0 ||
+        api_object(&kwargs, root, "", "chat_template_kwargs", error) < 0 ||
+        api_effort(r, kwargs, "chat_template_kwargs", "reasoning_effort", error) < 0 ||
+        api_bool(&thinks, kwargs, "chat_template_kwargs", "enable_thinking", error) < 0 ||
+        api_bool(&r->ignore_eos, root, "", "ignore_eos", error) < 0) return -1;
     if (api_field(kwargs, "enable_thinking"))
         r->chat.thinking = thinks ? CHAT_THINK_ON : CHAT_THINK_OFF;
     return 0;

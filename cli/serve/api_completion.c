@@ -62,19 +62,19 @@ int api_parse_completion(api_request *r, const json_t *root, api_error *error)
 
     r->raw = true;
     if (api_chat_n(r, root, error) < 0 || read_prompts(r, api_field(root, "prompt"), error) < 0 ||
-        api_bool(&r->echo, root, "echo", "echo", error) < 0 ||
-        api_text(&r->suffix, root, "suffix", "suffix", error) < 0 ||
-        api_int(&v, &given, root, "logprobs", "logprobs", 0, 5, error) < 0) return -1;
+        api_bool(&r->echo, root, "", "echo", error) < 0 ||
+        api_text(&r->suffix, root, "", "suffix", error) < 0 ||
+        api_int(&v, &given, root, "", "logprobs", 0, 5, error) < 0) return -1;
     if (given) r->logprobs = (int)v;
     if (r->suffix && !r->suffix[0]) r->suffix = NULL;
-    if (api_int(&v, &given, root, "best_of", "best_of", 1, INT64_MAX, error) < 0) return -1;
+    if (api_int(&v, &given, root, "", "best_of", 1, INT64_MAX, error) < 0) return -1;
     if (given && v != 1) return api_no_support(error, "best_of", "only 1 is possible");
-    if (api_max_tokens(r, root, "max_tokens", "max_tokens", r->echo, error) < 0 ||
+    if (api_max_tokens(r, root, "", "max_tokens", r->echo, error) < 0 ||
         api_form(r, api_field(root, "response_format"), "response_format", false, error) < 0 ||
-        api_stops(r, root, "stop", "stop", error) < 0 ||
+        api_stops(r, root, "", "stop", error) < 0 ||
         api_sampling(r, root, "", error) < 0 ||
         api_chat_bias(r, root, error) < 0 ||
         api_chat_stream(r, root, error) < 0 ||
-        api_bool(&r->ignore_eos, root, "ignore_eos", "ignore_eos", error) < 0) return -1;
+        api_bool(&r->ignore_eos, root, "", "ignore_eos", error) < 0) return -1;
     return 0;
 }

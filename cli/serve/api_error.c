@@ -71,12 +71,10 @@ static void put_optional(textbuf *b, const char *text)
 void api_put_error(textbuf *b, const api_error *error, api_kind kind, const char *request_id)
 {
     if (kind == API_MESSAGES) {
-        textbuf_str(b, "{\"type\":\"error\",\"error\":{\"type\":");
-        api_put_text(b, anthropic_type(error));
+        api_put_field(b, "{\"type\":\"error\",\"error\":{\"type\":", anthropic_type(error));
         textbuf_str(b, ",\"message\":");
         api_put_lossy(b, str_from(error->message));
-        textbuf_str(b, "},\"request_id\":");
-        api_put_text(b, request_id);
+        api_put_field(b, "},\"request_id\":", request_id);
         textbuf_str(b, "}");
     } else if (kind == API_OLLAMA_CHAT || kind == API_OLLAMA_GENERATE) {
         textbuf_str(b, "{\"error\":");
@@ -85,8 +83,7 @@ void api_put_error(textbuf *b, const api_error *error, api_kind kind, const char
     } else {
         textbuf_str(b, "{\"error\":{\"message\":");
         api_put_lossy(b, str_from(error->message));
-        textbuf_str(b, ",\"type\":");
-        api_put_text(b, error->type);
+        api_put_field(b, ",\"type\":", error->type);
         textbuf_str(b, ",\"param\":");
         put_optional(b, error->param);
         textbuf_str(b, ",\"code\":");

@@ -20,6 +20,11 @@ api_path api_path_of(const char *fmt, ...)
     return p;
 }
 
+api_path api_path_in(const char *path, const char *key)
+{
+    return api_path_of("%s%s%s", path, path[0] ? "." : "", key);
+}
+
 static int refuse(api_error *error, api_error_type type, const char *param, const char *fmt,
                   va_list args)
 {
@@ -35,6 +40,15 @@ int api_refuse(api_error *error, const char *param, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     refuse(error, API_BAD_REQUEST, param, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+int api_refuse_field(api_error *error, const char *path, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    refuse(error, API_BAD_REQUEST, api_path_in(path, key).text, fmt, args);
     va_end(args);
     return -1;
 }
@@ -191,30 +205,30 @@ str_view api_view(const json_t *string)
     return (str_view){ json_string_value(string), json_string_length(string) };
 }
 
-int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *error)
+int api_bool(bool *out, const json_t *o, const char *path, const char *key, api_error *error)
 {
     const json_t *v = api_field(o, key);
     if (!v) return 0;
-    if (!json_is_boolean(v)) return api_refuse(error, param, "true or false is expected");
+    if (!json_is_boolean(v)) return api_refuse_field(error, path, key, "true or false is expected");
     *out = json_is_true(v);
     return 0;
 }
 
-int api_float(float *out, const json_t *o, const char *key, const char *param, double min,
+int api_float(float *out, const json_t *o, const char *path, const char *key, double min,
               double max, api_error *error)
 {
     const json_t *v = api_field(o, key);
     double x;
     if (!v) return 0;
-    if (!json_is_number(v)) return api_refuse(error, param, "a number is expected");
+    if (!json_is_number(v)) return api_refuse_field(error, path, key, "a number is expected");
     x = json_number_value(v);
     if (!(x >= min && x <= max))
-        return api_refuse(error, param, "%g is outside of %g to %g", x, min, max);
+        return api_refuse_field(error, path, key, "%g is outside of %g to %g", x, min, max);
     *out = (float)x;
     return 0;
 }
 
-int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const char *param,
+int api_int(int64_t *out, bool *given, const json_t *o, const char *path, const char *key,
             int64_t min, int64_t max, api_error *error)
 {
     const json_t *v = api_field(o, key);
@@ -226,19 +240,17 @@ int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const c
     } else if (json_is_integer(v)) {
         *out = json_integer_value(v);
     } else {
-        return api_refuse(error, param, "a whole number is expected");
+        return api_refuse_field(error, path, key, "a whole number is expected");
     }
     if (*out < min || *out > max)
-        return api_refuse(error, param, "%lld is outside of %lld to %lld", (long long)*out,
-                          (long long)min, (long long)max);
+        return api_refuse_field(error, path, key, "%lld is outside of %lld to %lld",
+                                (long long)*out, (long long)min, (long long)max);
     *given = true;
     return 0;
 }
 
-int api_text(const char **out, const json_t *o, const char *key, const char *param,
-             api_error *error)
+int api_string(const char **out, const json_t *v, const char *param, api_error *error)
 {
-    const json_t *v = api_field(o, key);
     if (!v) return 0;
     if (!json_is_string(v)) return api_refuse(error, param, "a string is expected");
     if (strlen(json_string_value(v)) != json_string_length(v))
@@ -247,27 +259,33 @@ int api_text(const char **out, const json_t *o, const char *key, const char *par
     return 0;
 }
 
-int api_list(const json_t **out, const json_t *o, const char *key, const char *param,
+int api_text(const char **out, const json_t *o, const char *path, const char *key,
+             api_error *error)
+{
+    return api_string(out, api_field(o, key), api_path_in(path, key).text, error);
+}
+
+int api_list(const json_t **out, const json_t *o, const char *path, const char *key,
              api_error *error)
 {
     const json_t *v = api_field(o, key);
-    if (v && !json_is_array(v)) return api_refuse(error, param, "an array is expected");
+    if (v && !json_is_array(v)) return api_refuse_field(error, path, key, "an array is expected");
     *out = v;
     return 0;
 }
 
-int api_object(const json_t **out, const json_t *o, const char *key, const char *param,
+int api_object(const json_t **out, const json_t *o, const char *path, const char *key,
                api_error *error)
 {
     const json_t *v = api_field(o, key);
-    if (v && !json_is_object(v)) return api_refuse(error, param, "an object is expected");
+    if (v && !json_is_object(v)) return api_refuse_field(error, path, key, "an object is expected");
     *out = v;
     return 0;
 }
 
 /* ---- groups of fields ---------------------------------------------------------------------- */
 
-static int read_seed(api_request *r, const json_t *o, const char *param, api_error *error)
+static int read_seed(api_request *r, const json_t *o, const char *path, api_error *error)
 {
     const json_t *v = api_field(o, "seed");
     const double x = json_number_value(v);
@@ -277,12 +295,12 @@ static int read_seed(api_request *r, const json_t *o, const char *param, api_err
     else if (json_is_real(v) && x == trunc(x) && x > -9.3e18 && x <= 1.8446744073709552e19)
         r->seed = x < 0 ? (uint64_t)(int64_t)fmax(x, (double)INT64_MIN)
                 : x >= 18446744073709551615.0 ? UINT64_MAX : (uint64_t)x;
-    else return api_refuse(error, param, "a 64-bit integer is expected");
+    else return api_refuse_field(error, path, "seed", "a 64-bit integer is expected");
     r->has_seed = true;
     return 0;
 }
 
-int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *error)
+int api_sampling(api_request *r, const json_t *o, const char *path, api_error *error)
 {
     const struct { const char *key; float *out; double min, max; } fields[] = {
         { "temperature", &r->temperature, 0, 2 },
@@ -296,52 +314,51 @@ int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error 
     bool given;
 
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
-        if (api_float(fields[i].out, o, fields[i].key,
-                      api_path_of("%s%s", prefix, fields[i].key).text,
-                      fields[i].min, fields[i].max, error) < 0) return -1;
-    if (api_int(&v, &given, o, "top_k", api_path_of("%stop_k", prefix).text, 0, INT_MAX, error) < 0)
-        return -1;
+        if (api_float(fields[i].out, o, path, fields[i].key, fields[i].min, fields[i].max,
+                      error) < 0) return -1;
+    if (api_int(&v, &given, o, path, "top_k", 0, INT_MAX, error) < 0) return -1;
     if (given) r->top_k = (int)v;
-    return read_seed(r, o, api_path_of("%sseed", prefix).text, error);
+    return read_seed(r, o, path, error);
 }
 
-int api_stops(api_request *r, const json_t *o, const char *key, const char *param, api_error *error)
+int api_stops(api_request *r, const json_t *o, const char *path, const char *key, api_error *error)
 {
     const json_t *v = api_field(o, key), *item;
     const size_t n = json_is_array(v) ? json_array_size(v) : v != NULL;
 
     if (!v) return 0;
     if (!json_is_array(v) && !json_is_string(v))
-        return api_refuse(error, param, "a string or an array of strings is expected");
-    if (n > 64) return api_refuse(error, param, "%zu stop strings are more than 64", n);
+        return api_refuse_field(error, path, key, "a string or an array of strings is expected");
+    if (n > 64) return api_refuse_field(error, path, key, "%zu stop strings are more than 64", n);
     if (!(r->stop = api_alloc(r, n + 1, sizeof *r->stop))) return api_no_memory(error);
     for (size_t i = 0; i < n; i++) {
         item = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_string(item)) return api_refuse(error, param, "a string is expected");
+        if (!json_is_string(item))
+            return api_refuse_field(error, path, key, "a string is expected");
         if (!json_string_length(item)) continue;
         if (strlen(json_string_value(item)) != json_string_length(item))
-            return api_refuse(error, param, "a zero byte is not allowed");
+            return api_refuse_field(error, path, key, "a zero byte is not allowed");
         if (json_string_length(item) > STOP_STRING_MAX_BYTES)
-            return api_refuse(error, param, "a stop string of %zu bytes is longer than %d",
-                              json_string_length(item), STOP_STRING_MAX_BYTES);
+            return api_refuse_field(error, path, key, "a stop string of %zu bytes is longer than "
+                                    "%d", json_string_length(item), STOP_STRING_MAX_BYTES);
         r->stop[r->n_stop++] = json_string_value(item);
     }
     return 0;
 }
 
-int api_max_tokens(api_request *r, const json_t *o, const char *key, const char *param, bool zero,
+int api_max_tokens(api_request *r, const json_t *o, const char *path, const char *key, bool zero,
                    api_error *error)
 {
     int64_t v;
     bool given;
-    if (api_int(&v, &given, o, key, param, INT64_MIN, INT64_MAX, error) < 0) return -1;
+    if (api_int(&v, &given, o, path, key, INT64_MIN, INT64_MAX, error) < 0) return -1;
     if (!given) return 0;
-    if (v == 0 && !zero) return api_refuse(error, param, "at least 1 is expected");
+    if (v == 0 && !zero) return api_refuse_field(error, path, key, "at least 1 is expected");
     r->max_tokens = v < 0 ? -1 : v > INT_MAX ? INT_MAX : (int)v;
     return 0;
 }
 
-int api_effort(api_request *r, const json_t *o, const char *key, const char *param,
+int api_effort(api_request *r, const json_t *o, const char *path, const char *key,
                api_error *error)
 {
     static const struct { const char *name; chat_effort effort; } names[] = {
@@ -352,7 +369,7 @@ int api_effort(api_request *r, const json_t *o, const char *key, const char *par
     const char *text = NULL;
     char esc[48];
 
-    if (api_text(&text, o, key, param, error) < 0) return -1;
+    if (api_text(&text, o, path, key, error) < 0) return -1;
     if (!text) return 0;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (strcmp(names[i].name, text) != 0) continue;
@@ -360,40 +377,36 @@ int api_effort(api_request *r, const json_t *o, const char *key, const char *par
         r->chat.thinking = i == 0 ? CHAT_THINK_OFF : CHAT_THINK_ON;
         return 0;
     }
-    return api_refuse(error, param,
-                      "\"%s\" is none of none, minimal, low, medium, high, xhigh, max",
-                      ESC(esc, str_from(text)));
+    return api_refuse_field(error, path, key,
+                            "\"%s\" is none of none, minimal, low, medium, high, xhigh, max",
+                            ESC(esc, str_from(text)));
 }
 
 int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *error)
 {
     const char *type = NULL;
     const json_t *inner = format;
-    const api_path type_path = api_path_of("%s.type", param);
-    api_path schema_path = api_path_of("%s.schema", param);
+    const api_path nested = api_path_of("%s.json_schema", param);
+    const char *path = flat ? param : nested.text;       /* of the object with the schema */
     char esc[48];
 
     if (!format) return 0;
     if (!json_is_object(format)) return api_refuse(error, param, "an object is expected");
-    if (api_text(&type, format, "type", type_path.text, error) < 0) return -1;
-    if (!type) return api_refuse(error, type_path.text, "it is missing");
+    if (api_text(&type, format, param, "type", error) < 0) return -1;
+    if (!type) return api_refuse_field(error, param, "type", "it is missing");
     if (strcmp(type, "text") == 0) return 0;
     if (strcmp(type, "json_object") == 0) {
-        if (api_object(&r->schema, format, "schema", schema_path.text, error) < 0) return -1;
+        if (api_object(&r->schema, format, param, "schema", error) < 0) return -1;
         r->form = r->schema ? FORM_SCHEMA : FORM_JSON;
         return 0;
     }
     if (strcmp(type, "json_schema") != 0)
-        return api_refuse(error, type_path.text, "\"%s\" is none of text, json_object, json_schema",
-                          ESC(esc, str_from(type)));
-    if (!flat) {
-        schema_path = api_path_of("%s.json_schema", param);
-        if (api_object(&inner, format, "json_schema", schema_path.text, error) < 0) return -1;
-        if (!inner) return api_refuse(error, schema_path.text, "it is missing");
-        schema_path = api_path_of("%s.json_schema.schema", param);
-    }
-    if (api_object(&r->schema, inner, "schema", schema_path.text, error) < 0) return -1;
-    if (!r->schema) return api_refuse(error, schema_path.text, "it is missing");
+        return api_refuse_field(error, param, "type", "\"%s\" is none of text, json_object, "
+                                "json_schema", ESC(esc, str_from(type)));
+    if (!flat && api_object(&inner, format, param, "json_schema", error) < 0) return -1;
+    if (!inner) return api_refuse(error, path, "it is missing");
+    if (api_object(&r->schema, inner, path, "schema", error) < 0) return -1;
+    if (!r->schema) return api_refuse_field(error, path, "schema", "it is missing");
     r->form = FORM_SCHEMA;
-    return api_bool(&r->strict, inner, "strict", api_path_of("%s.strict", param).text, error);
+    return api_bool(&r->strict, inner, param, "strict", error);
 }

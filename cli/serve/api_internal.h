@@ -10,13 +10,18 @@
 #include <string.h>
 
 #include "cli/serve/api.h"
+#include "engine/text/textbuf_json.h"
 
 /* ---- api_fields.c: JSON, memory, fields ---- */
 
 typedef struct api_path { char text[64]; } api_path;
 api_path api_path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);
+api_path api_path_in(const char *path, const char *key);         /* path "": key alone */
 
 int api_refuse(api_error *error, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* The same for a field of the object at path ("": the body). */
+int api_refuse_field(api_error *error, const char *path, const char *key, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
 int api_no_support(api_error *error, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
 int api_no_memory(api_error *error);
 
@@ -26,27 +31,29 @@ int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *error);
 const json_t *api_field(const json_t *object, const char *key);  /* NULL if absent or null */
 str_view api_view(const json_t *string);
 
-/* Each reads one field of an object. An absent field leaves *out as it is. */
-int api_bool(bool *out, const json_t *o, const char *key, const char *param, api_error *error);
-int api_float(float *out, const json_t *o, const char *key, const char *param, double min,
+/* Each reads one field of the object at path ("": the body). An absent field leaves *out as it
+ * is. */
+int api_bool(bool *out, const json_t *o, const char *path, const char *key, api_error *error);
+int api_float(float *out, const json_t *o, const char *path, const char *key, double min,
               double max, api_error *error);
-int api_int(int64_t *out, bool *given, const json_t *o, const char *key, const char *param,
+int api_int(int64_t *out, bool *given, const json_t *o, const char *path, const char *key,
             int64_t min, int64_t max, api_error *error);
-int api_text(const char **out, const json_t *o, const char *key, const char *param,
+int api_text(const char **out, const json_t *o, const char *path, const char *key,
              api_error *error);                            /* refuses a zero byte */
-int api_list(const json_t **out, const json_t *o, const char *key, const char *param,
+int api_string(const char **out, const json_t *v, const char *param, api_error *error);  /* of v */
+int api_list(const json_t **out, const json_t *o, const char *path, const char *key,
              api_error *error);
-int api_object(const json_t **out, const json_t *o, const char *key, const char *param,
+int api_object(const json_t **out, const json_t *o, const char *path, const char *key,
                api_error *error);
 
-/* Fields of several APIs, below prefix ("" or "options."). */
-int api_sampling(api_request *r, const json_t *o, const char *prefix, api_error *error);
-int api_stops(api_request *r, const json_t *o, const char *key, const char *param,
+/* Fields of several APIs. */
+int api_sampling(api_request *r, const json_t *o, const char *path, api_error *error);
+int api_stops(api_request *r, const json_t *o, const char *path, const char *key,
               api_error *error);
 /* key: max_tokens or its other names. zero: 0 is allowed. */
-int api_max_tokens(api_request *r, const json_t *o, const char *key, const char *param, bool zero,
+int api_max_tokens(api_request *r, const json_t *o, const char *path, const char *key, bool zero,
                    api_error *error);
-int api_effort(api_request *r, const json_t *o, const char *key, const char *param,
+int api_effort(api_request *r, const json_t *o, const char *path, const char *key,
                api_error *error);
 /* OpenAI's response_format. flat: as in the Responses API. */
 int api_form(api_request *r, const json_t *format, const char *param, bool flat, api_error *error);
@@ -116,8 +123,10 @@ int api_parse_ollama(api_request *r, const json_t *root, api_error *error);
 
 /* ---- api_text.c: JSON as text, base64, dates ---- */
 
-void api_put_string(textbuf *b, str_view s);             /* with the quotes */
-void api_put_text(textbuf *b, const char *s);            /* the same; NULL: null */
+void api_put_text(textbuf *b, const char *s);            /* with the quotes; NULL: null */
+/* head, such as ",\"model\":", and the text after it. */
+void api_put_field(textbuf *b, const char *head, const char *s);
+void api_put_string(textbuf *b, const char *head, str_view s);
 void api_put_json(textbuf *b, const json_t *v);          /* NULL: null */
 void api_put_float(textbuf *b, double v);                /* NAN: null */
 void api_put_lossy(textbuf *b, str_view bytes);          /* as a string; invalid UTF-8 becomes

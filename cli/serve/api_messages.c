@@ -46,8 +46,7 @@ static int read_system(api_build *b, const json_t *system)
         if (!is_type(block, "text"))
             return api_no_support(b->error, path.text, "this model takes text only");
         if (!json_is_string(text))
-            return api_refuse(b->error, api_path_of("%s.text", path.text).text,
-                              "a string is expected");
+            return api_refuse_field(b->error, path.text, "text", "a string is expected");
         if (str_starts(api_view(text), "x-anthropic-billing-header:") ||
             !json_string_length(text)) continue;
         if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
@@ -60,8 +59,7 @@ static int read_result(api_build *b, const json_t *block, const char *path)
 {
     const json_t *content = api_field(block, "content");
     const char *id = NULL;
-    if (api_text(&id, block, "tool_use_id", api_path_of("%s.tool_use_id", path).text,
-                 b->error) < 0 ||
+    if (api_text(&id, block, path, "tool_use_id", b->error) < 0 ||
         api_build_result(b, id, NULL) < 0) return -1;
     return content ? api_build_text(b, &b->content, content, "\n", true,
                                     api_path_of("%s.content", path).text) : 0;
@@ -87,8 +85,7 @@ static int read_user(api_build *b, const json_t *content, const char *path)
             return api_no_support(b->error, item_path.text, "\"%s\": this model takes text only",
                                   ESC(esc, str_from(block_type(block))));
         if (!json_is_string(text))
-            return api_refuse(b->error, api_path_of("%s.text", item_path.text).text,
-                              "a string is expected");
+            return api_refuse_field(b->error, item_path.text, "text", "a string is expected");
         if (open_or_join(b, CHAT_USER) < 0) return -1;
         textbuf_put(&b->content, api_view(text));
     }
@@ -110,17 +107,14 @@ static int read_assistant(api_build *b, const json_t *content, const char *path)
             return api_refuse(b->error, item_path.text, "an object is expected");
         if (is_type(block, "text") || is_type(block, "thinking")) {
             const bool thinking = is_type(block, "thinking");
-            v = api_field(block, thinking ? "thinking" : "text");
+            const char *key = thinking ? "thinking" : "text";
+            v = api_field(block, key);
             if (!json_is_string(v))
-                return api_refuse(b->error, api_path_of("%s.%s", item_path.text,
-                                                        thinking ? "thinking" :
-                                                 "text").text, "a string is expected");
+                return api_refuse_field(b->error, item_path.text, key, "a string is expected");
             textbuf_put(thinking ? &b->reasoning : &b->content, api_view(v));
         } else if (is_type(block, "tool_use")) {
-            if (api_text(&id, block, "id", api_path_of("%s.id", item_path.text).text,
-                         b->error) < 0 ||
-                api_text(&name, block, "name", api_path_of("%s.name", item_path.text).text,
-                         b->error) < 0 ||
+            if (api_text(&id, block, item_path.text, "id", b->error) < 0 ||
+                api_text(&name, block, item_path.text, "name", b->error) < 0 ||
                 api_build_call(b, id, str_from(name ? name : ""), api_field(block, "input"),
                                item_path.text) < 0) return -1;
         }
@@ -136,17 +130,16 @@ static int read_message(api_build *b, const json_t *m, const char *path)
     char esc[48];
 
     if (!json_is_object(m)) return api_refuse(b->error, path, "an object is expected");
-    if (api_text(&role, m, "role", api_path_of("%s.role", path).text, b->error) < 0) return -1;
-    if (!role) return api_refuse(b->error, api_path_of("%s.role", path).text, "it is missing");
+    if (api_text(&role, m, path, "role", b->error) < 0) return -1;
+    if (!role) return api_refuse_field(b->error, path, "role", "it is missing");
     if (strcmp(role, "user") == 0) message_role = CHAT_USER;
     else if (strcmp(role, "assistant") == 0) message_role = CHAT_ASSISTANT;
     else if (strcmp(role, "system") == 0) message_role = CHAT_SYSTEM;
-    else return api_refuse(b->error, api_path_of("%s.role", path).text,
-                           "\"%s\" is none of user, assistant, "
-                           "system", ESC(esc, str_from(role)));
+    else return api_refuse_field(b->error, path, "role", "\"%s\" is none of user, assistant, "
+                                 "system", ESC(esc, str_from(role)));
     if (!content || (!json_is_string(content) && !json_is_array(content)))
-        return api_refuse(b->error, api_path_of("%s.content", path).text,
-                          "a string or an array of blocks is expected");
+        return api_refuse_field(b->error, path, "content",
+                                "a string or an array of blocks is expected");
     if (json_is_string(content)) {
         if (open_or_join(b, message_role) < 0) return -1;
         textbuf_put(&b->content, api_view(content));
@@ -167,7 +160,7 @@ static int read_messages(api_request *r, const json_t *root, api_error *error)
     json_t *m;
     int rc;
 
-    if (api_list(&list, root, "messages", "messages", error) < 0) return -1;
+    if (api_list(&list, root, "", "messages", error) < 0) return -1;
     if (!json_array_size(list)) return api_refuse(error, "messages", "there are none");
     if ((rc = api_build_init(&b, r, error)) == 0)
         rc = read_system(&b, api_field(root, "system"));
@@ -185,23 +178,19 @@ static int read_tools(api_request *r, const json_t *root, api_error *error)
     size_t i;
     json_t *tool;
 
-    if (api_list(&list, root, "tools", "tools", error) < 0) return -1;
+    if (api_list(&list, root, "", "tools", error) < 0) return -1;
     json_array_foreach(list, i, tool) {
         const api_path path = api_path_of("tools[%zu]", i);
         const char *type = NULL, *name = NULL, *about = NULL;
         const json_t *schema;
         if (!json_is_object(tool)) return api_refuse(error, path.text, "an object is expected");
-        if (api_text(&type, tool, "type", api_path_of("%s.type", path.text).text, error) < 0)
-            return -1;
+        if (api_text(&type, tool, path.text, "type", error) < 0) return -1;
         if (type && strcmp(type, "custom") != 0) continue;       /* tools that run on servers */
-        if (api_text(&name, tool, "name", api_path_of("%s.name", path.text).text, error) < 0 ||
-            api_text(&about, tool, "description", api_path_of("%s.description", path.text).text,
-                     error) < 0 ||
-            api_object(&schema, tool, "input_schema",
-                       api_path_of("%s.input_schema", path.text).text,
-                       error) < 0) return -1;
+        if (api_text(&name, tool, path.text, "name", error) < 0 ||
+            api_text(&about, tool, path.text, "description", error) < 0 ||
+            api_object(&schema, tool, path.text, "input_schema", error) < 0) return -1;
         if (!name || !name[0])
-            return api_refuse(error, api_path_of("%s.name", path.text).text, "it is missing");
+            return api_refuse_field(error, path.text, "name", "it is missing");
         if (api_tool_add(r, str_from(name), api_field(tool, "description"), schema, NULL,
                          error) < 0) return -1;
     }
@@ -215,12 +204,11 @@ static int read_choice(api_request *r, const json_t *root, api_error *error)
     bool alone = false;
     char esc[48];
 
-    if (api_object(&v, root, "tool_choice", "tool_choice", error) < 0) return -1;
+    if (api_object(&v, root, "", "tool_choice", error) < 0) return -1;
     if (!v) return 0;
-    if (api_text(&type, v, "type", "tool_choice.type", error) < 0 ||
-        api_text(&r->tool_name, v, "name", "tool_choice.name", error) < 0 ||
-        api_bool(&alone, v, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use",
-                 error) < 0) return -1;
+    if (api_text(&type, v, "tool_choice", "type", error) < 0 ||
+        api_text(&r->tool_name, v, "tool_choice", "name", error) < 0 ||
+        api_bool(&alone, v, "tool_choice", "disable_parallel_tool_use", error) < 0) return -1;
     if (!type) return api_refuse(error, "tool_choice.type", "it is missing");
     r->parallel_calls = !alone;
     if (strcmp(type, "auto") == 0) r->tool_choice = CHOICE_AUTO;
@@ -264,12 +252,12 @@ int api_parse_messages(api_request *r, const json_t *root, bool count, api_error
     if (read_messages(r, root, error) < 0 || read_tools(r, root, error) < 0 ||
         read_choice(r, root, error) < 0) return -1;
     read_thinking(r, root);
-    if (api_object(&config, root, "output_config", "output_config", error) < 0 ||
-        api_effort(r, config, "effort", "output_config.effort", error) < 0 ||
+    if (api_object(&config, root, "", "output_config", error) < 0 ||
+        api_effort(r, config, "output_config", "effort", error) < 0 ||
         api_form(r, api_field(config, "format"), "output_config.format", true, error) < 0 ||
-        api_max_tokens(r, root, "max_tokens", "max_tokens", true, error) < 0 ||
-        api_stops(r, root, "stop_sequences", "stop_sequences", error) < 0 ||
+        api_max_tokens(r, root, "", "max_tokens", true, error) < 0 ||
+        api_stops(r, root, "", "stop_sequences", error) < 0 ||
         api_sampling(r, root, "", error) < 0 ||
-        api_bool(&r->stream, root, "stream", "stream", error) < 0) return -1;
+        api_bool(&r->stream, root, "", "stream", error) < 0) return -1;
     return 0;
 }

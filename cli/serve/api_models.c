@@ -25,13 +25,11 @@ char *api_count_body(int n_tokens)
 
 static void put_model(textbuf *b, const api_model *m, const char *id)
 {
-    textbuf_str(b, "{\"id\":");
-    api_put_text(b, id);
+    api_put_field(b, "{\"id\":", id);
     textbuf_printf(b, ",\"object\":\"model\",\"type\":\"model\",\"created\":%lld,\"created_at\":",
                    (long long)m->created);
     api_put_date(b, m->created);
-    textbuf_str(b, ",\"owned_by\":\"moe\",\"display_name\":");
-    api_put_text(b, id);
+    api_put_field(b, ",\"owned_by\":\"moe\",\"display_name\":", id);
     textbuf_printf(b, ",\"lifecycle\":\"active\",\"max_input_tokens\":%d,\"meta\":{\"n_ctx\":%d,"
                    "\"n_ctx_train\":%d,\"n_params\":%lld,\"size\":%lld,\"n_vocab\":%d}}", m->n_ctx,
                    m->n_ctx, m->n_ctx_train, (long long)m->n_params, (long long)m->size_bytes,
@@ -46,10 +44,8 @@ char *api_models_body(const api_model *m)
         if (i) textbuf_str(&b, ",");
         put_model(&b, m, name_at(m, i));
     }
-    textbuf_str(&b, "],\"models\":[],\"has_more\":false,\"first_id\":");
-    api_put_text(&b, m->name);
-    textbuf_str(&b, ",\"last_id\":");
-    api_put_text(&b, name_at(m, m->n_alias));
+    api_put_field(&b, "],\"models\":[],\"has_more\":false,\"first_id\":", m->name);
+    api_put_field(&b, ",\"last_id\":", name_at(m, m->n_alias));
     textbuf_str(&b, "}");
     return api_take(&b);
 }
@@ -66,16 +62,13 @@ char *api_model_body(const api_model *m, const char *id)
 
 static void put_details(textbuf *b, const api_model *m)
 {
-    textbuf_str(b, "{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":");
-    api_put_text(b, m->arch);
-    textbuf_str(b, ",\"families\":[");
-    api_put_text(b, m->arch);
+    api_put_field(b, "{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":", m->arch);
+    api_put_field(b, ",\"families\":[", m->arch);
     if (m->n_params >= 1000000000)
         textbuf_printf(b, "],\"parameter_size\":\"%.0fB\"", (double)m->n_params * 1e-9);
     else
         textbuf_printf(b, "],\"parameter_size\":\"%.1fM\"", (double)m->n_params * 1e-6);
-    textbuf_str(b, ",\"quantization_level\":");
-    api_put_text(b, m->quant);
+    api_put_field(b, ",\"quantization_level\":", m->quant);
     textbuf_str(b, "}");
 }
 
@@ -83,10 +76,8 @@ static void put_details(textbuf *b, const api_model *m)
 static void put_entry(textbuf *b, const api_model *m, const char *name, bool loaded)
 {
     const uint64_t key = str_hash(str_from(m->name)) ^ (uint64_t)m->size_bytes;
-    textbuf_str(b, "{\"name\":");
-    api_put_text(b, name);
-    textbuf_str(b, ",\"model\":");
-    api_put_text(b, name);
+    api_put_field(b, "{\"name\":", name);
+    api_put_field(b, ",\"model\":", name);
     textbuf_str(b, ",\"modified_at\":");
     api_put_date(b, m->created);
     textbuf_printf(b, ",\"size\":%lld,\"digest\":\"", (long long)m->size_bytes);
@@ -127,8 +118,7 @@ char *api_show_body(const api_model *m)
     api_put_date(&b, m->created);
     textbuf_str(&b, ",\"details\":");
     put_details(&b, m);
-    textbuf_str(&b, ",\"model_info\":{\"general.architecture\":");
-    api_put_text(&b, m->arch);
+    api_put_field(&b, ",\"model_info\":{\"general.architecture\":", m->arch);
     textbuf_printf(&b, ",\"general.parameter_count\":%lld,", (long long)m->n_params);
     textbuf_printf(&b, "\"%s.context_length\":%d},\"capabilities\":[\"completion\",\"tools\"%s]}",
                    m->arch, m->n_ctx, m->thinks ? ",\"thinking\"" : "");
@@ -149,8 +139,7 @@ char *api_props_body(const api_model *m)
     textbuf_printf(&b, "{\"default_generation_settings\":{\"n_ctx\":%d},\"total_slots\":%d,"
                    "\"model_path\":", m->n_ctx, m->n_slot);
     api_put_text(&b, m->path);
-    textbuf_str(&b, ",\"build_info\":");
-    api_put_text(&b, m->build ? m->build : "");
+    api_put_field(&b, ",\"build_info\":", m->build ? m->build : "");
     textbuf_str(&b, ",\"chat_template\":\"\",\"modalities\":{\"vision\":false,\"audio\":false}}");
     return api_take(&b);
 }

@@ -21,7 +21,7 @@ static int read_format(api_request *r, const json_t *v, api_error *error)
 static int read_think(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *v = api_field(root, "think");
-    if (json_is_string(v)) return api_effort(r, root, "think", "think", error);
+    if (json_is_string(v)) return api_effort(r, root, "", "think", error);
     if (v && !json_is_boolean(v))
         return api_refuse(error, "think", "true, false or a level is expected");
     if (json_is_false(v)) r->show_reasoning = false;
@@ -32,17 +32,18 @@ static int read_think(api_request *r, const json_t *root, api_error *error)
 static int read_options(api_request *r, const json_t *root, api_error *error)
 {
     const json_t *o;
-    if (api_object(&o, root, "options", "options", error) < 0 ||
-        api_sampling(r, o, "options.", error) < 0 ||
-        api_stops(r, o, "stop", "options.stop", error) < 0) return -1;
-    return api_max_tokens(r, o, "num_predict", "options.num_predict", false, error);
+    if (api_object(&o, root, "", "options", error) < 0 ||
+        api_sampling(r, o, "options", error) < 0 ||
+        api_stops(r, o, "options", "stop", error) < 0) return -1;
+    return api_max_tokens(r, o, "options", "num_predict", false, error);
 }
 
-static int check_images(const json_t *o, const char *param, api_error *error)
+static int check_images(const json_t *o, const char *path, api_error *error)
 {
     const json_t *list;
-    if (api_list(&list, o, "images", param, error) < 0) return -1;
-    return json_array_size(list) ? api_no_support(error, param, "this model takes text only") : 0;
+    if (api_list(&list, o, path, "images", error) < 0) return -1;
+    if (!json_array_size(list)) return 0;
+    return api_no_support(error, api_path_in(path, "images").text, "this model takes text only");
 }
 
 static int read_chat(api_request *r, const json_t *root, api_error *error)
@@ -51,15 +52,14 @@ static int read_chat(api_request *r, const json_t *root, api_error *error)
     size_t i;
     json_t *m;
 
-    if (api_list(&list, root, "messages", "messages", error) < 0) return -1;
+    if (api_list(&list, root, "", "messages", error) < 0) return -1;
     if (!json_array_size(list)) {
         r->load_only = true;
         return 0;
     }
     json_array_foreach(list, i, m)
-        if (check_images(m, api_path_of("messages[%zu].images", i).text, error) < 0) return -1;
-    if (api_chat_messages(r, root, error) < 0 || api_list(&tools, root, "tools", "tools",
-                                                          error) < 0)
+        if (check_images(m, api_path_of("messages[%zu]", i).text, error) < 0) return -1;
+    if (api_chat_messages(r, root, error) < 0 || api_list(&tools, root, "", "tools", error) < 0)
         return -1;
     return api_tools_chat(r, tools, "tools", error);
 }
@@ -74,10 +74,9 @@ static int read_generate(api_request *r, const json_t *root, api_error *error)
 
     if (prompt && !json_is_string(prompt))
         return api_refuse(error, "prompt", "a string is expected");
-    if (check_images(root, "images", error) < 0 || api_bool(&r->raw, root, "raw", "raw",
-                                                            error) < 0 ||
-        api_text(&system, root, "system", "system", error) < 0 ||
-        api_text(&r->suffix, root, "suffix", "suffix", error) < 0) return -1;
+    if (check_images(root, "", error) < 0 || api_bool(&r->raw, root, "", "raw", error) < 0 ||
+        api_text(&system, root, "", "system", error) < 0 ||
+        api_text(&r->suffix, root, "", "suffix", error) < 0) return -1;
     if (r->suffix && !r->suffix[0]) r->suffix = NULL;
     if (r->suffix) r->raw = true;
     if (!prompt || !json_string_length(prompt)) {
@@ -113,5 +112,5 @@ int api_parse_ollama(api_request *r, const json_t *root, api_error *error)
                                                                                 error)) < 0 ||
         read_format(r, api_field(root, "format"), error) < 0 ||
         read_think(r, root, error) < 0 || read_options(r, root, error) < 0) return -1;
-    return api_bool(&r->stream, root, "stream", "stream", error);
+    return api_bool(&r->stream, root, "", "stream", error);
 }

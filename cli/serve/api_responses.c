@@ -21,16 +21,15 @@ static int read_message(api_build *b, const json_t *item, const char *path)
     const char *role = NULL;
     char esc[48];
 
-    if (api_text(&role, item, "role", api_path_of("%s.role", path).text, b->error) < 0) return -1;
-    if (!role) return api_refuse(b->error, api_path_of("%s.role", path).text, "it is missing");
+    if (api_text(&role, item, path, "role", b->error) < 0) return -1;
+    if (!role) return api_refuse_field(b->error, path, "role", "it is missing");
     if (strcmp(role, "assistant") == 0) {
         if (api_build_turn(b) < 0) return -1;
         return content ? api_build_text(b, &b->content, content, "", false, in_content.text) : 0;
     }
     if (strcmp(role, "user") != 0 && strcmp(role, "system") != 0 && strcmp(role, "developer") != 0)
-        return api_refuse(b->error, api_path_of("%s.role", path).text,
-                          "\"%s\" is none of user, system, "
-                          "developer, assistant", ESC(esc, str_from(role)));
+        return api_refuse_field(b->error, path, "role", "\"%s\" is none of user, system, "
+                                "developer, assistant", ESC(esc, str_from(role)));
     if (!content) return api_refuse(b->error, in_content.text, "it is missing");
     if (api_build_open(b, strcmp(role, "user") == 0 ? CHAT_USER : strcmp(role, "system") == 0
                        ? CHAT_SYSTEM : CHAT_DEVELOPER) < 0) return -1;
@@ -60,16 +59,16 @@ static int read_call(api_build *b, const json_t *item, bool custom, const char *
     json_t *made = NULL;
     int rc;
 
-    if (api_text(&name, item, "name", api_path_of("%s.name", path).text, b->error) < 0 ||
-        api_text(&space, item, "namespace", api_path_of("%s.namespace", path).text, b->error) < 0 ||
-        api_text(&id, item, "call_id", api_path_of("%s.call_id", path).text, b->error) < 0 ||
+    if (api_text(&name, item, path, "name", b->error) < 0 ||
+        api_text(&space, item, path, "namespace", b->error) < 0 ||
+        api_text(&id, item, path, "call_id", b->error) < 0 ||
         api_build_turn(b) < 0) return -1;
-    if (!name) return api_refuse(b->error, api_path_of("%s.name", path).text, "it is missing");
+    if (!name) return api_refuse_field(b->error, path, "name", "it is missing");
     if (space && !(name = api_full_name(b->r, space, name))) return api_no_memory(b->error);
     if (custom) {
         const json_t *input = api_field(item, "input");
         if (!json_is_string(input))
-            return api_refuse(b->error, api_path_of("%s.input", path).text, "a string is expected");
+            return api_refuse_field(b->error, path, "input", "a string is expected");
         if (!(made = json_pack("{s:O}", "input", input))) return api_no_memory(b->error);
     }
     rc = api_build_call(b, id, str_from(name), made ? made : api_field(item, "arguments"), path);
@@ -82,7 +81,7 @@ static int read_output(api_build *b, const json_t *item, const char *path)
     const json_t *output = api_field(item, "output");
     const char *id = NULL;
 
-    if (api_text(&id, item, "call_id", api_path_of("%s.call_id", path).text, b->error) < 0 ||
+    if (api_text(&id, item, path, "call_id", b->error) < 0 ||
         api_build_result(b, id, NULL) < 0) return -1;
     if (output && !json_is_string(output) && !json_is_array(output)) {
         api_put_json(&b->content, output);
@@ -98,7 +97,7 @@ static int read_item(api_build *b, const json_t *item, const char *path)
     char esc[48];
 
     if (!json_is_object(item)) return api_refuse(b->error, path, "an object is expected");
-    if (api_text(&type, item, "type", api_path_of("%s.type", path).text, b->error) < 0) return -1;
+    if (api_text(&type, item, path, "type", b->error) < 0) return -1;
     if (strcmp(type, "message") == 0) return read_message(b, item, path);
     if (strcmp(type, "reasoning") == 0) return read_reasoning(b, item, path);
     if (strcmp(type, "function_call") == 0) return read_call(b, item, false, path);
@@ -116,7 +115,7 @@ static int read_input(api_build *b, const json_t *root)
     size_t i;
     json_t *item;
 
-    if (api_text(&text, root, "instructions", "instructions", b->error) < 0) return -1;
+    if (api_text(&text, root, "", "instructions", b->error) < 0) return -1;
     if (text && text[0]) {
         if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
         textbuf_str(&b->content, text);
@@ -146,16 +145,14 @@ static int add_tool(api_request *r, api_tool *list, const json_t *tool, const ch
     int rc;
 
     if (!json_is_object(tool)) return api_refuse(error, path, "an object is expected");
-    if (api_text(&type, tool, "type", api_path_of("%s.type", path).text, error) < 0) return -1;
+    if (api_text(&type, tool, path, "type", error) < 0) return -1;
     if (strcmp(type, "function") != 0 && strcmp(type, "custom") != 0) return 0;
-    if (api_text(&name, tool, "name", api_path_of("%s.name", path).text, error) < 0 ||
-        api_text(&about, tool, "description", api_path_of("%s.description", path).text,
-                 error) < 0 ||
-        api_object(&parameters, tool, "parameters", api_path_of("%s.parameters", path).text,
-                   error) < 0)
+    if (api_text(&name, tool, path, "name", error) < 0 ||
+        api_text(&about, tool, path, "description", error) < 0 ||
+        api_object(&parameters, tool, path, "parameters", error) < 0)
         return -1;
     if (!name || !name[0])
-        return api_refuse(error, api_path_of("%s.name", path).text, "it is missing");
+        return api_refuse_field(error, path, "name", "it is missing");
     t = &list[r->n_tool];
     t->name = name;
     t->space = space;
@@ -187,7 +184,7 @@ static int read_tools(api_request *r, const json_t *root, api_error *error)
     size_t i, k, n = 0;
     json_t *tool, *sub;
 
-    if (api_list(&list, root, "tools", "tools", error) < 0) return -1;
+    if (api_list(&list, root, "", "tools", error) < 0) return -1;
     json_array_foreach(list, i, tool)
         n += is_namespace(tool) ? json_array_size(api_field(tool, "tools")) : 1;
     if (!n) return 0;
@@ -200,11 +197,11 @@ static int read_tools(api_request *r, const json_t *root, api_error *error)
             if (add_tool(r, tools, tool, NULL, path.text, error) < 0) return -1;
             continue;
         }
-        if (api_text(&space, tool, "name", api_path_of("%s.name", path.text).text, error) < 0 ||
-            api_list(&inner, tool, "tools", api_path_of("%s.tools", path.text).text, error) < 0)
+        if (api_text(&space, tool, path.text, "name", error) < 0 ||
+            api_list(&inner, tool, path.text, "tools", error) < 0)
             return -1;
         if (!space)
-            return api_refuse(error, api_path_of("%s.name", path.text).text, "it is missing");
+            return api_refuse_field(error, path.text, "name", "it is missing");
         json_array_foreach(inner, k, sub)
             if (add_tool(r, tools, sub, space, api_path_of("%s.tools[%zu]", path.text, k).text,
                          error) < 0)
@@ -223,7 +220,7 @@ static int check_refused(const json_t *root, api_error *error)
                               "the whole conversation");
     if (api_field(root, "conversation"))
         return api_no_support(error, "conversation", "conversations are not stored here");
-    if (api_bool(&background, root, "background", "background", error) < 0) return -1;
+    if (api_bool(&background, root, "", "background", error) < 0) return -1;
     return background ? api_no_support(error, "background", "answers are not stored here") : 0;
 }
 
@@ -234,8 +231,8 @@ static int read_include(api_request *r, const json_t *root, api_error *error)
     json_t *v;
     int64_t top = 0;
     bool given;
-    if (api_list(&list, root, "include", "include", error) < 0 ||
-        api_int(&top, &given, root, "top_logprobs", "top_logprobs", 0, API_MAX_TOP, error) < 0)
+    if (api_list(&list, root, "", "include", error) < 0 ||
+        api_int(&top, &given, root, "", "top_logprobs", 0, API_MAX_TOP, error) < 0)
         return -1;
     if (given && top > 0) r->logprobs = (int)top;
     json_array_foreach(list, i, v) {
@@ -260,14 +257,13 @@ int api_parse_responses(api_request *r, const json_t *root, api_error *error)
     if (!r->chat.n_message) return api_refuse(error, "input", "it is empty");
     if (read_tools(r, root, error) < 0 ||
         api_tool_choice(r, api_field(root, "tool_choice"), true, error) < 0 ||
-        api_bool(&r->parallel_calls, root, "parallel_tool_calls", "parallel_tool_calls",
-                 error) < 0 ||
-        api_object(&reasoning, root, "reasoning", "reasoning", error) < 0 ||
-        api_effort(r, reasoning, "effort", "reasoning.effort", error) < 0 ||
-        api_object(&text, root, "text", "text", error) < 0 ||
+        api_bool(&r->parallel_calls, root, "", "parallel_tool_calls", error) < 0 ||
+        api_object(&reasoning, root, "", "reasoning", error) < 0 ||
+        api_effort(r, reasoning, "reasoning", "effort", error) < 0 ||
+        api_object(&text, root, "", "text", error) < 0 ||
         api_form(r, api_field(text, "format"), "text.format", true, error) < 0 ||
-        api_max_tokens(r, root, "max_output_tokens", "max_output_tokens", false, error) < 0 ||
+        api_max_tokens(r, root, "", "max_output_tokens", false, error) < 0 ||
         api_sampling(r, root, "", error) < 0 ||
-        api_bool(&r->stream, root, "stream", "stream", error) < 0) return -1;
+        api_bool(&r->stream, root, "", "stream", error) < 0) return -1;
     return read_include(r, root, error);
 }

@@ -6,29 +6,22 @@
 
 #include <time.h>
 
-void api_put_string(textbuf *b, str_view s)
-{
-    static const char plain[] = "\"\"\\\\\bb\ff\nn\rr\tt";       /* pairs of byte and letter */
-    textbuf_str(b, "\"");
-    for (size_t i = 0, from = 0; i <= s.len; i++) {
-        const unsigned char c = i < s.len ? (unsigned char)s.ptr[i] : 0;
-        const char *e = NULL;
-        if (i < s.len && c >= 0x20 && c != '"' && c != '\\') continue;
-        if (i > from) textbuf_put(b, (str_view){ s.ptr + from, i - from });
-        from = i + 1;
-        if (i == s.len) break;
-        for (size_t k = 0; k + 1 < sizeof plain; k += 2)
-            if ((unsigned char)plain[k] == c) e = &plain[k + 1];
-        if (e) textbuf_printf(b, "\\%c", *e);
-        else textbuf_printf(b, "\\u%04x", c);
-    }
-    textbuf_str(b, "\"");
-}
-
 void api_put_text(textbuf *b, const char *s)
 {
-    if (s) api_put_string(b, str_from(s));
+    if (s) textbuf_json_string(b, str_from(s));
     else textbuf_str(b, "null");
+}
+
+void api_put_field(textbuf *b, const char *head, const char *s)
+{
+    textbuf_str(b, head);
+    api_put_text(b, s);
+}
+
+void api_put_string(textbuf *b, const char *head, str_view s)
+{
+    textbuf_str(b, head);
+    textbuf_json_string(b, s);
 }
 
 static int put_bytes(const char *bytes, size_t n, void *ctx)
@@ -61,7 +54,7 @@ void api_put_lossy(textbuf *b, str_view bytes)
         i += n ? (size_t)n : 1;
     }
     if (text.failed) b->failed = true;
-    else api_put_string(b, textbuf_view(&text));
+    else textbuf_json_string(b, textbuf_view(&text));
     textbuf_free(&text);
 }
 
@@ -93,8 +86,7 @@ void api_put_object(textbuf *b, str_view text)
     } else if (!text.len) {
         textbuf_str(b, "{}");
     } else {
-        textbuf_str(b, "{\"arguments\":");
-        api_put_string(b, text);
+        api_put_string(b, "{\"arguments\":", text);
         textbuf_str(b, "}");
     }
     json_decref(v);

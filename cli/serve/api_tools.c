@@ -13,13 +13,12 @@ static int check_function(const json_t *f, const char *param, api_error *error)
     const json_t *parameters;
     bool strict = false;
 
-    if (api_text(&text, f, "name", api_path_of("%s.name", param).text, error) < 0) return -1;
+    if (api_text(&text, f, param, "name", error) < 0) return -1;
     if (!text || !text[0])
-        return api_refuse(error, api_path_of("%s.name", param).text, "it is missing");
-    if (api_text(&text, f, "description", api_path_of("%s.description", param).text, error) < 0 ||
-        api_bool(&strict, f, "strict", api_path_of("%s.strict", param).text, error) < 0) return -1;
-    return api_object(&parameters, f, "parameters", api_path_of("%s.parameters", param).text,
-                      error);
+        return api_refuse_field(error, param, "name", "it is missing");
+    if (api_text(&text, f, param, "description", error) < 0 ||
+        api_bool(&strict, f, param, "strict", error) < 0) return -1;
+    return api_object(&parameters, f, param, "parameters", error);
 }
 
 int api_tools_chat(api_request *r, const json_t *tools, const char *param, api_error *error)
@@ -34,12 +33,11 @@ int api_tools_chat(api_request *r, const json_t *tools, const char *param, api_e
         const char *type = NULL;
         const json_t *f;
         if (!json_is_object(tool)) return api_refuse(error, path.text, "an object is expected");
-        if (api_text(&type, tool, "type", api_path_of("%s.type", path.text).text, error) < 0)
-            return -1;
+        if (api_text(&type, tool, path.text, "type", error) < 0) return -1;
         if (type && strcmp(type, "function") != 0)
             return api_no_support(error, api_path_of("%s.type", path.text).text,
                                   "\"%s\": only functions can be called", ESC(esc, str_from(type)));
-        if (api_object(&f, tool, "function", inner.text, error) < 0) return -1;
+        if (api_object(&f, tool, path.text, "function", error) < 0) return -1;
         if (!f) return api_refuse(error, inner.text, "it is missing");
         if (check_function(f, inner.text, error) < 0) return -1;
     }
@@ -118,22 +116,24 @@ static int read_name(const char **out, api_request *r, const json_t *v, bool fla
     const json_t *f = flat ? v : api_field(v, "function");
     const char *name = NULL, *space = NULL;
 
-    if (api_text(&name, f, "name", "tool_choice", error) < 0) return -1;
+    if (api_string(&name, api_field(f, "name"), "tool_choice", error) < 0) return -1;
     if (!name) return api_refuse(error, "tool_choice", "it names no function");
-    if (flat && api_text(&space, f, "namespace", "tool_choice", error) < 0) return -1;
+    if (flat && api_string(&space, api_field(f, "namespace"), "tool_choice", error) < 0) return -1;
     *out = space ? api_full_name(r, space, name) : name;
     return *out ? 0 : api_no_memory(error);
 }
 
 static int read_allowed(api_request *r, const json_t *v, bool flat, api_error *error)
 {
-    const json_t *inner = flat ? v : api_field(v, "allowed_tools"), *list = NULL;
+    const json_t *inner = flat ? v : api_field(v, "allowed_tools");
+    const json_t *list = api_field(inner, "tools");
     const char *mode = "auto";
     size_t i;
     json_t *item;
 
-    if (api_text(&mode, inner, "mode", "tool_choice", error) < 0 ||
-        api_list(&list, inner, "tools", "tool_choice", error) < 0) return -1;
+    if (api_string(&mode, api_field(inner, "mode"), "tool_choice", error) < 0) return -1;
+    if (list && !json_is_array(list))
+        return api_refuse(error, "tool_choice", "an array is expected");
     if (!json_array_size(list)) return api_refuse(error, "tool_choice", "it allows no tools");
     if (json_array_size(list) > MAX_ALLOWED)
         return api_refuse(error, "tool_choice", "more than %d names", MAX_ALLOWED);
@@ -156,7 +156,7 @@ int api_tool_choice(api_request *r, const json_t *v, bool flat, api_error *error
     if (json_is_string(v)) {
         if (choose(r, json_string_value(v), error) < 0) return -1;
     } else if (json_is_object(v)) {
-        if (api_text(&type, v, "type", "tool_choice.type", error) < 0) return -1;
+        if (api_text(&type, v, "tool_choice", "type", error) < 0) return -1;
         if (!type) return api_refuse(error, "tool_choice.type", "it is missing");
         if (strcmp(type, "allowed_tools") == 0) {
             if (read_allowed(r, v, flat, error) < 0) return -1;

@@ -36,8 +36,7 @@ static void close_chunk(api_writer *w, api_answer *c, const char *finish, bool t
         textbuf_str(b, ",\"logprobs\":");
         put_rows(b, c);
     }
-    textbuf_str(b, ",\"finish_reason\":");
-    api_put_text(b, finish);
+    api_put_field(b, ",\"finish_reason\":", finish);
     textbuf_str(b, "}]");
     if (w->r->include_usage) textbuf_str(b, ",\"usage\":null");
     if (timings) {
@@ -82,7 +81,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
         textbuf_printf(b, "{\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p->call);
     else
         textbuf_str(b, p->kind == PART_TEXT ? "{\"content\":" : "{\"reasoning_content\":");
-    api_put_string(b, text);
+    textbuf_json_string(b, text);
     textbuf_str(b, p->kind == PART_CALL ? "}}]}" : "}");
     close_chunk(w, p->kind == PART_TEXT ? &w->choices[w->current] : NULL, NULL, false);
 }
@@ -127,7 +126,7 @@ static void put_joined(textbuf *b, const api_answer *c, part_kind kind)
     textbuf text = { 0 };
     api_put_joined(&text, c, kind);
     if (text.failed) b->failed = true;
-    else api_put_string(b, textbuf_view(&text));
+    else textbuf_json_string(b, textbuf_view(&text));
     textbuf_free(&text);
 }
 
@@ -155,7 +154,7 @@ static void put_message(api_writer *w, const api_answer *c)
         if (c->parts[i].kind != PART_CALL) continue;
         textbuf_str(b, n++ ? ",{" : ",\"tool_calls\":[{");
         put_call_head(b, w, &c->parts[i]);
-        api_put_string(b, textbuf_view(&c->parts[i].text));
+        textbuf_json_string(b, textbuf_view(&c->parts[i].text));
         textbuf_str(b, "}}");
     }
     textbuf_str(b, n ? "]}" : "}");
@@ -173,8 +172,7 @@ static void whole(api_writer *w)
         textbuf_str(b, ",\"logprobs\":");
         if (w->r->logprobs >= 0) put_rows(b, c);
         else textbuf_str(b, "null");
-        textbuf_str(b, ",\"finish_reason\":");
-        api_put_text(b, api_finish_reason(w, c));
+        api_put_field(b, ",\"finish_reason\":", api_finish_reason(w, c));
         textbuf_str(b, "}");
     }
     textbuf_str(b, "],\"usage\":");

@@ -30,12 +30,11 @@ static void put_choice(api_writer *w, int index, str_view text, bool rows, const
 {
     textbuf *b = &w->out;
     textbuf_printf(b, "{\"index\":%d,\"text\":", index);
-    api_put_string(b, text);
+    textbuf_json_string(b, text);
     textbuf_str(b, ",\"logprobs\":");
     if (rows) put_rows(b, &w->choices[index]);
     else textbuf_str(b, "null");
-    textbuf_str(b, ",\"finish_reason\":");
-    api_put_text(b, finish);
+    api_put_field(b, ",\"finish_reason\":", finish);
     textbuf_str(b, "}");
 }
 

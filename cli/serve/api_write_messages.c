@@ -31,10 +31,8 @@ static const char *stop_reason(const api_answer *c, bool only_call)
 static void put_stop(api_writer *w)
 {
     const api_answer *c = &w->choices[0];
-    textbuf_str(&w->out, "\"stop_reason\":");
-    api_put_text(&w->out, stop_reason(c, !w->r->parallel_calls && c->n_call));
-    textbuf_str(&w->out, ",\"stop_sequence\":");
-    api_put_text(&w->out, c->end == ANSWER_STOP_TEXT ? c->stop_text : NULL);
+    api_put_field(&w->out, "\"stop_reason\":", stop_reason(c, !w->r->parallel_calls && c->n_call));
+    api_put_field(&w->out, ",\"stop_sequence\":", c->end == ANSWER_STOP_TEXT ? c->stop_text : NULL);
 }
 
 static void put_head(api_writer *w)
@@ -69,7 +67,7 @@ static void put_block(textbuf *b, const api_writer *w, const api_part *p, str_vi
     } else {
         textbuf_str(b, p->kind == PART_TEXT ? "{\"type\":\"text\",\"text\":"
                                             : "{\"type\":\"thinking\",\"thinking\":");
-        api_put_string(b, text);
+        textbuf_json_string(b, text);
         if (p->kind == PART_REASONING) textbuf_str(b, ",\"signature\":\"\"");
     }
     textbuf_str(b, "}");
@@ -92,7 +90,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     };
     open_event(w, "content_block_delta");
     textbuf_printf(&w->out, ",\"index\":%d,\"delta\":%s", p->index, heads[p->kind]);
-    api_put_string(&w->out, text);
+    textbuf_json_string(&w->out, text);
     textbuf_str(&w->out, "}");
     api_close_event(w);
 }

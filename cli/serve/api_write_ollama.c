@@ -6,16 +6,14 @@
 
 static void put_head(api_writer *w)
 {
-    textbuf_str(&w->out, "{\"model\":");
-    api_put_text(&w->out, w->model);
+    api_put_field(&w->out, "{\"model\":", w->model);
     textbuf_str(&w->out, ",\"created_at\":");
     api_put_date(&w->out, w->created);
 }
 
 static void put_call(textbuf *b, const api_part *p)
 {
-    textbuf_str(b, "{\"function\":{\"name\":");
-    api_put_text(b, p->name);
+    api_put_field(b, "{\"function\":{\"name\":", p->name);
     textbuf_str(b, ",\"arguments\":");
     api_put_object(b, textbuf_view(&p->text));
     textbuf_str(b, "}}");
@@ -28,10 +26,9 @@ static void put_texts(api_writer *w, str_view text, str_view thinking)
     textbuf *b = &w->out;
     textbuf_str(b, w->r->kind == API_OLLAMA_CHAT ?
                 ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
-    api_put_string(b, text);
+    textbuf_json_string(b, text);
     if (!thinking.len) return;
-    textbuf_str(b, ",\"thinking\":");
-    api_put_string(b, thinking);
+    api_put_string(b, ",\"thinking\":", thinking);
 }
 
 static void close_message(api_writer *w)

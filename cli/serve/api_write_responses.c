@@ -47,7 +47,7 @@ static void put_content(textbuf *b, const api_part *p, str_view text)
 {
     textbuf_str(b, p->kind == PART_TEXT ? "{\"type\":\"output_text\",\"text\":"
                                         : "{\"type\":\"reasoning_text\",\"text\":");
-    api_put_string(b, text);
+    textbuf_json_string(b, text);
     if (p->kind == PART_TEXT) {
         textbuf_str(b, ",\"annotations\":[]");
         put_rows(b, &p->rows);
@@ -61,17 +61,15 @@ static void put_input(textbuf *b, const api_part *p)
     const str_view text = textbuf_view(&p->text);
     json_t *v = text.len ? json_loadb(text.ptr, text.len, JSON_ALLOW_NUL, NULL) : NULL;
     const json_t *input = json_object_get(v, "input");
-    api_put_string(b, json_is_string(input) ? api_view(input) : text);
+    textbuf_json_string(b, json_is_string(input) ? api_view(input) : text);
     json_decref(v);
 }
 
 static void put_names(textbuf *b, const api_part *p)
 {
-    textbuf_str(b, ",\"name\":");
-    api_put_text(b, p->tool ? p->tool->name : p->name);
+    api_put_field(b, ",\"name\":", p->tool ? p->tool->name : p->name);
     if (!p->tool || !p->tool->space) return;
-    textbuf_str(b, ",\"namespace\":");
-    api_put_text(b, p->tool->space);
+    api_put_field(b, ",\"namespace\":", p->tool->space);
 }
 
 static void put_call(textbuf *b, const api_writer *w, const api_part *p, bool whole_item)
@@ -82,7 +80,7 @@ static void put_call(textbuf *b, const api_writer *w, const api_part *p, bool wh
     textbuf_str(b, is_custom(p) ? ",\"input\":" : ",\"arguments\":");
     if (!whole_item) textbuf_str(b, "\"\"");
     else if (is_custom(p)) put_input(b, p);
-    else api_put_string(b, textbuf_view(&p->text));
+    else textbuf_json_string(b, textbuf_view(&p->text));
 }
 
 /* The item as it is added, without contents, or whole. */
@@ -229,8 +227,7 @@ static void delta(api_writer *w, api_part *p, str_view text)
     if (is_custom(p)) return;
     open_event(w, types[p->kind]);
     put_position(w, p);
-    textbuf_str(&w->out, ",\"delta\":");
-    api_put_string(&w->out, text);
+    api_put_string(&w->out, ",\"delta\":", text);
     if (p->kind == PART_TEXT) put_rows(&w->out, &w->choices[w->current].rows);
     api_close_event(w);
 }
@@ -251,8 +248,7 @@ static void close_call(api_writer *w, api_part *p)
         open_event(w, "response.function_call_arguments.done");
         put_position(w, p);
         put_names(&w->out, p);
-        textbuf_str(&w->out, ",\"arguments\":");
-        api_put_string(&w->out, textbuf_view(&p->text));
+        api_put_string(&w->out, ",\"arguments\":", textbuf_view(&p->text));
     }
     api_close_event(w);
 }
@@ -262,8 +258,7 @@ static void close_text(api_writer *w, api_part *p)
     open_event(w, p->kind == PART_TEXT ? "response.output_text.done"
                                        : "response.reasoning_text.done");
     put_position(w, p);
-    textbuf_str(&w->out, ",\"text\":");
-    api_put_string(&w->out, textbuf_view(&p->text));
+    api_put_string(&w->out, ",\"text\":", textbuf_view(&p->text));
     if (p->kind == PART_TEXT) put_rows(&w->out, &p->rows);
     api_close_event(w);
     open_event(w, "response.content_part.done");

@@ -21,7 +21,7 @@ void textbuf_json_string(textbuf *b, str_view s)
         const char *e = NULL;
         if (i < s.len && (unsigned char)s.ptr[i] >= 0x20 && s.ptr[i] != '"' && s.ptr[i] != '\\')
             continue;
-        textbuf_put(b, (str_view){ s.ptr + from, i - from });
+        if (i > from) textbuf_put(b, (str_view){ s.ptr + from, i - from });
         from = i + 1;
         if (i == s.len) break;
         for (size_t k = 0; k + 1 < sizeof escapes; k += 2)
