@@ -109,12 +109,9 @@ static int parse_text(model_list *l, size_t len, err_ctx *err)
         const str_view line = trim((str_view){ l->text + from, n });
         from += n + 1;
         if (line.len == 0 || line.ptr[0] == '#') continue;
-        if (l->n_entry == l->cap) {
-            list_entry *grown = mem_resize(l->entries, (size_t)l->cap + 32, sizeof *grown);
-            if (!grown) return err_set(err, ERR_NOMEM, "out of memory after %d models", l->n_entry);
-            l->entries = grown;
-            l->cap += 32;
-        }
+        list_entry *entries = mem_grow(l->entries, l->n_entry, &l->cap, sizeof *entries);
+        if (!entries) return err_set(err, ERR_NOMEM, "out of memory after %d models", l->n_entry);
+        l->entries = entries;
         if ((rc = parse_line(&l->entries[l->n_entry], line, err)) < 0)
             return err_prefix(err, rc, "line %d", number + 1);
         l->n_entry++;

@@ -5,6 +5,7 @@
 #include "loader/base.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,15 @@ void *mem_resize(void *p, size_t n, size_t size)
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes) || alloc_refused()) return NULL;
     return realloc(p, bytes ? bytes : 1);
+}
+
+void *mem_grow(void *list, int n, int *cap, size_t size)
+{
+    if (n < *cap) return list;
+    const int want = *cap < 16 ? 16 : *cap > INT_MAX / 2 ? n : 2 * *cap;
+    void *grown = want > n ? mem_resize(list, (size_t)want, size) : NULL;
+    if (grown) *cap = want;
+    return grown;
 }
 
 char *mem_strdup_n(const char *s, size_t len)

@@ -121,6 +121,9 @@ void *mem_alloc(size_t bytes);
 void *mem_zalloc(size_t bytes);
 void *mem_array(size_t n, size_t size);                  /* n * size bytes, uninitialised */
 void *mem_resize(void *p, size_t n, size_t size);        /* p stays valid on failure */
+/* Returns the list of n elements with room for another one, at its address or a new one. The
+ * capacity doubles; it is at least 16. NULL: no memory, and list and *cap are as they were. */
+void *mem_grow(void *list, int n, int *cap, size_t size);
 char *mem_strdup_n(const char *s, size_t len);           /* terminated copy */
 void mem_free(void *p);
 

@@ -141,17 +141,12 @@ int gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, const u
     const quant_traits *q = quant_traits_of(type);
     entry *e;
 
-    if (w->n_tensor == w->cap_tensor) {
-        const int cap = w->cap_tensor ? w->cap_tensor * 2 : 64;
-        e = mem_resize(w->tensors, (size_t)cap, sizeof *e);
-        if (!e) {
-            w->failed = true;
-            return 0;
-        }
-        w->tensors = e;
-        w->cap_tensor = cap;
+    if (!(e = mem_grow(w->tensors, w->n_tensor, &w->cap_tensor, sizeof *e))) {
+        w->failed = true;
+        return 0;
     }
-    e = &w->tensors[w->n_tensor];
+    w->tensors = e;
+    e += w->n_tensor;
     e->bytes = q ? quant_row_bytes(q, ne[0]) : 0;
     for (int k = 1; k < n_dims; k++) e->bytes *= ne[k];
     e->offset = w->data_end;

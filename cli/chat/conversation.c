@@ -4,7 +4,6 @@
  * engine/text/chat/chat.h renders messages; session_save writes the JSON with the state. */
 #include "cli/chat/conversation.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,12 +41,9 @@ static int message_init(chat_message *out, chat_role role, str_view content, str
 /* Room for one more message. */
 static int reserve(conversation *c, err_ctx *err)
 {
-    if (c->n_message < c->cap) return 0;
-    const int cap = c->cap ? 2 * c->cap : 16;
-    chat_message *p = c->cap > INT_MAX / 2 ? NULL : mem_resize(c->messages, (size_t)cap, sizeof *p);
-    if (!p) return err_set(err, ERR_NOMEM, "out of memory for %d messages", cap);
+    chat_message *p = mem_grow(c->messages, c->n_message, &c->cap, sizeof *p);
+    if (!p) return err_set(err, ERR_NOMEM, "out of memory for %d messages", c->n_message + 1);
     c->messages = p;
-    c->cap = cap;
     return 0;
 }
 

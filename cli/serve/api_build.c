@@ -26,13 +26,9 @@ static int close_message(api_build *b)
     chat_call *calls = NULL;
 
     if (!b->open) return 0;
-    if (b->n == b->cap) {
-        const int cap = b->cap ? 2 * b->cap : 16;
-        chat_message *p = mem_resize(b->list, (size_t)cap, sizeof *p);
-        if (!p) return api_no_memory(b->error);
-        b->list = p;
-        b->cap = cap;
-    }
+    chat_message *list = mem_grow(b->list, b->n, &b->cap, sizeof *list);
+    if (!list) return api_no_memory(b->error);
+    b->list = list;
     if (b->n_call) {
         if (!(calls = api_alloc(b->r, (size_t)b->n_call, sizeof *calls)))
             return api_no_memory(b->error);
@@ -124,13 +120,9 @@ int api_build_call(api_build *b, const char *id, str_view name, const json_t *ar
 {
     json_t *text;
     if (!name.len) return api_refuse(b->error, param, "the call has no name");
-    if (b->n_call == b->cap_call) {
-        const int cap = b->cap_call ? 2 * b->cap_call : 8;
-        chat_call *p = mem_resize(b->calls, (size_t)cap, sizeof *p);
-        if (!p) return api_no_memory(b->error);
-        b->calls = p;
-        b->cap_call = cap;
-    }
+    chat_call *calls = mem_grow(b->calls, b->n_call, &b->cap_call, sizeof *calls);
+    if (!calls) return api_no_memory(b->error);
+    b->calls = calls;
     b->calls[b->n_call].name = b->last_name = name;
     if (read_arguments(&b->calls[b->n_call].arguments, b, arguments) < 0) return -1;
     b->n_call++;

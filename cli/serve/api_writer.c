@@ -132,13 +132,9 @@ static api_part *open_part(api_writer *w, api_answer *c, part_kind kind, str_vie
     api_part *p;
 
     close_part(w, c);
-    if (c->n_part == c->cap_part) {
-        const int cap = c->cap_part ? 2 * c->cap_part : 8;
-        if (!(p = mem_resize(c->parts, (size_t)cap, sizeof *p))) return NULL;
-        c->parts = p;
-        c->cap_part = cap;
-    }
-    p = &c->parts[c->n_part];
+    if (!(p = mem_grow(c->parts, c->n_part, &c->cap_part, sizeof *p))) return NULL;
+    c->parts = p;
+    p += c->n_part;
     *p = (api_part){ .kind = kind, .index = c->n_part, .number = w->n_number };
     if (kind == PART_CALL) {
         if (!(p->name = mem_strdup_n(name.len ? name.ptr : "", name.len))) return NULL;

@@ -85,13 +85,9 @@ int logprob_rows_token(logprob_rows *r, int32_t id, bool in_text)
     const size_t old_len = r->text.len;
     if (bytes.len == 0) return logprob_rows_end(r);      /* a control token ends a header, which is
                                                           * no text */
-    if (r->n == r->cap) {
-        const int cap = r->cap ? 2 * r->cap : 16;
-        pending *list = mem_resize(r->list, (size_t)cap, sizeof *list);
-        if (!list) return ERR_NOMEM;
-        r->list = list;
-        r->cap = cap;
-    }
+    pending *list = mem_grow(r->list, r->n, &r->cap, sizeof *list);
+    if (!list) return ERR_NOMEM;
+    r->list = list;
     textbuf_room(&r->text, 3 * (bytes.len + 3) + 3);
     if (r->text.failed) return ERR_NOMEM;
     r->text.len += utf8_stream_push(&r->utf8, r->text.ptr + old_len, bytes);

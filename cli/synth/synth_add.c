@@ -20,13 +20,9 @@ static const synth_blocks *maker_of(synth_plan *p, quant_type type, double sigma
     synth_blocks *s;
     for (int i = 0; i < p->n_maker; i++)
         if (p->makers[i]->type == type && p->makers[i]->sigma == sigma) return p->makers[i];
-    if (p->n_maker == p->cap_maker) {
-        const int cap = p->cap_maker + 16;
-        synth_blocks **grown = mem_resize(p->makers, (size_t)cap, sizeof *grown);
-        if (!grown) goto nomem;
-        p->makers = grown;
-        p->cap_maker = cap;
-    }
+    synth_blocks **makers = mem_grow(p->makers, p->n_maker, &p->cap_maker, sizeof *makers);
+    if (!makers) goto nomem;
+    p->makers = makers;
     if (!(s = mem_alloc(sizeof *s))) goto nomem;
     synth_blocks_init(s, type, sigma);
     return p->makers[p->n_maker++] = s;
@@ -68,17 +64,12 @@ static synth_part *list(synth_plan *p, int l, const char *name, quant_type type,
 
     full_name(full, l, name);
     if (p->rc == 0 && ne[0] % (uint64_t)q->block_elems) p->rc = refuse_type(p, full, type, ne[0]);
-    if (p->rc == 0 && p->n_part == p->cap_part) {
-        const int cap = p->cap_part ? p->cap_part * 2 : 128;
-        synth_part *grown = mem_resize(p->parts, (size_t)cap, sizeof *grown);
-        if (grown) {
-            p->parts = grown;
-            p->cap_part = cap;
-        } else {
-            p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d tensors", cap);
-        }
-    }
     if (p->rc < 0) return &p->dummy_part;
+    if (!(t = mem_grow(p->parts, p->n_part, &p->cap_part, sizeof *t))) {
+        p->rc = err_set(p->err, ERR_NOMEM, "out of memory for %d tensors", p->n_part + 1);
+        return &p->dummy_part;
+    }
+    p->parts = t;
     gguf_write_tensor(p->w, full, type, ne, n_dims);
     t = &p->parts[p->n_part++];
     *t = (synth_part){ .key = random_word(p->o.seed, str_hash(str_from(full))), .cols = ne[0],

@@ -206,12 +206,12 @@ typedef struct found {
 
 typedef struct found_list {
     found *list;
-    size_t n, cap;
+    int n, cap;
 } found_list;
 
 static void found_free(found_list *l)
 {
-    for (size_t i = 0; i < l->n; i++) {
+    for (int i = 0; i < l->n; i++) {
         prefix_tree_free(l->list[i].k);
         mem_free(l->list[i].ids);
     }
@@ -239,13 +239,9 @@ static int check_head(const prefix_cache *c, const prefix_file *f, const int32_t
 static int add_found(found_list *l, const prefix_cache *c, const prefix_file *f, int32_t *ids,
                      uint64_t used)
 {
-    if (l->n == l->cap) {
-        const size_t cap = 2 * l->cap + 16;
-        found *more = mem_resize(l->list, cap, sizeof *more);
-        if (!more) return ERR_NOMEM;
-        l->list = more;
-        l->cap = cap;
-    }
+    found *list = mem_grow(l->list, l->n, &l->cap, sizeof *list);
+    if (!list) return ERR_NOMEM;
+    l->list = list;
     const prefix_node shape = prefix_tree_shape(c, f->from, f->to);
     prefix_node *k = prefix_tree_make(&shape, ids, false);
     if (!k) return ERR_NOMEM;
@@ -317,8 +313,8 @@ static void link_found(prefix_cache *c, found_list *l)
 {
     char problem[64];
     int n_orphan = 0;
-    if (l->n > 0) qsort(l->list, l->n, sizeof *l->list, by_position);
-    for (size_t i = 0; i < l->n; i++) {
+    if (l->n > 0) qsort(l->list, (size_t)l->n, sizeof *l->list, by_position);
+    for (int i = 0; i < l->n; i++) {
         prefix_node *k = l->list[i].k, *parent = parent_of(c, &l->list[i]);
         if (!parent) {
             n_orphan += remove_orphan(c, &l->list[i]);
@@ -344,7 +340,7 @@ static int scan_folder(prefix_cache *c, DIR *d)
     found_list l = { 0 };
     int rc = 0;
     for (const struct dirent *e; rc == 0 && (e = readdir(d));) rc = scan_file(&l, c, e->d_name);
-    for (size_t i = 0; i < l.n; i++)
+    for (int i = 0; i < l.n; i++)
         if (c->clock <= l.list[i].k->used) c->clock = l.list[i].k->used + 1;
     if (rc == 0) link_found(c, &l);
     found_free(&l);

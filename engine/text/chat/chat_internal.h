@@ -194,7 +194,7 @@ typedef struct tags_state {
     enum { PARAMS_NAME, PARAMS_BETWEEN, PARAMS_VALUE } phase;
     size_t name_at, name_len, value_at;
     struct call_param { size_t key_at, key_len, value_at, value_len; } *params;
-    size_t n_param, cap_param;
+    int n_param, cap_param;
 } tags_state;
 
 typedef struct harmony_state {

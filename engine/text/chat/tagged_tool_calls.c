@@ -280,13 +280,9 @@ static void put_typed(textbuf *b, str_view value, int types)
 int params_add(chat_parser *p, size_t key_at, size_t key_len)
 {
     tags_state *m = &p->tags;
-    if (m->n_param == m->cap_param) {
-        const size_t cap = m->cap_param ? 2 * m->cap_param : 8;
-        void *q = mem_resize(m->params, cap, sizeof *m->params);
-        if (!q) return err_set(p->err, ERR_NOMEM, "chat: %zu parameters of a call", cap);
-        m->params = q;
-        m->cap_param = cap;
-    }
+    void *params = mem_grow(m->params, m->n_param, &m->cap_param, sizeof *m->params);
+    if (!params) return err_set(p->err, ERR_NOMEM, "chat: %d parameters of a call", m->n_param + 1);
+    m->params = params;
     m->params[m->n_param] = (struct call_param){ .key_at = key_at, .key_len = key_len };
     return 0;
 }
@@ -331,13 +327,13 @@ int params_report(chat_parser *p, bool lines, size_t call_bytes)
 
     p->args.len = 0;
     textbuf_str(&p->args, "{");
-    for (size_t i = 0; i < m->n_param; i++) {
+    for (int i = 0; i < m->n_param; i++) {
         const struct call_param *x = &m->params[i];
         const str_view key = { base + x->key_at, x->key_len };
         str_view value = { base + x->value_at, x->value_len };
         bool again = false;
         if (!is_json_key(key)) return tags_give_up(p, call_bytes);
-        for (size_t j = i + 1; j < m->n_param && !again; j++)
+        for (int j = i + 1; j < m->n_param && !again; j++)
             again = str_eq(key, (str_view){ base + m->params[j].key_at, m->params[j].key_len });
         if (again) continue;             /* of duplicate keys the last counts */
         if (lines && value.len && value.ptr[0] == '\n') value.ptr++, value.len--;

@@ -34,16 +34,10 @@ struct rules {
 
 static bool grow(rules *r, void **list, int n, int *cap, size_t size, int most)
 {
-    if (n < *cap) return true;
-    const int want = *cap ? *cap * 2 : 256;
-    void *bigger = n < most ? mem_resize(*list, (size_t)want, size) : NULL;
-    if (!bigger) {
-        if (!r->failed) r->failed = n < most ? ERR_NOMEM : ERR_RANGE;
-        return false;
-    }
-    *list = bigger;
-    *cap = want;
-    return true;
+    void *bigger = n < most ? mem_grow(*list, n, cap, size) : NULL;
+    if (bigger) *list = bigger;
+    else if (!r->failed) r->failed = n < most ? ERR_NOMEM : ERR_RANGE;
+    return bigger;
 }
 
 static rules_expr add(rules *r, expr x)
@@ -281,17 +275,13 @@ typedef struct maker {
 static int32_t put(maker *m, grammar_node x)
 {
     grammar *g = m->g;
-    if (g->n_node == m->cap) {
-        const int want = m->cap ? m->cap * 2 : 256;
-        grammar_node *more = want <= MAX_NODE ? mem_resize(g->nodes, (size_t)want, sizeof *more)
-                                              : NULL;
-        if (!more) {
-            m->failed = want <= MAX_NODE ? ERR_NOMEM : ERR_RANGE;
-            return 0;
-        }
-        g->nodes = more;
-        m->cap = want;
+    const bool fits = g->n_node < MAX_NODE;
+    grammar_node *nodes = fits ? mem_grow(g->nodes, g->n_node, &m->cap, sizeof *nodes) : NULL;
+    if (!nodes) {
+        m->failed = fits ? ERR_NOMEM : ERR_RANGE;
+        return 0;
     }
+    g->nodes = nodes;
     g->nodes[g->n_node] = x;
     return g->n_node++;
 }
