@@ -79,7 +79,7 @@ static int read_request(api_request **out, const char *path, const render_option
     int rc = read_whole_file(&text, &len, path, err);
     *out = NULL;
     if (rc < 0) return err_prefix(err, rc, "%s", input_name(path));
-    rc = api_parse(out, API_CHAT, text, len, &error);
+    rc = api_parse(out, API_CHAT, false, text, len, &error);
     mem_free(text);
     if (rc < 0)
         return err_set(err, ERR_FORMAT, "%s: %s", input_name(path), error.message);

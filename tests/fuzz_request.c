@@ -143,8 +143,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const api_kind kind = way == API_COUNT ? API_MESSAGES : (api_kind)way;
         api_request *r = NULL;
         api_error error = { 0 };
-        const int rc = way == API_COUNT ? api_parse_count(&r, (const char *)data, size, &error)
-                                        : api_parse(&r, kind, (const char *)data, size, &error);
+        const bool count = way == API_COUNT;
+        const int rc = api_parse(&r, count ? API_MESSAGES : kind, count, (const char *)data, size,
+                                 &error);
         if ((rc == 0) != (r != NULL)) abort();
         if (!r) {
             try_error(&error, kind);

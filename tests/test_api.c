@@ -136,7 +136,7 @@ static void test_requests(void)
         const bool refused = c->head[0] == '!';
         api_request *r;
         api_error error;
-        const int rc = api_parse(&r, kind_of(c), c->body, strlen(c->body), &error);
+        const int rc = api_parse(&r, kind_of(c), false, c->body, strlen(c->body), &error);
         CHECK_MSG(rc == (refused ? -1 : 0) && !r == refused, "%s %s: %d, %s", c->head, c->body, rc,
                   rc ? error.message : "");
         if (refused && rc < 0) check_refused(c, &error);
@@ -146,7 +146,7 @@ static void test_requests(void)
     api_request *r;
     api_error error;
     static const char latin1[] = "{" ASK ",\"x\":\"\xff\"}";
-    CHECK(api_parse(&r, API_CHAT, latin1, strlen(latin1), &error) == -1 &&
+    CHECK(api_parse(&r, API_CHAT, false, latin1, strlen(latin1), &error) == -1 &&
           strstr(error.message, "not JSON"));
 }
 
@@ -161,7 +161,7 @@ static void test_depth(void)
         for (int k = 0; k < depths[i]; k++) textbuf_str(&b, "[");
         for (int k = 0; k < depths[i]; k++) textbuf_str(&b, "]");
         textbuf_str(&b, "}");
-        const int rc = api_parse(&r, API_CHAT, b.ptr, b.len, &error);
+        const int rc = api_parse(&r, API_CHAT, false, b.ptr, b.len, &error);
         CHECK_MSG((rc == 0) == (depths[i] < 256), "depth %d: rc %d %s", depths[i] + 1, rc,
                   error.message);
         if (rc < 0) CHECK(strstr(error.message, "nested deeper than 256"));
@@ -185,10 +185,10 @@ static void test_damage(void)
             api_request *r;
             api_error error;
             memcpy(copy, c->body, n);
-            api_parse(&r, kind, copy, at, &error) == 0 ? n_ok++ : n_bad++;
+            api_parse(&r, kind, false, copy, at, &error) == 0 ? n_ok++ : n_bad++;
             api_request_free(r);
             copy[at] = other[at % (sizeof other - 1)];
-            api_parse(&r, kind, copy, n, &error) == 0 ? n_ok++ : n_bad++;
+            api_parse(&r, kind, false, copy, n, &error) == 0 ? n_ok++ : n_bad++;
             api_request_free(r);
         }
         mem_free(copy);
@@ -206,7 +206,7 @@ static void test_no_memory(void)
             api_error error;
             const api_kind kind = kind_of(c);
             mem_fail_after(k);
-            const int rc = api_parse(&r, kind, c->body, strlen(c->body), &error);
+            const int rc = api_parse(&r, kind, false, c->body, strlen(c->body), &error);
             mem_fail_after(0);
             api_request_free(r);
             if (rc == 0) break;
@@ -234,7 +234,7 @@ static void check_overflow(char *const *cells, api_kind kind)
 {
     api_request *r;
     api_error error;
-    if (!CHECK(api_parse(&r, kind, cells[2], strlen(cells[2]), &error) == 0)) return;
+    if (!CHECK(api_parse(&r, kind, false, cells[2], strlen(cells[2]), &error) == 0)) return;
     const bool inside = api_error_overflow(&error, r, 200, 100);
     CHECK_MSG(inside == !strcmp(cells[4], "inside") && error.status == 400 &&
               strcmp(error.code, "context_length_exceeded") == 0 &&
@@ -260,7 +260,8 @@ static void test_count(void)
     static const char body[] = "{" ASK ",\"tools\":[{\"name\":\"f\",\"input_schema\":{}}]}";
     api_request *r;
     api_error error;
-    CHECK(api_parse_count(&r, body, strlen(body), &error) == 0 && r->chat.n_message == 1 &&
+    CHECK(api_parse(&r, API_MESSAGES, true, body, strlen(body), &error) == 0 &&
+          r->chat.n_message == 1 &&
           json_array_size(r->chat.tools) == 1);
     api_request_free(r);
 }

@@ -58,7 +58,7 @@ static char *answer(api_kind kind, const char *body, const char *events, answer_
     api_writer *w = NULL;
     api_error error;
 
-    if (!CHECK_MSG(api_parse(&r, kind, body, strlen(body), &error) == 0, "%s: %s", body,
+    if (!CHECK_MSG(api_parse(&r, kind, false, body, strlen(body), &error) == 0, "%s: %s", body,
                    error.message)) return NULL;
     CHECK(api_writer_create(&w, r, &names, collect, &out) == 0 &&
           api_writer_begin(w, &at_begin) == 0 && play(w, events) == 0 &&
@@ -389,7 +389,7 @@ static void test_round_trip(void)
         if (closed) json_object_set_new(json_array_get(output, 0), "content", json_null());
         json_object_set_new(next, "input", output);
         again = json_dumps(next, 0);
-        CHECK_MSG(api_parse(&r, API_RESPONSES, again, strlen(again), &error) == 0, "%s",
+        CHECK_MSG(api_parse(&r, API_RESPONSES, false, again, strlen(again), &error) == 0, "%s",
                   error.message);
         if (r && CHECK(r->chat.n_message == 1 && r->chat.messages[0].n_call == 2)) {
             const chat_message *m = r->chat.messages;
@@ -417,7 +417,7 @@ static void test_choices(void)
         api_error error;
         size_t i;
         json_t *v;
-        CHECK(api_parse(&r, API_CHAT, body, strlen(body), &error) == 0 &&
+        CHECK(api_parse(&r, API_CHAT, false, body, strlen(body), &error) == 0 &&
               api_writer_create(&w, r, &names, collect, &out) == 0);
         api_writer_begin(w, &at_begin);
         play(w, "aone");
@@ -475,7 +475,7 @@ static void test_logprobs(void)
         api_request *r;
         api_writer *w = NULL;
         api_error error;
-        CHECK(api_parse(&r, logprobs[i].kind, logprobs[i].body, strlen(logprobs[i].body),
+        CHECK(api_parse(&r, logprobs[i].kind, false, logprobs[i].body, strlen(logprobs[i].body),
                         &error) == 0 && api_writer_create(&w, r, &names, collect, &out) == 0);
         api_writer_begin(w, NULL);
         for (size_t k = 0; k < ARRAY_LEN(tokens); k++) api_writer_token(w, &tokens[k]);
@@ -509,7 +509,7 @@ static void test_fail(void)
         api_writer *w = NULL;
         api_error error;
         snprintf(body, sizeof body, bodies[fails[i].kind], "true");
-        CHECK(api_parse(&r, fails[i].kind, body, strlen(body), &error) == 0 &&
+        CHECK(api_parse(&r, fails[i].kind, false, body, strlen(body), &error) == 0 &&
               api_writer_create(&w, r, &names, collect, &out) == 0);
         if (fails[i].begin) api_writer_begin(w, NULL);
         api_error_make(&error, API_BROKEN, fails[i].kind, "gone");
@@ -539,7 +539,7 @@ static void test_no_memory(void)
         api_request *r;
         api_error error;
         snprintf(body, sizeof body, bodies[kind], kind % 2 ? "false" : "true");
-        if (!CHECK(api_parse(&r, (api_kind)kind, body, strlen(body), &error) == 0)) continue;
+        if (!CHECK(api_parse(&r, (api_kind)kind, false, body, strlen(body), &error) == 0)) continue;
         size_t n_whole = 0;
         for (long k = 0; k < 1000; k++) {        /* 0: none fails */
             textbuf out = { 0 };

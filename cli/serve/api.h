@@ -114,10 +114,10 @@ typedef struct api_request {
     struct api_block *arena;
 } api_request;
 
-/* Returns 0, or -1 with *why filled and *out NULL. */
-int api_parse(api_request **out, api_kind kind, const char *body, size_t n, api_error *error);
-/* The same for /v1/messages/count_tokens: max_tokens may be absent. */
-int api_parse_count(api_request **out, const char *body, size_t n, api_error *error);
+/* Returns 0, or -1 with *error filled and *out NULL. count: for /v1/messages/count_tokens, where
+ * max_tokens may be absent. */
+int api_parse(api_request **out, api_kind kind, bool count, const char *body, size_t n,
+              api_error *error);
 void api_request_free(api_request *r);   /* NULL is fine */
 
 /* Reads any other body as strictly: at most 256 levels, nothing after the value. Integers beyond 64

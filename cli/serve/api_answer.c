@@ -20,6 +20,13 @@ const char *api_finish_reason(const api_writer *w, const api_answer *c)
 
 void api_close_event(api_writer *w) { textbuf_str(&w->out, "}\n\n"); }
 
+void api_put_failure(api_writer *w, const api_error *error)
+{
+    textbuf_str(&w->out, w->r->kind == API_MESSAGES ? "event: error\ndata: " : "data: ");
+    api_put_error(&w->out, error, w->r->kind, w->id);
+    textbuf_str(&w->out, "\n\n");
+}
+
 void api_put_usage(textbuf *b, const api_usage *u)
 {
     textbuf_printf(b, "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"

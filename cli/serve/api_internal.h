@@ -205,6 +205,7 @@ extern const api_style api_style_chat, api_style_completion, api_style_responses
 /* ---- api_answer.c ---- */
 
 void api_close_event(api_writer *w);     /* ends an event of a stream, and the object in it */
+void api_put_failure(api_writer *w, const api_error *error);     /* the last event of a stream */
 /* Appends the choice's text of this kind. */
 void api_put_joined(textbuf *b, const api_answer *c, part_kind kind);
 const char *api_finish_reason(const api_writer *w, const api_answer *c);     /* in OpenAI's words */

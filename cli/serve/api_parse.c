@@ -4,8 +4,8 @@
  * reader. */
 #include "cli/serve/api_internal.h"
 
-static int parse(api_request **out, api_kind kind, bool count, const char *body, size_t n,
-                 api_error *error)
+int api_parse(api_request **out, api_kind kind, bool count, const char *body, size_t n,
+              api_error *error)
 {
     api_request *r = mem_zalloc(sizeof *r);
     int rc = -1;
@@ -36,14 +36,4 @@ done:
     if (rc < 0) api_request_free(r);
     else *out = r;
     return rc;
-}
-
-int api_parse(api_request **out, api_kind kind, const char *body, size_t n, api_error *error)
-{
-    return parse(out, kind, false, body, n, error);
-}
-
-int api_parse_count(api_request **out, const char *body, size_t n, api_error *error)
-{
-    return parse(out, API_MESSAGES, true, body, n, error);
 }

@@ -112,13 +112,6 @@ static void end(api_writer *w)
     textbuf_str(b, "data: [DONE]\n\n");
 }
 
-static void fail(api_writer *w, const api_error *error)
-{
-    textbuf_str(&w->out, "data: ");
-    api_put_error(&w->out, error, API_CHAT, w->id);
-    textbuf_str(&w->out, "\n\n");
-}
-
 /* ---- in one piece -------------------------------------------------------------------------- */
 
 static void put_joined(textbuf *b, const api_answer *c, part_kind kind)
@@ -183,6 +176,6 @@ static void whole(api_writer *w)
 }
 
 const api_style api_style_chat = {
-    .begin = begin, .open = open_part, .delta = delta, .idle = idle, .end = end, .fail = fail,
-    .whole = whole,
+    .begin = begin, .open = open_part, .delta = delta, .idle = idle, .end = end,
+    .fail = api_put_failure, .whole = whole,
 };

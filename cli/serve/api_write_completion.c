@@ -74,13 +74,6 @@ static void end(api_writer *w)
     textbuf_str(b, "data: [DONE]\n\n");
 }
 
-static void fail(api_writer *w, const api_error *error)
-{
-    textbuf_str(&w->out, "data: ");
-    api_put_error(&w->out, error, API_COMPLETION, w->id);
-    textbuf_str(&w->out, "\n\n");
-}
-
 static void whole(api_writer *w)
 {
     textbuf *b = &w->out;
@@ -102,5 +95,5 @@ static void whole(api_writer *w)
 }
 
 const api_style api_style_completion = {
-    .delta = delta, .idle = idle, .end = end, .fail = fail, .whole = whole,
+    .delta = delta, .idle = idle, .end = end, .fail = api_put_failure, .whole = whole,
 };

@@ -126,13 +126,6 @@ static void end(api_writer *w)
     api_close_event(w);
 }
 
-static void fail(api_writer *w, const api_error *error)
-{
-    textbuf_str(&w->out, "event: error\ndata: ");
-    api_put_error(&w->out, error, API_MESSAGES, w->id);
-    textbuf_str(&w->out, "\n\n");
-}
-
 static void whole(api_writer *w)
 {
     const api_answer *c = &w->choices[0];
@@ -152,5 +145,5 @@ static void whole(api_writer *w)
 
 const api_style api_style_messages = {
     .begin = begin, .open = open_part, .delta = delta, .close = close_part, .idle = idle,
-    .end = end, .fail = fail, .whole = whole,
+    .end = end, .fail = api_put_failure, .whole = whole,
 };

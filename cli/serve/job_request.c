@@ -178,13 +178,6 @@ static int check_fields(const job_request *r, const char **param, err_ctx *err)
     return 0;
 }
 
-static int parse_body(job_request *r, api_error *error)
-{
-    const str_view body = http_body(r->exchange);
-    return r->count_only ? api_parse_count(&r->api, body.ptr, body.len, error)
-                         : api_parse(&r->api, r->kind, body.ptr, body.len, error);
-}
-
 /* Builds what the form's mask needs of the vocabulary, once for all requests. */
 static int make_tries(job_request *r, err_ctx *err)
 {
@@ -196,11 +189,12 @@ static int make_tries(job_request *r, err_ctx *err)
 
 bool job_request_prepare(job_request *r, encoder *enc)
 {
+    const str_view body = http_body(r->exchange);
     err_ctx err = { 0 };
     api_error error;
     const int n_ctx = session_ctx(r->engine->sessions[0]);
     const char *param;
-    if (parse_body(r, &error) < 0) {
+    if (api_parse(&r->api, r->kind, r->count_only, body.ptr, body.len, &error) < 0) {
         error_reply(r->exchange, r->kind, &error);
         return false;
     }
@@ -216,9 +210,9 @@ bool job_request_prepare(job_request *r, encoder *enc)
         return false;
     }
     if (r->count_only) {
-        char *body = api_count_body(r->n_tokens);
-        http_reply_json(r->exchange, 200, body);
-        mem_free(body);
+        char *count = api_count_body(r->n_tokens);
+        http_reply_json(r->exchange, 200, count);
+        mem_free(count);
         return false;
     }
     r->usage.n_prompt = r->n_tokens;

@@ -82,7 +82,7 @@ static void apply_template(server_context *c, http_exchange *x, str_view body)
     id_list ids = { 0 };
     err_ctx err = { 0 };
     char date[32];
-    if (api_parse(&r, API_CHAT, body.ptr, body.len, &error) < 0) {
+    if (api_parse(&r, API_CHAT, false, body.ptr, body.len, &error) < 0) {
         error_reply(x, API_CHAT, &error);
         return;
     }
