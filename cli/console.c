@@ -253,6 +253,14 @@ void progress_update(progress *p, uint64_t done)
     draw_line(line);
 }
 
+bool progress_watch(void *bar, double done, double total)
+{
+    progress *p = bar;
+    (void)total;
+    progress_update(p, p->done + (uint64_t)done);
+    return !interrupted();
+}
+
 void progress_end(progress *p)
 {
     if (p->on && p->drawn_ns) console_status_clear();

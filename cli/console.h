@@ -38,12 +38,16 @@ typedef struct progress {
     const char *what;
     uint64_t total, start_ns, drawn_ns;
     uint64_t before;                     /* done when it began: no part of the rate */
+    uint64_t done;                       /* for progress_watch: before the present call */
     bool on, tokens;
 } progress;
 void progress_begin(progress *p, const char *what, uint64_t total);
 void progress_begin_tokens(progress *p, const char *what, uint64_t total);
 void progress_begin_at(progress *p, const char *what, uint64_t total, uint64_t before);
 void progress_update(progress *p, uint64_t done);
+/* A progress_fn with a progress as its context: adds to what was done before the call. False:
+ * interrupted(). */
+bool progress_watch(void *bar, double done, double total);
 void progress_end(progress *p);
 
 /* A line that is replaced by the next one, or by whatever else is printed here ("thinking..."); on

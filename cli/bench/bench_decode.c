@@ -78,7 +78,6 @@ typedef struct bench {
     int n_vocab;
     gpu_throttled card;                  /* of --sms; all 0: not limited */
     progress bar;
-    uint64_t n_done;                     /* tokens before the present session_eval, all runs */
     double prompt_rate[MEDIAN_MAX_RUNS], decode_rate[MEDIAN_MAX_RUNS];   /* tok/s */
     uint64_t hash;                       /* of the last logits */
     bool same;                           /* ... of every run of this length */
@@ -86,22 +85,14 @@ typedef struct bench {
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-static bool watch(void *ctx, double done_tokens, double n_tokens)
-{
-    bench *m = ctx;
-    (void)n_tokens;
-    progress_update(&m->bar, m->n_done + (uint64_t)done_tokens);
-    return !interrupted();
-}
-
 static int take_tokens(bench *m, int32_t *id, int n, err_ctx *err)
 {
     int rc = 0;
     for (int t = 0; t < n && rc == 0; t++) {
         /* session_eval does not watch single tokens */
-        if (!watch(m, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
+        if (!progress_watch(&m->bar, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
         rc = session_next(m->s, id, *id, err);
-        m->n_done++;
+        m->bar.done++;
         m->hash = m->hash * 31 + (uint32_t)*id;
     }
     return rc;
@@ -121,9 +112,9 @@ static int run_once(double *prompt_rate, double *decode_rate, bench *m, int n_pr
     session_rewind(m->s, 0);
     m->hash = 0;
     if (n_prompt) {
-        rc = session_eval(m->s, m->prompt, n_prompt, m->logits, 1, watch, m, err);
+        rc = session_eval(m->s, m->prompt, n_prompt, m->logits, 1, progress_watch, &m->bar, err);
         if (rc < 0) return rc;
-        m->n_done += (uint64_t)n_prompt;
+        m->bar.done += (uint64_t)n_prompt;
         *prompt_rate = n_prompt * 1e9 / (double)(clock_ns() - start);
         id = session_likeliest(m->s, m->logits);
         m->hash = str_hash((str_view){ (const char *)m->logits,
@@ -153,7 +144,7 @@ static int measure(bench *m, err_ctx *err)
                           ((uint64_t)p + (uint64_t)skip + (uint64_t)n));
     rc = run_once(&ignored, &ignored, m, p < WARM_PROMPT ? p : WARM_PROMPT, 0,
                   n < WARM_DECODE ? n : WARM_DECODE, err);
-    m->n_done = 0;
+    m->bar.done = 0;
     m->same = true;
     for (int r = 0; r < runs && rc == 0; r++) {
         rc = run_once(&m->prompt_rate[r], &m->decode_rate[r], m, p, skip, n, err);
@@ -284,7 +275,7 @@ static int profile(bench *m, err_ctx *err)
     const int n = m->n_prompt, chunk = session_chunk(m->s);
     int rc;
     session_rewind(m->s, 0);
-    rc = session_eval(m->s, m->prompt, n, m->logits, 0, watch, m, err);
+    rc = session_eval(m->s, m->prompt, n, m->logits, 0, progress_watch, &m->bar, err);
     if (rc == 0) rc = bench_profile(m->s, "a token after the prompt", m->prompt + n, 1, err);
     session_rewind(m->s, 0);
     if (rc == 0 && n > 1)

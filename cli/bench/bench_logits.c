@@ -187,18 +187,9 @@ typedef struct logits_run {
     int range;                           /* tokens per session_eval */
     int n_vocab;
     progress bar;
-    uint64_t n_done;                     /* tokens before the current session_eval */
     uint64_t ns;                         /* inside session_eval */
     bool at_output;                      /* the failure concerns the output */
 } logits_run;
-
-static bool watch(void *ctx, double done_tokens, double n_tokens)
-{
-    logits_run *run = ctx;
-    (void)n_tokens;
-    progress_update(&run->bar, run->n_done + (uint64_t)done_tokens);
-    return !interrupted();
-}
 
 /* Evaluates tokens begin .. begin+n-1 of a sequence and writes their requested rows. */
 static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *err)
@@ -209,10 +200,11 @@ static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *er
     int rc;
 
     /* session_eval does not watch single tokens */
-    if (!watch(run, 0, n)) return err_set(err, ERR_STOPPED, "stopped");
-    rc = session_eval(run->s, q->ids + begin, n, run->rows, n_row, watch, run, err);
+    if (!progress_watch(&run->bar, 0, n)) return err_set(err, ERR_STOPPED, "stopped");
+    rc = session_eval(run->s, q->ids + begin, n, run->rows, n_row, progress_watch,
+                      &run->bar, err);
     run->ns += clock_ns() - start;
-    run->n_done += (uint64_t)n;
+    run->bar.done += (uint64_t)n;
     if (rc < 0) return rc;
     for (int t = begin; !run->opt->last && t < end && t + 1 < q->n; t++)
         q->nll_sum += logit_stats_nll(run->rows + (size_t)(t - begin) * (size_t)run->n_vocab,

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/bench/bench_lists.h"
 #include "cli/bench/bench_model.h"
 #include "cli/bench/tiers_view.h"
 #include "cli/console.h"
@@ -93,7 +94,6 @@ typedef struct tiers {
     float *logits;
     progress bar;
     char label[48];                      /* of the bar */
-    uint64_t n_done;                     /* tokens before the current session_eval */
 } tiers;
 
 /* ---- lists of budgets ------------------------------------------------------------------------ */
@@ -107,11 +107,8 @@ typedef struct sizes {
 static int read_sizes(sizes *out, const char *flag, const char *list, bool vram)
 {
     char word[32], shown[64];
-    while (list) {
-        const size_t n = strcspn(list, ",");
+    while (bench_next_word(word, &list)) {
         uint64_t bytes = TIERS_NO_EXPERTS;
-        snprintf(word, sizeof word, "%.*s", (int)(n < 31 ? n : 31), list);
-        list = list[n] ? list + n + 1 : NULL;
         if (out->n == MOST_SIZES) {
             console_error("%s: more than %d sizes", flag, MOST_SIZES);
             return 2;
@@ -248,21 +245,13 @@ static int make_buffers(tiers *t, err_ctx *err)
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-static bool watch(void *ctx, double done_tokens, double n_tokens)
-{
-    tiers *t = ctx;
-    (void)n_tokens;
-    progress_update(&t->bar, t->n_done + (uint64_t)done_tokens);
-    return !interrupted();
-}
-
 /* The first n_prompt tokens of the prompt; in *id the likeliest token after them. */
 static int take_prompt(tiers *t, int32_t *id, session *s, int n_prompt, err_ctx *err)
 {
     int rc;
     session_rewind(s, 0);
-    rc = session_eval(s, t->prompt, n_prompt, t->logits, 1, watch, t, err);
-    t->n_done += (uint64_t)n_prompt;
+    rc = session_eval(s, t->prompt, n_prompt, t->logits, 1, progress_watch, &t->bar, err);
+    t->bar.done += (uint64_t)n_prompt;
     if (rc == 0) *id = session_likeliest(s, t->logits);
     return rc;
 }
@@ -271,10 +260,10 @@ static int take_tokens(tiers *t, int32_t id, session *s, int n_token, err_ctx *e
 {
     int rc = 0;
     for (int i = 0; i < n_token && rc == 0; i++) {
-        if (!watch(t, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
+        if (!progress_watch(&t->bar, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
         rc = session_next(s, &id, id, err);
         if (i < t->opt->tokens) t->ids[i] = id;
-        t->n_done++;
+        t->bar.done++;
     }
     return rc;
 }
@@ -356,7 +345,6 @@ static int measure(tiers_outcome *o, tiers_outcome *off, tiers *t, session *s, e
     const int warm_off = both ? min_int(warm_n, WARM_DECODE) : 0;
     const uint64_t sides = both ? 2 : 1, one = (uint64_t)p + (uint64_t)n;
     int rc;
-    t->n_done = 0;
     progress_begin_tokens(&t->bar, t->label, sides * (uint64_t)warm_p +
                           (uint64_t)(warm_n + warm_off) + sides * (uint64_t)runs * one);
     rc = warm_up(t, s, warm_p, warm_n, err);

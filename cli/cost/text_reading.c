@@ -40,22 +40,16 @@ void text_reading_release(text_reading *r)
     *r = (text_reading){ .n = 0 };
 }
 
-static bool watch(void *ctx, double done_tokens, double n_tokens)
-{
-    text_reading *r = ctx;
-    (void)n_tokens;
-    progress_update(&r->bar, (uint64_t)(r->done + done_tokens));
-    return !interrupted();
-}
-
 /* All but the last n_single tokens as a prompt, these one by one. */
 static int take_in(float *rows, text_reading *r, session *s, int n_single, err_ctx *err)
 {
     const int n_together = r->n - n_single;
-    int rc = session_eval(s, r->ids.ids, n_together, rows, r->n_row - n_single, watch, r, err);
+    int rc = session_eval(s, r->ids.ids, n_together, rows, r->n_row - n_single, progress_watch,
+                          &r->bar, err);
     rows += (size_t)(r->n_row - n_single) * (size_t)session_vocab(s);
-    for (r->done = n_together; r->done < r->n && rc == 0; r->done++) {
-        rc = session_eval(s, r->ids.ids + r->done, 1, rows, 1, watch, r, err);
+    for (int t = n_together; t < r->n && rc == 0; t++) {
+        r->bar.done = (uint64_t)t;
+        rc = session_eval(s, r->ids.ids + t, 1, rows, 1, progress_watch, &r->bar, err);
         rows += session_vocab(s);
     }
     return rc;
@@ -70,7 +64,6 @@ int text_reading_read(text_reading *r, reading_of which, const model_handle *l,
     small.n_snapshot = 0;
     int rc = session_create(&s, l->e, &small, err);
     if (rc < 0) return rc;
-    r->done = 0;
     progress_begin_tokens(&r->bar, label, (uint64_t)r->n);
     rc = take_in(r->rows[which], r, s, as_answer ? r->n_row : 0, err);
     progress_end(&r->bar);

@@ -17,7 +17,6 @@ typedef struct text_reading {
     int n;                               /* TEXT_READING_TOKENS, or what the context holds */
     int n_row;                           /* compared: the last tokens */
     float *rows[READINGS];               /* [n_row, n_vocab] */
-    int done;                            /* tokens so far */
     progress bar;
 } text_reading;
 
