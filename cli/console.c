@@ -339,6 +339,20 @@ bool console_json(json_t *v, size_t flags)
     return ok || ferror(stdout);         /* a stream that failed is console_finish's to report */
 }
 
+int console_report(json_t *v, size_t flags, const char *about)
+{
+    if (console_json(v, flags)) return 0;
+    console_error("out of memory%s", about);
+    return 1;
+}
+
+json_t *console_append(json_t *list, json_t *item)
+{
+    if (json_array_append_new(list, item) == 0) return list;
+    json_decref(list);
+    return NULL;
+}
+
 int console_finish(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;

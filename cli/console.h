@@ -85,6 +85,13 @@ str_view text_for_screen(str_view *s);
 /* Prints v as one line on stdout and drops it. False if v is NULL: whatever should have made it ran
  * out of memory, and the caller says so. flags are Jansson's. */
 bool console_json(json_t *v, size_t flags);
+/* The same. 0, or 1 after the line "out of memory", which about ends: " for the plan", or "". */
+int console_report(json_t *v, size_t flags, const char *about);
+enum { REPORT_FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(6) };   /* of most reports */
+
+/* Appends item, and drops it and the list if either is NULL or memory is short: json_pack makes
+ * NULL of what contains NULL, so only the whole has to be checked. Returns the list, or NULL. */
+json_t *console_append(json_t *list, json_t *item);
 
 /* Flushes stdout; 0, or what console_lost_output returns. The last thing a verb does. */
 int console_finish(void);

@@ -390,14 +390,6 @@ static json_t *json_label(str_view s)
     return s.len ? json_string(ESC(text, s)) : json_null();
 }
 
-/* Appends, or gives up the whole array. */
-static json_t *append(json_t *list, json_t *v)
-{
-    if (list && json_array_append_new(list, v) == 0) return list;
-    json_decref(list);
-    return NULL;
-}
-
 /* Whole, so that a script can use it; only a path that is no UTF-8 is escaped. */
 static json_t *json_path(const char *path)
 {
@@ -408,8 +400,8 @@ static json_t *json_path(const char *path)
 static json_t *json_file(const facts *f)
 {
     json_t *paths = json_array();
-    for (int i = 0; i < gguf_n_part(f->g) && paths; i++)
-        paths = append(paths, json_path(gguf_part_path(f->g, i)));
+    for (int i = 0; i < gguf_n_part(f->g); i++)
+        paths = console_append(paths, json_path(gguf_part_path(f->g, i)));
     return json_pack("{s:o, s:I, s:i, s:I, s:i, s:i, s:i, s:i}",
                      "paths", paths,
                      "gguf_version", INT(gguf_version(f->g)),
@@ -504,12 +496,12 @@ static json_t *json_types(const facts *f)
     for (int u = 0; u < USE_COUNT; u++)
         for (int t = 0; t < QT_COUNT; t++) {
             const type_sum *s = &f->types[u][t];
-            if (s->n == 0 || !list) continue;
-            list = append(list, json_pack("{s:s, s:s, s:i, s:I}",
-                                          "use", model_use_name((model_use)u),
-                                          "type", quant_name((uint32_t)t),
-                                          "n_tensor", s->n,
-                                          "bytes", INT(s->bytes)));
+            if (s->n == 0) continue;
+            list = console_append(list, json_pack("{s:s, s:s, s:i, s:I}",
+                                                  "use", model_use_name((model_use)u),
+                                                  "type", quant_name((uint32_t)t),
+                                                  "n_tensor", s->n,
+                                                  "bytes", INT(s->bytes)));
         }
     return list;
 }
@@ -524,7 +516,7 @@ static json_t *json_token(const facts *f, int id)
 static json_t *json_tokenizer(const facts *f)
 {
     json_t *stops = json_array();
-    for (int i = 0; i < f->n_stop && stops; i++) stops = append(stops, json_token(f, f->stops[i]));
+    for (int i = 0; i < f->n_stop; i++) stops = console_append(stops, json_token(f, f->stops[i]));
     return json_pack("{s:o, s:s, s:i, s:i, s:o, s:o, s:o}",
                      "model", json_label(f->tok_model),
                      "pre", tokenizer_pre_name(f->tok),
@@ -546,19 +538,19 @@ static json_t *json_template(const facts *f)
 static json_t *json_tensors(const facts *f)
 {
     json_t *list = json_array();
-    for (int i = 0; i < gguf_n_tensor(f->g) && list; i++) {
+    for (int i = 0; i < gguf_n_tensor(f->g); i++) {
         const tensor *t = gguf_tensor_at(f->g, i);
         const uint64_t dim[] = { t->cols, t->rows, t->slabs };
         json_t *shape = json_array();
-        for (int k = 0; k < t->n_dims && k < 3 && shape; k++)
-            shape = append(shape, json_integer(INT(dim[k])));
-        list = append(list, json_pack("{s:o, s:s, s:o, s:I, s:i, s:I}",
-                                      "name", json_label(t->name),
-                                      "type", quant_name(t->type),
-                                      "shape", shape,
-                                      "bytes", INT(t->bytes),
-                                      "part", t->part + 1,
-                                      "offset", INT(t->offset)));
+        for (int k = 0; k < t->n_dims && k < 3; k++)
+            shape = console_append(shape, json_integer(INT(dim[k])));
+        list = console_append(list, json_pack("{s:o, s:s, s:o, s:I, s:i, s:I}",
+                                              "name", json_label(t->name),
+                                              "type", quant_name(t->type),
+                                              "shape", shape,
+                                              "bytes", INT(t->bytes),
+                                              "part", t->part + 1,
+                                              "offset", INT(t->offset)));
     }
     return list;
 }
@@ -580,9 +572,8 @@ static int report_json(const facts *f, bool tensors)
     bad |= json_object_set_new(root, "template", json_template(f));
     if (tensors) bad |= json_object_set_new(root, "tensors", json_tensors(f));
     if (bad) json_decref(root);
-    if (!bad && console_json(root, JSON_INDENT(2))) return console_finish();
-    console_error("out of memory for the report");
-    return 1;
+    const int rc = console_report(bad ? NULL : root, JSON_INDENT(2), " for the report");
+    return rc != 0 ? rc : console_finish();
 }
 
 int cmd_inspect(int argc, char **argv)

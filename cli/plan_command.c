@@ -123,9 +123,7 @@ static int report_json(const plan_job *j)
                              "vram_free", (json_int_t)m->vram_free,
                              "ram_available", (json_int_t)m->ram_available,
                              "plan", plan_view_json(&view));
-    if (console_json(root, JSON_COMPACT | JSON_REAL_PRECISION(6))) return console_finish();
-    console_error("out of memory for the plan");
-    return 1;
+    return console_report(root, REPORT_FLAGS, " for the plan") != 0 ? 1 : console_finish();
 }
 
 int cmd_plan(int argc, char **argv)

@@ -218,8 +218,8 @@ static json_t *phase_json(int tokens, const spread *s, const double *rates)
     return json_pack("{s:i, s:o}", "tokens", tokens, "tok_s", spread_json(s, rates));
 }
 
-static bool print_json(const bench *m, const model_bytes *bytes, const spread *prompt,
-                       const spread *decode)
+static int print_json(const bench *m, const model_bytes *bytes, const spread *prompt,
+                      const spread *decode)
 {
     const uint64_t per_token = bytes->token_experts + bytes->token_dense;
     char shown[1024], hash[24];
@@ -245,7 +245,7 @@ static bool print_json(const bench *m, const model_bytes *bytes, const spread *p
         json_object_set_new(row, "sms", json_integer(m->card.n_sm));
         json_object_set_new(row, "limit_gb_s", json_real(m->card.bytes_per_s * 1e-9));
     }
-    return console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    return console_report(row, REPORT_FLAGS, "");
 }
 
 static int report(const bench *m)
@@ -258,8 +258,7 @@ static int report(const bench *m)
     if (!m->opt->json) {
         if (m->n_prompt == m->prompts[0]) print_heading(m);
         print_table(m, &bytes, &prompt, &decode);
-    } else if (!print_json(m, &bytes, &prompt, &decode)) {
-        console_error("out of memory");
+    } else if (print_json(m, &bytes, &prompt, &decode) != 0) {
         return 1;
     }
     if (!m->same) {

@@ -142,33 +142,31 @@ static json_t *rate_json(const gemm_bench *b, double rate)
                      100 * rate / b->peak);
 }
 
-static bool print_json(const gemm_bench *b, const gemm_row *r)
+static int print_json(const gemm_bench *b, const gemm_row *r)
 {
-    return console_json(json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:f, s:s}",
-                                  "gpu", b->info.name, "model", r->matrix->model,
-                                  "matrix", r->matrix->name, "type", quant_name(r->type),
-                                  "rows", r->matrix->rows, "cols", r->matrix->cols,
-                                  "tokens", r->tokens, "own", rate_json(b, r->own),
-                                  "vendor", rate_json(b, r->vendor),
-                                  "peak_tflop_s", b->peak * 1e-12,
-                                  "library", b->vendor ? b->vendor : ""),
-                        JSON_COMPACT | JSON_REAL_PRECISION(6));
+    json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:f, s:s}",
+                            "gpu", b->info.name, "model", r->matrix->model,
+                            "matrix", r->matrix->name, "type", quant_name(r->type),
+                            "rows", r->matrix->rows, "cols", r->matrix->cols,
+                            "tokens", r->tokens, "own", rate_json(b, r->own),
+                            "vendor", rate_json(b, r->vendor),
+                            "peak_tflop_s", b->peak * 1e-12,
+                            "library", b->vendor ? b->vendor : "");
+    return console_report(row, REPORT_FLAGS, "");
 }
 
 static int print_row(const gemm_bench *b, const gemm_row *r)
 {
     char own[32], vendor[32];
+    int rc = 0;
     console_status_clear();
     if (!b->opt->json)
         printf("%-12s %-8s %-7s %5d %6d %6d %s %s\n", r->matrix->model, r->matrix->name,
                quant_name(r->type), r->matrix->rows, r->matrix->cols, r->tokens,
                rate_text(own, b, r->own), rate_text(vendor, b, r->vendor));
-    else if (!print_json(b, r)) {
-        console_error("out of memory");
-        return 1;
-    }
+    else rc = print_json(b, r);
     fflush(stdout);
-    return 0;
+    return rc;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */

@@ -439,7 +439,7 @@ static json_t *rates_json(const kernel_row *row, const double runs[RUNS])
     return json_pack("{s:o, s:f}", "gb_s", spread_json(&s, runs), "gflop_s", flops(row, s.median));
 }
 
-static bool print_json(const kernel_bench *b, const kernel_row *row)
+static int print_json(const kernel_bench *b, const kernel_row *row)
 {
     const double memory = spread_of(row->memory, RUNS).median;
     json_t *v = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:f, s:o}",
@@ -450,9 +450,9 @@ static bool print_json(const kernel_bench *b, const kernel_row *row)
                           "limit_gb_s", b->limit.gb_s,
                           "percent_of_limit", row->n_token == 1
                               ? json_real(100 * memory / b->limit.gb_s) : json_null());
-    const bool ok = console_json(v, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    const int rc = console_report(v, REPORT_FLAGS, "");
     fflush(stdout);
-    return ok;
+    return rc;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -460,11 +460,8 @@ static bool print_json(const kernel_bench *b, const kernel_row *row)
 static int show_row(const kernel_bench *b, const kernel_row *row)
 {
     console_status_clear();
-    if (!b->opt->run.json) print_row(b, row);
-    else if (!print_json(b, row)) {
-        console_error("out of memory");
-        return 1;
-    }
+    if (b->opt->run.json) return print_json(b, row);
+    print_row(b, row);
     return 0;
 }
 

@@ -294,7 +294,7 @@ static json_t *sequence_json(const sequence *q, bool with_nll)
     return row;
 }
 
-static bool print_json(const sequences *s, const logits_run *run, const bench_model *b, double rate)
+static int print_json(const sequences *s, const logits_run *run, const bench_model *b, double rate)
 {
     const bool with_nll = !run->opt->last && s->n_predicted;
     json_t *list = json_array(), *row;
@@ -309,7 +309,7 @@ static bool print_json(const sequences *s, const logits_run *run, const bench_mo
                     "rows", (json_int_t)s->n_row, "seconds", (double)run->ns * 1e-9,
                     "tok_s", rate, "sequences", list);
     if (row && with_nll) json_object_set_new(row, "nll", json_real(mean_nll(s)));
-    return console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    return console_report(row, JSON_COMPACT | JSON_REAL_PRECISION(9), "");
 }
 
 static int report(const sequences *s, const logits_run *run, const bench_model *b)
@@ -321,10 +321,7 @@ static int report(const sequences *s, const logits_run *run, const bench_model *
     console_note("%d sequence%s, %s row%s, %.2f s, %.1f tok/s%s", s->n, s->n == 1 ? "" : "s",
                  text_count(rows, sizeof rows, s->n_row), s->n_row == 1 ? "" : "s",
                  (double)run->ns * 1e-9, rate, nll);
-    if (run->opt->json && !print_json(s, run, b, rate)) {
-        console_error("out of memory");
-        return 1;
-    }
+    if (run->opt->json && print_json(s, run, b, rate) != 0) return 1;
     if (run->opt->nll && !run->opt->json) print_nll(s);
     return console_finish();
 }

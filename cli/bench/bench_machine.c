@@ -211,20 +211,12 @@ static void print_speeds(const machine_view *v)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* A NULL on either side, which is lack of memory, makes it NULL; so it goes up to the whole. */
-static json_t *append(json_t *list, json_t *item)
-{
-    if (json_array_append_new(list, item) == 0) return list;
-    json_decref(list);
-    return NULL;
-}
-
 static json_t *kernels_json(void)
 {
     const kernel_set *sets[KERNELS_MAX_SETS];
     const int n = kernels_here(sets);
     json_t *list = json_array();
-    for (int i = 0; i < n; i++) list = append(list, json_string(sets[i]->isa));
+    for (int i = 0; i < n; i++) list = console_append(list, json_string(sets[i]->isa));
     return list;
 }
 
@@ -233,9 +225,9 @@ static json_t *caches_json(const topology *t)
     json_t *list = json_array();
     for (int i = 0; i < t->n_cache; i++) {
         const topology_cache *c = &t->caches[i];
-        list = append(list, json_pack("{s:i, s:I, s:i, s:i}", "level", c->level,
-                                      "bytes", (json_int_t)c->bytes, "cores", c->n_core,
-                                      "count", c->n));
+        list = console_append(list, json_pack("{s:i, s:I, s:i, s:i}", "level", c->level,
+                                              "bytes", (json_int_t)c->bytes, "cores", c->n_core,
+                                              "count", c->n));
     }
     return list;
 }
@@ -245,9 +237,10 @@ static json_t *nodes_json(const topology *t)
     json_t *list = json_array();
     for (int i = 0; i < t->n_node; i++) {
         const topology_node *n = &t->nodes[i];
-        list = append(list, json_pack("{s:i, s:s, s:i, s:I, s:I}", "id", n->id, "cpus", n->cpus,
-                                      "n_cpu", n->n_cpu, "bytes", (json_int_t)n->bytes,
-                                      "free_bytes", (json_int_t)n->free_bytes));
+        list = console_append(list, json_pack("{s:i, s:s, s:i, s:I, s:I}", "id", n->id,
+                                              "cpus", n->cpus, "n_cpu", n->n_cpu,
+                                              "bytes", (json_int_t)n->bytes,
+                                              "free_bytes", (json_int_t)n->free_bytes));
     }
     return list;
 }
@@ -257,10 +250,11 @@ static json_t *gpus_json(const machine *m)
     json_t *list = json_array();
     for (int i = 0; i < m->n_gpu; i++) {
         const gpu_info *g = &m->gpus[i];
-        list = append(list, json_pack("{s:s, s:i, s:i, s:i, s:I, s:I}", "name", g->name,
-                                      "cc_major", g->cc_major, "cc_minor", g->cc_minor,
-                                      "sm", g->n_sm, "vram_bytes", (json_int_t)g->vram_total,
-                                      "vram_free_bytes", (json_int_t)g->vram_free));
+        list = console_append(list, json_pack("{s:s, s:i, s:i, s:i, s:I, s:I}", "name", g->name,
+                                              "cc_major", g->cc_major, "cc_minor", g->cc_minor,
+                                              "sm", g->n_sm,
+                                              "vram_bytes", (json_int_t)g->vram_total,
+                                              "vram_free_bytes", (json_int_t)g->vram_free));
     }
     return list;
 }
@@ -297,10 +291,7 @@ static int print_machine(machine_view *v, const model_handle *l)
     if ((rc = measure_memory(v, &err)) != 0 || (rc = measure_plan_speeds(v, l, &err)) != 0)
         return rc;
     if (!v->args->json) print_speeds(v);
-    else if (!console_json(view_json(v), JSON_COMPACT | JSON_REAL_PRECISION(6))) {
-        console_error("out of memory");
-        return 1;
-    }
+    else if (console_report(view_json(v), REPORT_FLAGS, "") != 0) return 1;
     return console_finish();
 }
 

@@ -416,12 +416,8 @@ static int run_rows(tiers *t, err_ctx *err)
 /* Prints the rows measured so far; returns the exit code. */
 static int report(const tiers *t)
 {
-    if (!t->opt->json) {
-        tiers_print(&t->table);
-    } else if (!tiers_print_json(&t->table)) {
-        console_error("out of memory");
-        return 1;
-    }
+    if (!t->opt->json) tiers_print(&t->table);
+    else if (tiers_print_json(&t->table) != 0) return 1;
     const int code = console_finish();
     return code != 0 ? code : tiers_first_done(&t->table) == NULL;
 }

@@ -279,13 +279,11 @@ static json_t *row_json(const tiers_table *t, const tiers_row *r)
     return NULL;
 }
 
-bool tiers_print_json(const tiers_table *t)
+int tiers_print_json(const tiers_table *t)
 {
     char name[1024], others[256];
     json_t *rows = json_array();
-    bool failed = !rows;
-    for (int i = 0; i < t->n_row && !failed; i++)
-        failed = json_array_append_new(rows, row_json(t, &t->rows[i])) < 0;
+    for (int i = 0; i < t->n_row; i++) rows = console_append(rows, row_json(t, &t->rows[i]));
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:s, s:i, s:s, s:i, s:i, s:i, s:b, s:o}",
                              "model", ESC(name, str_from(t->path)),
                              "architecture", t->arch, "gpu", t->gpu, "threads", t->n_thread,
@@ -295,7 +293,5 @@ bool tiers_print_json(const tiers_table *t)
                              "runs", t->n_run,
                              "same_tokens", other_rows(others, sizeof others, t)[0] == '\0',
                              "rows", rows);
-    if (!failed) return console_json(root, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    json_decref(root);
-    return false;
+    return console_report(root, REPORT_FLAGS, "");
 }

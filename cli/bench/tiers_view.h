@@ -48,7 +48,7 @@ const tiers_row *tiers_first_done(const tiers_table *t);
 
 void tiers_print(const tiers_table *t);  /* tables on stdout */
 
-/* One object on stdout. False without memory for it. */
-bool tiers_print_json(const tiers_table *t);
+/* One object on stdout. 0, or 1 after one line. */
+int tiers_print_json(const tiers_table *t);
 
 #endif

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/console.h"
+
 /* ---- messages ------------------------------------------------------------------------------ */
 
 static void message_release(chat_message *m)
@@ -179,11 +181,8 @@ static json_t *message_json(const chat_message *m)
 static json_t *messages_json(const conversation *c)
 {
     json_t *list = json_array();
-    for (int i = 0; list && i < c->n_message; i++) {
-        if (json_array_append_new(list, message_json(&c->messages[i])) == 0) continue;
-        json_decref(list);
-        list = NULL;
-    }
+    for (int i = 0; i < c->n_message; i++)
+        list = console_append(list, message_json(&c->messages[i]));
     return list;
 }
 

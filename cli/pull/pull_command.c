@@ -236,11 +236,7 @@ static int report(job *j, const char *path, uint64_t start_ns)
                                  "bytes", (json_int_t)j->before,
                                  "downloaded", (json_int_t)j->downloaded,
                                  "seconds", clock_since(start_ns), "parts", j->parts);
-        if (!console_json(root, JSON_COMPACT | JSON_REAL_PRECISION(6))) {
-            console_error("out of memory");
-            return 1;
-        }
-        return console_finish();
+        return console_report(root, REPORT_FLAGS, "") != 0 ? 1 : console_finish();
     }
     printf("%s\n", shown);
     if (console_finish() != 0) return 1;

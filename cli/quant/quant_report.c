@@ -103,7 +103,7 @@ static json_t *kept_json(const quant_plan *p)
     return list;
 }
 
-static bool print_json(const quant_report *r)
+static int print_json(const quant_report *r)
 {
     const quant_check *c = r->check;
     json_t *classes = json_array(), *v;
@@ -119,15 +119,12 @@ static bool print_json(const quant_report *r)
     if (v && c)
         json_object_set_new(v, "check", json_pack("{s:f, s:i, s:i, s:i}", "kl", c->kl, "same",
                                                   c->same, "rows", c->r.n_row, "tokens", c->r.n));
-    return console_json(v, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    return console_report(v, REPORT_FLAGS, " for the report");
 }
 
 int quant_report_print(const quant_report *r, bool json)
 {
-    if (json && !print_json(r)) {
-        console_error("out of memory for the report");
-        return 1;
-    }
+    if (json && print_json(r) != 0) return 1;
     if (!json) print_table(r);
     say_summary(r);
     return console_finish();

@@ -9,6 +9,7 @@
 #include "cli/expert_cache_files.h"
 #include "cli/serve/error_reply.h"
 #include "cli/serve/moe_view.h"
+#include "cli/view/perf_view.h"
 #include "engine/session/runner.h"
 #include "moe/layer_perf.h"
 
@@ -206,23 +207,15 @@ static void apply(void *ctx, const engine_context *ec)
 /* False: the body has no mode, and the client has its error. */
 static bool read_mode(perf_level *level, http_exchange *x)
 {
-    static const struct { const char *name; perf_level level; } modes[] = {
-        { "full", PERF_FULL }, { "update", PERF_UPDATE }, { "off", PERF_OFF },
-    };
     const str_view body = http_body(x);
     api_error error;
-    bool found = false;
     if (body.len > 4096) {
         refuse(x, API_TOO_LARGE, "the body exceeds 4 KiB");
         return false;
     }
     json_t *root = api_json_read(body.ptr, body.len, &error);
     const char *mode = json_string_value(json_object_get(root, "mode"));
-    for (size_t i = 0; i < ARRAY_LEN(modes) && mode; i++)
-        if (!strcmp(mode, modes[i].name)) {
-            *level = modes[i].level;
-            found = true;
-        }
+    const bool found = mode && perf_level_named(level, mode);
     if (!root) error_reply(x, API_CHAT, &error);
     else if (!found) refuse(x, API_BAD_REQUEST, "mode must be full, update or off");
     json_decref(root);

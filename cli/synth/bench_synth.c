@@ -96,9 +96,7 @@ static int print_report(const char *path, const synth_report *r, bool json)
     row = json_pack("{s:s, s:I, s:i, s:f, s:f}", "file", ESC(shown, str_from(path)),
                     "bytes", (json_int_t)r->bytes, "tensors", r->n_tensor,
                     "seconds", seconds, "gb_per_s", rate);
-    if (console_json(row, JSON_COMPACT | JSON_REAL_PRECISION(6))) return console_finish();
-    console_error("out of memory for the report");
-    return 1;
+    return console_report(row, REPORT_FLAGS, " for the report") != 0 ? 1 : console_finish();
 }
 
 static int run(const settings *s, const synth_options *o)

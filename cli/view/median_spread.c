@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/console.h"
+
 spread spread_of(const double *values, int n)
 {
     double v[MEDIAN_MAX_RUNS];
@@ -26,11 +28,7 @@ json_t *spread_json(const spread *s, const double *values)
 {
     json_t *runs = json_array();
 
-    for (int i = 0; i < s->n && runs; i++) {
-        if (json_array_append_new(runs, json_real(values[i])) == 0) continue;
-        json_decref(runs);
-        runs = NULL;
-    }
+    for (int i = 0; i < s->n; i++) runs = console_append(runs, json_real(values[i]));
     return json_pack("{s:f, s:f, s:f, s:f, s:o}", "median", s->median, "min", s->min,
                      "max", s->max, "spread_percent", spread_percent(s), "runs", runs);
 }

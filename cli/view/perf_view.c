@@ -25,20 +25,25 @@ static const char *const names[] = {
 
 static bool is_given(const char *text) { return text && *text; }
 
+bool perf_level_named(perf_level *out, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(names[i], name) != 0) continue;
+        *out = (perf_level)i;
+        return true;
+    }
+    return false;
+}
+
 int perf_args_read(perf_level *to, const perf_args *a)
 {
     char shown[64];
-    size_t i = 0;
     *to = PERF_UPDATE;
-    if (is_given(a->mode)) {
-        while (i < ARRAY_LEN(names) && strcmp(names[i], a->mode) != 0) i++;
-        if (i == ARRAY_LEN(names)) {
-            console_error("%s: '%s' is none of off, update and full",
-                          a->mode == getenv("MOE_PERF") ? "MOE_PERF" : "--perf",
-                          ESC(shown, str_from(a->mode)));
-            return 2;
-        }
-        *to = (perf_level)i;
+    if (is_given(a->mode) && !perf_level_named(to, a->mode)) {
+        console_error("%s: '%s' is none of off, update and full",
+                      a->mode == getenv("MOE_PERF") ? "MOE_PERF" : "--perf",
+                      ESC(shown, str_from(a->mode)));
+        return 2;
     }
     if (*to != PERF_OFF || !is_given(a->out)) return output_file_check(a->out);
     console_error("--perf-out has nothing to write with --perf off");
@@ -100,15 +105,12 @@ static json_t *ram_cache_json(const perf_counts *c)
 static json_t *layers_json(const perf_layer *layers, int n)
 {
     json_t *list = json_array();
-    bool failed = !list;
-    for (int l = 0; l < n && !failed; l++)
-        failed = json_array_append_new(
+    for (int l = 0; l < n; l++)
+        list = console_append(
             list, json_pack("{s:I, s:I, s:I, s:I, s:f}", "calls", whole(layers[l].calls),
                             "quiet", whole(layers[l].quiet), "hot", whole(layers[l].hot),
-                            "cold", whole(layers[l].cold), "cold_seconds", layers[l].cold_s)) < 0;
-    if (!failed) return list;
-    json_decref(list);
-    return NULL;
+                            "cold", whole(layers[l].cold), "cold_seconds", layers[l].cold_s));
+    return list;
 }
 
 json_t *perf_view_json(const perf_counts *c, perf_level level, const perf_layer *layers,

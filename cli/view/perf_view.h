@@ -19,6 +19,8 @@ typedef struct perf_args {
 enum { PERF_N_OPTION = 2 };
 extern const arg_option perf_options[PERF_N_OPTION];
 
+bool perf_level_named(perf_level *out, const char *name);        /* false: no level's name */
+
 /* 0, or 2, the exit code, after one line on stderr. */
 int perf_args_read(perf_level *to, const perf_args *a);
 
