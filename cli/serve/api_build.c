@@ -76,7 +76,7 @@ int api_build_result(api_build *b, const char *id, const char *name)
     b->name = name && name[0] ? str_from(name) : b->last_name.len ? b->last_name : str_from("tool");
     if (!function_name) return 0;
     /* a later call with this id frees the table's text */
-    b->name = api_view(function_name);
+    b->name = json_view(function_name);
     if (!(copy = api_alloc(b->r, b->name.len, 1))) return api_no_memory(b->error);
     b->name.ptr = memcpy(copy, b->name.ptr, b->name.len);
     return 0;
@@ -92,7 +92,7 @@ static int read_arguments(str_view *out, api_build *b, const json_t *v)
     int rc;
 
     if (json_is_string(v)) {
-        const str_view s = api_view(v);
+        const str_view s = json_view(v);
         size_t blank = 0;
         while (blank < s.len && strchr(" \t\r\n", s.ptr[blank])) blank++;
         parsed = s.len ? json_loadb(s.ptr, s.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL)
@@ -153,7 +153,7 @@ int api_build_text(api_build *b, textbuf *out, const json_t *content, const char
     char esc[48];
 
     if (json_is_string(content)) {
-        textbuf_put(out, api_view(content));
+        textbuf_put(out, json_view(content));
         return 0;
     }
     if (!json_is_array(content))
@@ -175,7 +175,7 @@ int api_build_text(api_build *b, textbuf *out, const json_t *content, const char
                                       ESC(esc, str_from(type)));
         }
         if (out->len > start) textbuf_str(out, sep);
-        if (text) textbuf_put(out, api_view(text));
+        if (text) textbuf_put(out, json_view(text));
         else textbuf_printf(out, "[%s left out: this model takes text only]",
                             ESC(esc, str_from(type)));
     }

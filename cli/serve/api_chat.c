@@ -38,7 +38,7 @@ static int read_reasoning(api_build *b, const json_t *m, const char *path)
         if (!v || (json_is_string(v) && !json_string_length(v))) continue;
         if (!json_is_string(v))
             return api_refuse_field(b->error, path, keys[i], "a string is expected");
-        textbuf_put(&b->reasoning, api_view(v));
+        textbuf_put(&b->reasoning, json_view(v));
         return 0;
     }
     return 0;

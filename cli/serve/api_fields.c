@@ -200,11 +200,6 @@ const json_t *api_field(const json_t *object, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
-str_view api_view(const json_t *string)
-{
-    return (str_view){ json_string_value(string), json_string_length(string) };
-}
-
 int api_bool(bool *out, const json_t *o, const char *path, const char *key, api_error *error)
 {
     const json_t *v = api_field(o, key);

@@ -29,7 +29,6 @@ void *api_alloc(api_request *r, size_t n, size_t size);          /* zeroed; free
 int api_keep(str_view *out, api_request *r, const textbuf *b, api_error *error);
 
 const json_t *api_field(const json_t *object, const char *key);  /* NULL if absent or null */
-str_view api_view(const json_t *string);
 
 /* Each reads one field of the object at path ("": the body). An absent field leaves *out as it
  * is. */

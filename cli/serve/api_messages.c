@@ -34,7 +34,7 @@ static int read_system(api_build *b, const json_t *system)
     if (json_is_string(system)) {
         if (!json_string_length(system)) return 0;
         if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
-        textbuf_put(&b->content, api_view(system));
+        textbuf_put(&b->content, json_view(system));
         return 0;
     }
     if (!json_is_array(system))
@@ -47,10 +47,10 @@ static int read_system(api_build *b, const json_t *system)
             return api_no_support(b->error, path.text, "this model takes text only");
         if (!json_is_string(text))
             return api_refuse_field(b->error, path.text, "text", "a string is expected");
-        if (str_starts(api_view(text), "x-anthropic-billing-header:") ||
+        if (str_starts(json_view(text), "x-anthropic-billing-header:") ||
             !json_string_length(text)) continue;
         if (api_build_open(b, CHAT_SYSTEM) < 0) return -1;
-        textbuf_put(&b->content, api_view(text));
+        textbuf_put(&b->content, json_view(text));
     }
     return 0;
 }
@@ -87,7 +87,7 @@ static int read_user(api_build *b, const json_t *content, const char *path)
         if (!json_is_string(text))
             return api_refuse_field(b->error, item_path.text, "text", "a string is expected");
         if (open_or_join(b, CHAT_USER) < 0) return -1;
-        textbuf_put(&b->content, api_view(text));
+        textbuf_put(&b->content, json_view(text));
     }
     return 0;
 }
@@ -111,7 +111,7 @@ static int read_assistant(api_build *b, const json_t *content, const char *path)
             v = api_field(block, key);
             if (!json_is_string(v))
                 return api_refuse_field(b->error, item_path.text, key, "a string is expected");
-            textbuf_put(thinking ? &b->reasoning : &b->content, api_view(v));
+            textbuf_put(thinking ? &b->reasoning : &b->content, json_view(v));
         } else if (is_type(block, "tool_use")) {
             if (api_text(&id, block, item_path.text, "id", b->error) < 0 ||
                 api_text(&name, block, item_path.text, "name", b->error) < 0 ||
@@ -142,7 +142,7 @@ static int read_message(api_build *b, const json_t *m, const char *path)
                                 "a string or an array of blocks is expected");
     if (json_is_string(content)) {
         if (open_or_join(b, message_role) < 0) return -1;
-        textbuf_put(&b->content, api_view(content));
+        textbuf_put(&b->content, json_view(content));
         return 0;
     }
     if (message_role == CHAT_USER) return read_user(b, content, path);

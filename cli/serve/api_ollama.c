@@ -98,7 +98,7 @@ static int read_generate(api_request *r, const json_t *root, api_error *error)
     }
     if (rc == 0) rc = api_build_open(&b, CHAT_USER);
     if (rc == 0) {
-        textbuf_put(&b.content, api_view(prompt));
+        textbuf_put(&b.content, json_view(prompt));
         rc = api_build_done(&b);
     }
     api_build_release(&b);

@@ -48,7 +48,7 @@ static int read_reasoning(api_build *b, const json_t *item, const char *path)
         return api_build_text(b, &b->reasoning, content, "", true,
                               api_path_of("%s.content", path).text);
     if (json_is_string(closed) && json_string_length(closed) &&
-        api_base64_read(&b->reasoning, api_view(closed))) return 0;
+        api_base64_read(&b->reasoning, json_view(closed))) return 0;
     return json_array_size(summary) ? api_build_text(b, &b->reasoning, summary, "\n", true,
                                                      api_path_of("%s.summary", path).text) : 0;
 }
@@ -123,7 +123,7 @@ static int read_input(api_build *b, const json_t *root)
     if (!input) return api_refuse(b->error, "input", "it is missing");
     if (json_is_string(input)) {
         if (api_build_open(b, CHAT_USER) < 0) return -1;
-        textbuf_put(&b->content, api_view(input));
+        textbuf_put(&b->content, json_view(input));
         return 0;
     }
     if (!json_is_array(input))

@@ -61,7 +61,7 @@ static void put_input(textbuf *b, const api_part *p)
     const str_view text = textbuf_view(&p->text);
     json_t *v = text.len ? json_loadb(text.ptr, text.len, JSON_ALLOW_NUL, NULL) : NULL;
     const json_t *input = json_object_get(v, "input");
-    textbuf_json_string(b, json_is_string(input) ? api_view(input) : text);
+    textbuf_json_string(b, json_is_string(input) ? json_view(input) : text);
     json_decref(v);
 }
 

@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+str_view json_view(const json_t *string)
+{
+    return (str_view){ json_string_value(string), json_string_length(string) };
+}
+
 int textbuf_check(const textbuf *b, err_ctx *err)
 {
     if (b->failed) return err_set(err, ERR_NOMEM, "chat: text of more than %zu bytes", b->len);
@@ -85,7 +90,7 @@ void textbuf_json(textbuf *b, const json_t *v, json_style style)
         textbuf_str(b, "]");
         break;
     case JSON_STRING:
-        textbuf_json_string(b, (str_view){ json_string_value(v), json_string_length(v) });
+        textbuf_json_string(b, json_view(v));
         break;
     case JSON_INTEGER:
         snprintf(num, sizeof num, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
@@ -113,7 +118,7 @@ void textbuf_python(textbuf *b, const json_t *v)
     json_t *item;
 
     if (json_is_string(v)) {
-        textbuf_put(b, (str_view){ json_string_value(v), json_string_length(v) });
+        textbuf_put(b, json_view(v));
     } else if (json_is_boolean(v)) {
         textbuf_str(b, json_is_true(v) ? "True" : "False");
     } else if (json_is_null(v)) {

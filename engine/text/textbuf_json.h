@@ -16,6 +16,8 @@ void textbuf_json(textbuf *b, const json_t *v, json_style style);
 void textbuf_json_string(textbuf *b, str_view s);        /* with the quotes */
 void textbuf_python(textbuf *b, const json_t *v);        /* a value as Python's str() writes it */
 
+str_view json_view(const json_t *string);                /* NULL and 0: no string */
+
 int textbuf_check(const textbuf *b, err_ctx *err);       /* ERR_NOMEM if an allocation failed */
 
 /* Writes v in the spaced style to a new, terminated *out; *len excludes the terminator. The caller

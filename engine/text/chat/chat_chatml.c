@@ -156,8 +156,7 @@ static void put_tag(textbuf *b, const char *tag, const json_t *v, bool trim)
     textbuf_str(b, tag);
     textbuf_str(b, ">");
     if (trim && json_is_string(v)) {
-        const str_view s = { json_string_value(v), json_string_length(v) };
-        textbuf_put(b, view_strip(s, VIEW_SPACE, true, true));
+        textbuf_put(b, view_trim(json_view(v)));
     } else if (trim) {
         textbuf_python(b, v);
     } else {

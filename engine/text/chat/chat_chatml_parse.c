@@ -125,7 +125,7 @@ static int json_call(chat_parser *p, size_t pos, size_t end)
         args_text = member_text(text, "arguments");
     } else if (json_is_string(args)) {
         /* Some models encode the object as a string. */
-        args_text = (str_view){ json_string_value(args), json_string_length(args) };
+        args_text = json_view(args);
         inner = load(args_text);
         if (!json_is_object(inner)) args_text.len = 0;
     } else if (!args || json_is_null(args)) {

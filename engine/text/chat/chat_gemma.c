@@ -91,17 +91,12 @@ static void put_quoted(prompt *p, str_view s)
     prompt_tag(p, QUOTE);
 }
 
-static str_view view_of(const json_t *string)
-{
-    return (str_view){ json_string_value(string), json_string_length(string) };
-}
-
 static void put_value(prompt *p, const json_t *v, bool quote_keys)
 {
     size_t i;
     json_t *item;
     if (json_is_string(v)) {
-        put_quoted(p, view_of(v));
+        put_quoted(p, json_view(v));
     } else if (json_is_boolean(v)) {
         prompt_text(p, json_is_true(v) ? "true" : "false");
     } else if (json_is_object(v)) {
@@ -139,20 +134,28 @@ static bool is_true(const json_t *v)     /* Python's truth value */
     return json_is_true(v);
 }
 
+/* Writes the value as Python's str() does, between quotes; v may be NULL. */
+static void put_python(prompt *p, const json_t *v)
+{
+    prompt_tag(p, QUOTE);
+    if (v) textbuf_python(&p->text, v);
+    prompt_tag(p, QUOTE);
+}
+
 static void put_upper(prompt *p, const json_t *v)
 {
+    prompt_tag(p, QUOTE);
     const size_t from = p->text.len;
     if (v) textbuf_python(&p->text, v);
     for (size_t i = from; i < p->text.len; i++)
         if (p->text.ptr[i] >= 'a' && p->text.ptr[i] <= 'z') p->text.ptr[i] -= 32;
+    prompt_tag(p, QUOTE);
 }
 
 static void put_type(prompt *p, const json_t *type)
 {
     prompt_text(p, "type:");
-    prompt_tag(p, QUOTE);
     put_upper(p, type);
-    prompt_tag(p, QUOTE);
 }
 
 static void put_names(prompt *p, const json_t *names)
@@ -162,9 +165,7 @@ static void put_names(prompt *p, const json_t *names)
     prompt_text(p, "required:[");
     json_array_foreach(names, i, v) {
         if (i) prompt_text(p, ",");
-        prompt_tag(p, QUOTE);
-        textbuf_python(&p->text, v);
-        prompt_tag(p, QUOTE);
+        put_python(p, v);
     }
     prompt_text(p, "]");
 }
@@ -199,9 +200,7 @@ static void put_items(prompt *p, const json_t *items)
             prompt_text(p, "type:[");
             json_array_foreach(v, k, one) {
                 prompt_text(p, k ? "," : "");
-                prompt_tag(p, QUOTE);
                 put_upper(p, one);
-                prompt_tag(p, QUOTE);
             }
             prompt_text(p, "]");
         } else if (strcmp(all.m[i].key, "type") == 0) {
@@ -232,9 +231,7 @@ static void put_property(prompt *p, const json_t *schema)
     if (is_true(about)) {
         put_comma(p, &any);
         prompt_text(p, "description:");
-        prompt_tag(p, QUOTE);
-        textbuf_python(&p->text, about);
-        prompt_tag(p, QUOTE);
+        put_python(p, about);
     }
     if (is_type(schema, "string") && is_true(list)) {
         put_comma(p, &any);
@@ -293,9 +290,7 @@ static void put_tool(prompt *p, const json_t *f)
     prompt_text(p, "declaration:");
     prompt_text(p, json_text(f, "name"));
     prompt_text(p, "{description:");
-    prompt_tag(p, QUOTE);
-    if ((about = json_object_get(f, "description"))) textbuf_python(&p->text, about);
-    prompt_tag(p, QUOTE);
+    put_python(p, json_object_get(f, "description"));
     if (is_true(params)) {
         prompt_text(p, ",parameters:{");
         if (is_true(v = json_object_get(params, "properties"))) {
@@ -316,9 +311,7 @@ static void put_tool(prompt *p, const json_t *f)
         prompt_text(p, ",response:{");
         if (is_true(about = json_object_get(response, "description"))) {
             prompt_text(p, "description:");
-            prompt_tag(p, QUOTE);
-            textbuf_python(&p->text, about);
-            prompt_tag(p, QUOTE);
+            put_python(p, about);
             prompt_text(p, ",");
         }
         if (is_type(response, "object")) {

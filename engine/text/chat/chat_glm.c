@@ -107,10 +107,8 @@ static void put_call(prompt *p, const chat_call *call, int i_message)
         prompt_tag(p, TAG_KEY_END);
         prompt_text(p, line);
         prompt_tag(p, TAG_VALUE);
-        if (json_is_string(v))
-            prompt_view(p, (str_view){ json_string_value(v), json_string_length(v) });
-        else
-            textbuf_json(&p->text, v, JSON_SPACED);
+        if (json_is_string(v)) prompt_view(p, json_view(v));
+        else textbuf_json(&p->text, v, JSON_SPACED);
         prompt_tag(p, TAG_VALUE_END);
         prompt_text(p, line);
     }

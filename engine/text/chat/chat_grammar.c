@@ -97,7 +97,7 @@ static int bare_values(rules_expr *out, maker *m, const json_t *values)
     json_t *v;
     *out = RULES_NOTHING;
     json_array_foreach(values, i, v) {
-        const str_view text = { json_string_value(v), json_string_length(v) };
+        const str_view text = json_view(v);
         if (json_is_null(v)) *out = rules_alt(m->r, *out, rules_text(m->r, "null"));
         if (!json_is_string(v) || view_has(text, m->tags.close)) continue;
         *out = rules_alt(m->r, *out, rules_bytes(m->r, text));

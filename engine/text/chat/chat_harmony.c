@@ -45,7 +45,7 @@ static void put_default(textbuf *b, const json_t *schema, bool of_property, cons
     textbuf_str(b, "default: ");
     if (json_is_string(v) && (!is_enum || of_property)) {
         if (!is_enum) textbuf_str(b, "\"");
-        textbuf_put(b, (str_view){ json_string_value(v), json_string_length(v) });
+        textbuf_put(b, json_view(v));
         if (!is_enum) textbuf_str(b, "\"");
     } else {
         textbuf_json(b, v, JSON_TIGHT);

@@ -97,7 +97,7 @@ int value_rules_init(value_rules *v, rules *r, value_notation as, err_ctx *err)
 /* Adds a quoted string, in JSON with escapes. */
 static int string_literal(rules_expr *out, const value_rules *v, const json_t *s, err_ctx *err)
 {
-    const str_view text = { json_string_value(s), json_string_length(s) };
+    const str_view text = json_view(s);
     char *json;
     size_t n;
     if (v->as == VALUE_GEMMA) {
