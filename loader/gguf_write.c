@@ -68,11 +68,6 @@ void gguf_write_u32(gguf_writer *w, const char *key, uint32_t v)
     gguf_write_kv(w, key, GGUF_U32, &v, sizeof v);
 }
 
-void gguf_write_i32(gguf_writer *w, const char *key, int32_t v)
-{
-    gguf_write_kv(w, key, GGUF_I32, &v, sizeof v);
-}
-
 void gguf_write_f32(gguf_writer *w, const char *key, float v)
 {
     gguf_write_kv(w, key, GGUF_F32, &v, sizeof v);

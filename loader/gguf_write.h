@@ -16,7 +16,6 @@ void gguf_writer_free(gguf_writer *w);
 
 /* Entries appear in the file in the order of the calls. Nothing is validated. */
 void gguf_write_u32(gguf_writer *w, const char *key, uint32_t v);
-void gguf_write_i32(gguf_writer *w, const char *key, int32_t v);
 void gguf_write_f32(gguf_writer *w, const char *key, float v);
 void gguf_write_bool(gguf_writer *w, const char *key, bool v);
 void gguf_write_str(gguf_writer *w, const char *key, str_view v);

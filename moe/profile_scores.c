@@ -29,8 +29,6 @@ bool weighting_named(weighting_mode *out, const char *name)
     return false;
 }
 
-const char *weighting_name(weighting_mode mode) { return names[mode]; }
-
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 typedef double per_call_fn(const layer_uses *u);         /* of a layer with calls */

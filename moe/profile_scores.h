@@ -42,11 +42,9 @@ typedef struct weighting_options {
 } weighting_options;
 
 #define WEIGHTING_CURVE 0.5
-#define WEIGHTING_DEFAULT ((weighting_options){ WEIGHTING_FLAT, WEIGHTING_CURVE })
 
 /* False, with *out as it was, if no mode has this name. */
 bool weighting_named(weighting_mode *out, const char *name);
-const char *weighting_name(weighting_mode mode);
 
 /* score [n_layer, n_expert] of the profile; all are finite and none is negative. */
 void profile_scores_of(double *score, const usage_profile *p, const weighting_options *o);

@@ -217,8 +217,10 @@ static int open_small(gguf **g, gguf_writer *w, const small_vocab *s, err_ctx *e
     for (int i = 0; i < n_user; i++) gguf_write_array_str(w, str_from(s->user[i]));
     gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, types, (uint64_t)n);
     gguf_write_str_array(w, "tokenizer.ggml.merges", 0);
-    if (s->bos >= 0) gguf_write_i32(w, "tokenizer.ggml.bos_token_id", 256 + s->bos);
-    if (s->eos >= 0) gguf_write_i32(w, "tokenizer.ggml.eos_token_id", 256 + s->eos);
+    if (s->bos >= 0) gguf_write_kv(w, "tokenizer.ggml.bos_token_id", GGUF_I32,
+                                   &(int32_t){ 256 + s->bos }, 4);
+    if (s->eos >= 0) gguf_write_kv(w, "tokenizer.ggml.eos_token_id", GGUF_I32,
+                                   &(int32_t){ 256 + s->eos }, 4);
     const int rc = gguf_write_head(w, &head, &bytes, err);
     return rc < 0 ? rc : gguf_open_memory(g, head, bytes, err);
 }

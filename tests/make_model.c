@@ -81,7 +81,9 @@ static void write_edit(writer *o, const maker_edit *e)
     uint32_t list[64];
     switch (e->kind) {
     case EDIT_DROP: break;
-    case EDIT_INT: gguf_write_i32(o->w, e->name, (int32_t)e->number); break;
+    case EDIT_INT:
+        gguf_write_kv(o->w, e->name, GGUF_I32, &(int32_t){ (int32_t)e->number }, 4);
+        break;
     case EDIT_FLOAT: gguf_write_f32(o->w, e->name, (float)e->number); break;
     case EDIT_TEXT: gguf_write_str(o->w, e->name, str_from(e->text)); break;
     case EDIT_FALSE: gguf_write_bool(o->w, e->name, false); break;

@@ -83,7 +83,7 @@ static bool write_part(const char *path, const gguf *g, int no, int n)
         const uint16_t split_no = (uint16_t)no, split_n = (uint16_t)n;
         gguf_write_kv(w, "split.no", GGUF_U16, &split_no, sizeof split_no);
         gguf_write_kv(w, "split.count", GGUF_U16, &split_n, sizeof split_n);
-        gguf_write_i32(w, "split.tensors.count", n_tensor);
+        gguf_write_kv(w, "split.tensors.count", GGUF_I32, &(int32_t){ n_tensor }, 4);
     }
     for (int i = no; i < n_tensor; i += n) {
         own[n_own++] = gguf_tensor_at(g, i);

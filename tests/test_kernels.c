@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/loops.h"
 #include "loader/bytes.h"
 #include "loader/quant_blocks.h"
 
@@ -39,7 +40,8 @@ static void batch_init(batch *b, int n, int cols, bool quantise, bool poison, te
         memset(b->dx[t], 0, blocks * sizeof(float));
         memset(b->s[t], 0, blocks * 2 * sizeof(int16_t));
         activations_make(b->x[t], cols, poison, rng);
-        if (quantise) act_quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
+        if (quantise)
+            loops_for("scalar")->quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
         b->rows[t] = (act_row){ b->x[t], b->q[t], b->dx[t], b->s[t] };
     }
 }
@@ -205,7 +207,7 @@ static void test_mxfp4_row(const kernel_set *sets[], int n_set, int n_block, uin
     memset(q, 0, padded * ACT_BLOCK);
     memset(dx, 0, padded * sizeof *dx);
     memset(s, 0, 2 * padded * sizeof *s);
-    act_quantise(q, dx, s, v, n_block);
+    loops_for("scalar")->quantise(q, dx, s, v, n_block);
     kernels_contract()->of[QT_MXFP4].dot(&want, (uint8_t *)row, n * sizeof *row, 1, &a, 1,
                                          n_block * ACT_BLOCK);
     one_nan(&want, 1);
@@ -286,7 +288,7 @@ static void largest_activations(batch *b, int cols, test_rng *rng)
                                                               : test_below(rng, 2) != 0;
             b->x[t][i] = negative ? -1.0f : 1.0f;
         }
-        act_quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
+        loops_for("scalar")->quantise(b->q[t], b->dx[t], b->s[t], b->x[t], cols / ACT_BLOCK);
     }
 }
 

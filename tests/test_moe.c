@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/kernels.h"
 #include "moe/router.h"
 #include "moe/worklist.h"
+#include "tests/exact_exp_one.h"
 #include "tests/test.h"
 
 /* ---- router ---------------------------------------------------------------------------------- */

@@ -7,6 +7,11 @@
 #include "moe/profile_scores.h"
 #include "tests/test.h"
 
+static const char *const names[WEIGHTING_COUNT] = {
+    "flat", "pressure", "smooth-pressure", "time", "balanced",
+};
+static const weighting_options usual = { WEIGHTING_FLAT, WEIGHTING_CURVE };
+
 static usage_profile *make(int n_layer, int n_expert)
 {
     usage_profile *p = NULL;
@@ -98,7 +103,7 @@ static void test_tables(void)
     profile_scores_of(score, p, &(weighting_options){ WEIGHTING_TIME, WEIGHTING_CURVE });
     CHECK(fabs(score[0] - 0.85935) < 1e-5 && fabs(score[4] - 0.035806) < 1e-6 &&
           fabs(score[10] - 1.14579) < 1e-5 && fabs(score[12] - 0.24807) < 1e-5);
-    profile_scores_of(score, p, &WEIGHTING_DEFAULT);
+    profile_scores_of(score, p, &usual);
     CHECK(score[0] == 0.5 && score[10] == 1 && score[3] == 0 && score[15] == 0.25);
     usage_profile_free(p);
 }
@@ -108,7 +113,7 @@ static void test_degenerate(void)
 {
     for (int m = 0; m < WEIGHTING_COUNT; m++) {
         const weighting_options o = { (weighting_mode)m, 1 };
-        const char *name = weighting_name(o.mode);
+        const char *name = names[o.mode];
         usage_profile *p = make(2, 4), *one = make(1, 2);
         double score[8];
         profile_scores_of(score, p, &o);
@@ -167,7 +172,7 @@ static void test_uncalled(void)
         profile_scores_of(score, p, &(weighting_options){ rows[i].mode, 1 });
         for (int l = 0; l < 3; l++)
             CHECK_MSG(near(score[l], rows[i].v[l]), "%s: layer %d: %g",
-                      weighting_name(rows[i].mode), l, score[l]);
+                      names[rows[i].mode], l, score[l]);
     }
     usage_profile_free(p);
 }
@@ -176,12 +181,11 @@ static void test_names(void)
 {
     weighting_mode m = WEIGHTING_TIME;
     for (int i = 0; i < WEIGHTING_COUNT; i++)
-        CHECK(weighting_named(&m, weighting_name((weighting_mode)i)) && m == (weighting_mode)i);
+        CHECK(weighting_named(&m, names[i]) && m == (weighting_mode)i);
     CHECK(weighting_named(&m, "smooth-pressure") && m == WEIGHTING_SMOOTH_PRESSURE);
     static const char *const none[] = { "", "Flat", "flat ", "pressur", "smooth pressure", "5" };
     for (size_t i = 0; i < ARRAY_LEN(none); i++)
         CHECK_MSG(!weighting_named(&m, none[i]) && m == WEIGHTING_SMOOTH_PRESSURE, "%s", none[i]);
-    CHECK(WEIGHTING_DEFAULT.mode == WEIGHTING_FLAT && WEIGHTING_DEFAULT.curve == 0.5);
 }
 
 /* ---- properties ------------------------------------------------------------------------------ */
@@ -209,7 +213,7 @@ static void check_more(const usage_profile *p, int l, int e, const double *befor
                        const weighting_options *o, test_rng *rng)
 {
     const int n_layer = usage_profile_layers(p), n_expert = usage_profile_experts(p);
-    const char *name = weighting_name(o->mode);
+    const char *name = names[o->mode];
     double after[MOST_SCORE];
     usage_profile *more = make(n_layer, n_expert), *none = make(n_layer, n_expert);
     const int i = l * n_expert + e;
@@ -239,11 +243,11 @@ static void check_flat(const usage_profile *p, test_rng *rng)
     double before[MOST_SCORE], after[MOST_SCORE];
     usage_profile *more = make(n_layer, n_expert);
     usage_profile_merge(more, p, 1);
-    profile_scores_of(before, more, &WEIGHTING_DEFAULT);
+    profile_scores_of(before, more, &usual);
     for (int l = 0; l < n_layer; l++)
         usage_profile_call(more, l, (int)test_below(rng, 99), test_below(rng, 99),
                            test_below(rng, 99), test_below(rng, 99));
-    profile_scores_of(after, more, &WEIGHTING_DEFAULT);
+    profile_scores_of(after, more, &usual);
     CHECK(memcmp(before, after, (size_t)(n_layer * n_expert) * sizeof *before) == 0);
     usage_profile_free(more);
 }
@@ -262,7 +266,7 @@ static void test_properties(void)
             int n_bad = 0;
             profile_scores_of(score, p, &o);
             CHECK_MSG(fabs(sum(score, n) - n_layer) < 1e-9, "%s: sum %.15g of %d layers",
-                      weighting_name(o.mode), sum(score, n), n_layer);
+                      names[o.mode], sum(score, n), n_layer);
             for (int i = 0; i < n; i++) {
                 const expert_uses *u = usage_profile_uses(p, i / n_expert);
                 n_bad += !isfinite(score[i]) || score[i] < 0;
@@ -270,7 +274,7 @@ static void test_properties(void)
                     n_bad += u[i % n_expert].raw > u[e].raw &&
                              score[i] <= score[i / n_expert * n_expert + e];
             }
-            CHECK_MSG(n_bad == 0, "%s: %d wrong", weighting_name(o.mode), n_bad);
+            CHECK_MSG(n_bad == 0, "%s: %d wrong", names[o.mode], n_bad);
             check_more(p, (int)test_below(&rng, (uint32_t)n_layer),
                        (int)test_below(&rng, (uint32_t)n_expert), score, &o, &rng);
         }
@@ -356,7 +360,7 @@ static void test_pick(void)
     const uint64_t even[L] = { 1, 1, 1, 1 };
     double all[L * E];
     int order[L * E], n;
-    profile_scores_of(all, p, &WEIGHTING_DEFAULT);
+    profile_scores_of(all, p, &usual);
     profile_scores_pick(order, &n, all, even, 5, L, E);
     const int want[] = { 10, 0, 1, 4, 5 };               /* 1, 0.5, 0.3, 0.25, 0.25 */
     CHECK(n == 5 && memcmp(order, want, sizeof want) == 0);

@@ -699,7 +699,7 @@ static void test_defaults(void)
         snprintf(key, sizeof key, "general.sampling.%s", has_key ? name : "");
         gguf_write_str(w, "general.architecture", str_from("qwen3next"));
         if (type == 'f') gguf_write_f32(w, key, (float)v);
-        if (type == 'i') gguf_write_i32(w, key, (int32_t)v);
+        if (type == 'i') gguf_write_kv(w, key, GGUF_I32, &(int32_t){ (int32_t)v }, 4);
         if (type == 's') gguf_write_str(w, key, str_from("warm"));
         CHECK(gguf_write_head(w, &head, &bytes, &err) == 0 &&
               gguf_open_memory(&g, head, bytes, &err) == 0);

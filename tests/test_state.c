@@ -34,6 +34,15 @@ static void test_names(void)
     CHECK(!strcmp(kv_type_name(KV_F32), "f32") && !strcmp(kv_type_name(KV_Q8_0), "q8_0"));
 }
 
+/* Of all layers; UINT64_MAX: too much. */
+static uint64_t kv_bytes(const model *m, const kv_options *o)
+{
+    uint64_t sum = 0;
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (!size_add(&sum, sum, kv_layer_bytes(m, o, l))) return UINT64_MAX;
+    return sum;
+}
+
 /* The numbers of the real models, worked out by hand. */
 static void test_sizes(void)
 {

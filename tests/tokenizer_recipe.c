@@ -126,8 +126,8 @@ gguf_writer *tokenizer_recipe(const char *text)
         gguf_write_str_array(w, "tokenizer.ggml.merges", (uint64_t)r.n_merge);
         for (int i = 0; i < r.n_merge; i++) gguf_write_array_str(w, str_from(r.merges[i]));
     }
-    if (bos) gguf_write_i32(w, "tokenizer.ggml.bos_token_id", atoi(bos));
-    if (eos) gguf_write_i32(w, "tokenizer.ggml.eos_token_id", atoi(eos));
+    if (bos) gguf_write_kv(w, "tokenizer.ggml.bos_token_id", GGUF_I32, &(int32_t){ atoi(bos) }, 4);
+    if (eos) gguf_write_kv(w, "tokenizer.ggml.eos_token_id", GGUF_I32, &(int32_t){ atoi(eos) }, 4);
     if (value_of(&r, "space", NULL)) gguf_write_bool(w, "tokenizer.ggml.add_space_prefix", false);
     if (value_of(&r, "add_bos", NULL)) gguf_write_bool(w, "tokenizer.ggml.add_bos_token", false);
     return w;

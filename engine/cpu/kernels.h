@@ -82,16 +82,4 @@ const kernel_set *kernels_named(const char *isa, err_ctx *err);
 /* Returns true if the set uses the contract's kernel for this type. */
 bool kernel_is_reference(const kernel_set *set, quant_type type);
 
-/* Quantises n_block blocks of 32 values: q [32 * n_block], dx [n_block], s [2 * n_block]. */
-void act_quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
-
-/* exp with the same bits on every processor: clamped to [-87, 88], error below one ulp, NaN stays
- * NaN. */
-float exact_exp(float z);
-
-/* The activation between gate and up rows and the down projection, n values. out may be g or u. */
-void act_swiglu(float *out, const float *g, const float *u, int n);          /* Qwen: silu(g) u */
-void act_swiglu_clamped(float *out, const float *g, const float *u, int n);  /* gpt-oss */
-void act_geglu(float *out, const float *g, const float *u, int n);           /* Gemma: gelu(g) u */
-
 #endif

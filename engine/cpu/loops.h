@@ -14,8 +14,10 @@
 typedef struct loops {
     const char *isa;                     /* "scalar", "neon", "avx2", "avx512" */
 
-    /* activation.c; act_quantise and so on in kernels.h are the scalar versions */
+    /* activation.c. Quantises n_block blocks of 32 values: q [32 * n_block], dx [n_block],
+     * s [2 * n_block]. */
     void (*quantise)(int8_t *q, float *dx, int16_t *s, const float *x, int n_block);
+    /* between gate and up rows and the down projection, n values; out may be g or u */
     void (*swiglu)(float *out, const float *g, const float *u, int n);
     void (*swiglu_clamped)(float *out, const float *g, const float *u, int n);
     void (*geglu)(float *out, const float *g, const float *u, int n);    /* gelu(g) u, by tanh */

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "engine/cpu/exact_exp.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/loops.h"
 
@@ -68,33 +67,4 @@ int loops_here(const loops *sets[LOOPS_MAX_SETS])
         if (n == 0 || sets[n - 1] != l) sets[n++] = l;
     }
     return n;
-}
-
-/* ---- the contract's own ---------------------------------------------------------------------- */
-
-float exact_exp(float z)
-{
-    float lane[8];
-    vec8_store(lane, exp_clamped(vec8_all(z)));
-    return lane[0];
-}
-
-void act_quantise(int8_t *q, float *dx, int16_t *s, const float *x, int n_block)
-{
-    loops_for("scalar")->quantise(q, dx, s, x, n_block);
-}
-
-void act_swiglu(float *out, const float *g, const float *u, int n)
-{
-    loops_for("scalar")->swiglu(out, g, u, n);
-}
-
-void act_swiglu_clamped(float *out, const float *g, const float *u, int n)
-{
-    loops_for("scalar")->swiglu_clamped(out, g, u, n);
-}
-
-void act_geglu(float *out, const float *g, const float *u, int n)
-{
-    loops_for("scalar")->geglu(out, g, u, n);
 }

@@ -6,7 +6,7 @@
  * words, modulo 2^16. Each sum starts at minus the offset times the sum of the activations, which
  * is stored with them; one madd converts the result to dwords. A weight is a code of 1 to 6 bits
  * minus a constant, or from a table (largest magnitude: MXFP4 and NVFP4 12, IQ3_S 15, IQ1 9), and
- * act_quantise() ensures |q| <= 127. So with any bytes in a file these values fit in 16 bits:
+ * quantise() ensures |q| <= 127. So with any bytes in a file these values fit in 16 bits:
  *
  *   sum of two products, where maddubs would saturate:     2 * 64 * 127 = 16256, u <= 64
  *   final words, signed weights, offset 16:               16 * 16 * 127 = 32512, |w| <= 16

@@ -163,11 +163,6 @@ static uint64_t run_bytes(const model *m, const kv_options *o, int first, int en
     return sum;
 }
 
-uint64_t kv_bytes(const model *m, const kv_options *o)
-{
-    return run_bytes(m, o, 0, m->hp.n_layer, false);
-}
-
 uint64_t kv_page_bytes(const model *m, kv_type type, int first, int end)
 {
     uint64_t most = 0;

@@ -39,9 +39,8 @@ typedef struct kv_options {
 
 int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err);
 void kv_free(kv_store *c);
-/* Bytes of one layer, and of all; UINT64_MAX: too much. */
+/* Bytes of one layer; UINT64_MAX: too much. */
 uint64_t kv_layer_bytes(const model *m, const kv_options *o, int layer);
-uint64_t kv_bytes(const model *m, const kv_options *o);
 
 /* For a page_pool of layers first .. end - 1: bytes of a page, and pages of a session of ctx
  * positions. */

@@ -26,7 +26,6 @@ struct grammar_mask {
     int16_t *kept;                       /* [GRAMMAR_MAX_STATES] mask of the state, or -1 */
     uint64_t clock;
     grammar_state *path;                 /* [longest + 1] states at each depth of the walk */
-    grammar_mask_stats stats;
 };
 
 static void forget(grammar_mask *m)
@@ -81,7 +80,6 @@ static void start_over(grammar_mask *m)
     grammar_run_keep(m->run, kept, 1 + m->n_past);
     m->pos = kept[0];
     memcpy(m->past, kept + 1, (size_t)m->n_past * sizeof *kept);
-    m->stats.forgot++;
     forget(m);
 }
 
@@ -97,7 +95,6 @@ void grammar_mask_reset(grammar_mask *m)
 }
 
 bool grammar_mask_may_end(const grammar_mask *m) { return grammar_run_may_end(m->run, m->pos); }
-grammar_mask_stats grammar_mask_counts(const grammar_mask *m) { return m->stats; }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
@@ -145,17 +142,13 @@ static int find(grammar_mask *m)
 {
     const grammar_state s = grammar_run_near(m->run, m->pos, m->v->longest);
     if (s < 0) return -1;
-    if (m->kept[s] >= 0) {
-        m->stats.hits++;
-        return m->kept[s];
-    }
+    if (m->kept[s] >= 0) return m->kept[s];
     const int slot = oldest(m);
     if (m->of[slot] >= 0) m->kept[m->of[slot]] = -1;
     m->of[slot] = -1;
     if (!walk(m, m->bits + (size_t)slot * m->n_word, s)) return -1;
     m->of[slot] = s;
     m->kept[s] = (int16_t)slot;
-    m->stats.made++;
     return slot;
 }
 

@@ -41,10 +41,4 @@ void grammar_mask_back(grammar_mask *m, int n);
 
 bool grammar_mask_may_end(const grammar_mask *m);
 
-typedef struct grammar_mask_stats {
-    uint64_t hits, made;                 /* masks found in the cache; computed */
-    uint64_t forgot;                     /* times that the grammar's tables became full */
-} grammar_mask_stats;
-grammar_mask_stats grammar_mask_counts(const grammar_mask *m);
-
 #endif
