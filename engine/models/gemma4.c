@@ -134,21 +134,14 @@ static int bind_attention(binder *b, int l)
 static int bind_dense(binder *b, int l)
 {
     model_hparams *hp = &b->m->hp;
-    model_layer *y = &b->m->layers[l];
     char key[BIND_KEY_CAP];
     int64_t width = 0;
     bind_key_name(key, b, "feed_forward_length");
     int rc = gguf_get_int_at(&width, b->file, key, l, hp->n_layer, 1, MAX_SIZE, b->err);
     if (rc < 0) return rc;
     if (rc == 0) return err_set(b->err, ERR_FORMAT, "key %s missing", key);
-    const uint64_t embd = (uint64_t)hp->n_embd, ff = (uint64_t)width;
-    const bind_row rows[] = {
-        { "ffn_gate.weight", { embd, ff }, MATRIX, REQUIRED, &y->shared_gate },
-        { "ffn_up.weight",   { embd, ff }, MATRIX, REQUIRED, &y->shared_up },
-        { "ffn_down.weight", { ff, embd }, MATRIX, REQUIRED, &y->shared_down },
-    };
     hp->n_ff_shared = max_int(hp->n_ff_shared, (int)width);
-    return bind_rows(b, l, rows, ARRAY_LEN(rows));
+    return bind_shared(b, l, false, (int)width);
 }
 
 static int bind_layer(binder *b, int l)

@@ -56,32 +56,17 @@ static int bind_hparams(binder *b, int *n_dense)
     return bind_ff_keys(b, n_dense);
 }
 
-static int bind_dense(binder *b, int l)
-{
-    model_layer *y = &b->m->layers[l];
-    const uint64_t embd = (uint64_t)b->m->hp.n_embd, ff = (uint64_t)b->m->hp.n_ff_dense;
-    const bind_row rows[] = {
-        { "ffn_gate.weight", { embd, ff }, MATRIX, REQUIRED, &y->shared_gate },
-        { "ffn_up.weight",   { embd, ff }, MATRIX, REQUIRED, &y->shared_up },
-        { "ffn_down.weight", { ff, embd }, MATRIX, REQUIRED, &y->shared_down },
-    };
-    return bind_rows(b, l, rows, ARRAY_LEN(rows));
-}
-
 static int bind_moe(binder *b, int l)
 {
     const model_hparams *hp = &b->m->hp;
     model_layer *y = &b->m->layers[l];
-    const uint64_t embd = (uint64_t)hp->n_embd, ff = (uint64_t)hp->n_ff_shared;
-    const uint64_t n = (uint64_t)hp->n_expert;
+    const uint64_t embd = (uint64_t)hp->n_embd, n = (uint64_t)hp->n_expert;
     const bind_row rows[] = {
-        { "ffn_gate_inp.weight",   { embd, n },  SMALL,  REQUIRED, &y->router },
-        { "exp_probs_b.bias",      { n },        SMALL,  OPTIONAL, &y->choice_bias },
-        { "ffn_gate_shexp.weight", { embd, ff }, MATRIX, REQUIRED, &y->shared_gate },
-        { "ffn_up_shexp.weight",   { embd, ff }, MATRIX, REQUIRED, &y->shared_up },
-        { "ffn_down_shexp.weight", { ff, embd }, MATRIX, REQUIRED, &y->shared_down },
+        { "ffn_gate_inp.weight", { embd, n }, SMALL, REQUIRED, &y->router },
+        { "exp_probs_b.bias",    { n },       SMALL, OPTIONAL, &y->choice_bias },
     };
-    const int rc = bind_rows(b, l, rows, ff > 0 ? 5 : 2);
+    int rc = bind_rows(b, l, rows, ARRAY_LEN(rows));
+    if (rc == 0 && hp->n_ff_shared > 0) rc = bind_shared(b, l, true, hp->n_ff_shared);
     return rc < 0 ? rc : bind_experts(b, l, false);
 }
 
@@ -100,7 +85,7 @@ static int bind_layer(binder *b, int l, bool dense)
     if (!y->attn.q_norm.t != !y->attn.k_norm.t)
         return bind_missing(b, l, y->attn.q_norm.t ? "attn_k_norm.weight" : "attn_q_norm.weight",
                             NULL);
-    return dense ? bind_dense(b, l) : bind_moe(b, l);
+    return dense ? bind_shared(b, l, false, b->m->hp.n_ff_dense) : bind_moe(b, l);
 }
 
 /* Refuses a next-token block without nextn tensors: it would be a layer that is ignored by mistake.

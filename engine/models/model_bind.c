@@ -508,6 +508,21 @@ int bind_plain_layers(binder *b, bool head_norms)
     return rc;
 }
 
+int bind_shared(binder *b, int l, bool expert, int width)
+{
+    model_layer *y = &b->m->layers[l];
+    const uint64_t embd = (uint64_t)b->m->hp.n_embd, ff = (uint64_t)width;
+    const char *gate = expert ? "ffn_gate_shexp.weight" : "ffn_gate.weight";
+    const char *up = expert ? "ffn_up_shexp.weight" : "ffn_up.weight";
+    const char *down = expert ? "ffn_down_shexp.weight" : "ffn_down.weight";
+    const bind_row rows[] = {
+        { gate, { embd, ff }, MATRIX, REQUIRED, &y->shared_gate },
+        { up,   { embd, ff }, MATRIX, REQUIRED, &y->shared_up },
+        { down, { ff, embd }, MATRIX, REQUIRED, &y->shared_down },
+    };
+    return bind_rows(b, l, rows, ARRAY_LEN(rows));
+}
+
 int bind_experts(binder *b, int layer, bool with_bias)
 {
     static const char old_gate[] = "ffn_gate.0.weight";

@@ -117,6 +117,9 @@ int bind_plain_layers(binder *b, bool head_norms);
  * architectures with biases do not have. */
 int bind_experts(binder *b, int layer, bool with_bias);
 
+/* Binds gate, up and down of the shared expert, or of a dense network, of that width. */
+int bind_shared(binder *b, int layer, bool expert, int width);
+
 /* Fails with "missing tensor blk.N.<name> (or blk.N.<other>)"; other may be NULL. */
 int bind_missing(const binder *b, int layer, const char *name, const char *other);
 

@@ -5,7 +5,6 @@
 #include "engine/models/qwen_hybrid.h"
 
 #include <inttypes.h>
-#include <limits.h>
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -126,16 +125,13 @@ static int bind_ffn(binder *b, int l)
 {
     const model_hparams *hp = &b->m->hp;
     model_layer *y = &b->m->layers[l];
-    const uint64_t embd = (uint64_t)hp->n_embd, ff = (uint64_t)hp->n_ff_shared;
-    const uint64_t n = (uint64_t)hp->n_expert;
+    const uint64_t embd = (uint64_t)hp->n_embd, n = (uint64_t)hp->n_expert;
     const bind_row rows[] = {
-        { "ffn_gate_inp.weight",       { embd, n },  SMALL,  REQUIRED, &y->router },
-        { "ffn_gate_inp_shexp.weight", { embd },     SMALL,  REQUIRED, &y->shared_gate_inp },
-        { "ffn_gate_shexp.weight",     { embd, ff }, MATRIX, REQUIRED, &y->shared_gate },
-        { "ffn_up_shexp.weight",       { embd, ff }, MATRIX, REQUIRED, &y->shared_up },
-        { "ffn_down_shexp.weight",     { ff, embd }, MATRIX, REQUIRED, &y->shared_down },
+        { "ffn_gate_inp.weight",       { embd, n }, SMALL, REQUIRED, &y->router },
+        { "ffn_gate_inp_shexp.weight", { embd },    SMALL, REQUIRED, &y->shared_gate_inp },
     };
-    const int rc = bind_rows(b, l, rows, ARRAY_LEN(rows));
+    int rc = bind_rows(b, l, rows, ARRAY_LEN(rows));
+    if (rc == 0) rc = bind_shared(b, l, true, hp->n_ff_shared);
     return rc < 0 ? rc : bind_experts(b, l, false);
 }
 
