@@ -20,7 +20,6 @@
 #include "cli/expert_cache_files.h"
 #include "cli/interrupt.h"
 #include "cli/model_handle.h"
-#include "cli/output_file.h"
 #include "cli/prompt_cache.h"
 #include "cli/view/answer_view.h"
 #include "cli/view/perf_view.h"

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stddef.h>
 #include <termios.h>
 #include <unistd.h>
 

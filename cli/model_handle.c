@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cli/args/args.h"
 #include "cli/args/engine_args.h"
 #include "cli/args/tier_args.h"
 #include "cli/cache_directory.h"

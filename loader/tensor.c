@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 static int check_type(const tensor *t, uint32_t type, err_ctx *err)
 {

@@ -6,7 +6,6 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tiers/machine.h"

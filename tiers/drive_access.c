@@ -2,7 +2,6 @@
 #include "tiers/drive_access.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "tiers/page_advice.h"
 

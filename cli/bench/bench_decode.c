@@ -14,7 +14,6 @@
 #include "cli/bench/bench_profile.h"
 #include "cli/console.h"
 #include "cli/interrupt.h"
-#include "cli/output_file.h"
 #include "cli/view/median_spread.h"
 #include "cuda/gpu_measure.h"
 #include "engine/engine_stats.h"

@@ -18,7 +18,6 @@
 #include "cli/console.h"
 #include "cli/demo_model.h"
 #include "cli/interrupt.h"
-#include "engine/engine_stats.h"
 #include "engine/session/runner.h"
 
 enum {

@@ -19,7 +19,6 @@
 #include "cli/demo_model.h"
 #include "cli/expert_cache_files.h"
 #include "cli/interrupt.h"
-#include "cli/output_file.h"
 #include "engine/session/runner.h"
 
 typedef struct chat_options {

@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "cli/cost/logit_stats.h"
-#include "cli/interrupt.h"
 
 int text_reading_begin_with(text_reading *r, const model_handle *l, str_view text, int n_token,
                             int n_row, err_ctx *err)

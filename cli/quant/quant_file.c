@@ -4,7 +4,6 @@
  * without gaps. Pages of the old file are released after use, so that they do not fill RAM. */
 #include "cli/quant/quant_file.h"
 
-#include <string.h>
 
 #include "cli/console.h"
 #include "cli/interrupt.h"

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "loader/quantise.h"
 
 /* ---- copy, rewrite or drop ------------------------------------------------------------------- */
 

@@ -10,7 +10,6 @@
 #include "cli/serve/moe_routes.h"
 #include "cli/serve/page.h"
 #include "cli/serve/text_routes.h"
-#include "engine/engine_stats.h"
 #include "engine/session/runner.h"
 
 typedef void route_fn(server_context *c, http_exchange *x, int arg);

@@ -1,7 +1,6 @@
 /* median_spread.c - median and spread of a few measurements. */
 #include "cli/view/median_spread.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/console.h"

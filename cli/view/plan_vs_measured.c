@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 static const double SLOWER = 0.75;       /* of the expected speed: less is not noise */
 static const double UNEVEN = 1.25;       /* times the misses of a uniform choice of experts */

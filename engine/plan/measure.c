@@ -5,7 +5,6 @@
  * figure that lacks memory stays 0, and the next figure is measured nevertheless. */
 #include "engine/plan/measure.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
