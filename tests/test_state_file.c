@@ -191,7 +191,7 @@ static void test_other_model(void)
     for (int i = 0; i < cases.n; i++) {
         char *const *cells = cases.cells[i];
         int heads, dim, window, ctx;
-        kv_type type;
+        kv_type type = KV_F16;
         if (strcmp(cells[0], "other") != 0) continue;
         CHECK(sscanf(cells[2], "%d %d %d %d", &heads, &dim, &window, &ctx) == 4 &&
               kv_type_from_name(&type, cells[3]));
