@@ -276,7 +276,7 @@ static void test_list(void)
 {
     const int list[] = { 3, -1, 0, 4, 2 };
     const char *path = in_folder("list.json");
-    usage_profile *p = make(2, 2), *back;
+    usage_profile *p = make(2, 2), *back = NULL;
     int order[4];
     err_ctx err = { 0 };
     usage_profile_count_list(p, list, ARRAY_LEN(list));
