@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "engine/gpu/expert_server.h"
-#include "tests/test.h"
 #include "moe/expert_store.h"
 #include "moe/frame_table.h"
 #include "moe/postfetch.h"
+#include "tests/model_fixture.h"
+#include "tests/sim_gpu.h"
 #include "tiers/fault_injection.h"
 #include "tiers/plan.h"
 
@@ -132,4 +133,30 @@ bool place_engine(engine *e, const model *m, const place *p)
     const int rc = engine_place(e, &where, &err);
     if (p->no_lock) fault_disarm_all();
     return CHECK_MSG(rc == 0, "%s: %s", p->name, err.msg);
+}
+
+static void each_place_of(const model *m, int i, int of, at_place *fn)
+{
+    const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
+    const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;
+    for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(test_rounds(3, 1), 7)) {
+        engine *e = NULL;
+        err_ctx err = { 0 };
+        if (sim_gpu_skips(p + 9 * i, of) || (p == 0 && sim_gpu())) continue;
+        if (!CHECK_MSG(engine_open(&e, m, &eo, &err) == 0, "%s", err.msg)) return;
+        if (place_engine(e, m, &places[p])) fn(m, e, &places[p], i + p);
+        engine_close(e);
+    }
+}
+
+void each_place(const char *const *models, size_t n, int of, at_place *fn)
+{
+    char path[512];
+    for (size_t i = 0; i < n; i++) {
+        model_fixture f;
+        test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
+        if (!model_fixture_open(&f, path)) return;
+        each_place_of(f.m, (int)i, of, fn);
+        model_fixture_close(&f);
+    }
 }

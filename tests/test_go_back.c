@@ -88,7 +88,7 @@ static bool play_pass(talk *talks, test_rng *rng, err_ctx *err)
     return ok;
 }
 
-static void test_place(const model *m, engine *e, const char *name, kv_type kv, test_rng *rng)
+static void test_passes(const model *m, engine *e, const char *name, kv_type kv, test_rng *rng)
 {
     session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_snapshot = 1,
                            .n_sharing = TALKS - 1, .n_version = TALKS };
@@ -153,34 +153,21 @@ static void test_end_of_time(const model *m, engine *e)
     session_free(s[1]);
 }
 
+static void test_place(const model *m, engine *e, const place *p, int index)
+{
+    static const kv_type types[] = { KV_F16, KV_F32, KV_Q8_0 };
+    test_rng rng = { 23 + (uint64_t)index };
+    test_passes(m, e, p->name, types[index % 3], &rng);
+    test_end_of_time(m, e);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const models[] = {
         "models/tiny-qwen3next-f32", "families/tiny-qwen35moe-bf16", "models/tiny-gptoss-f32",
         "families/tiny-gemma4-shared-bf16",
     };
-    static const kv_type types[] = { KV_F16, KV_F32, KV_Q8_0 };
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
-    const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;
-    test_rng rng = { 23 };
-    char path[512];
     test_begin("go_back", argc, argv);
-    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
-        model_fixture f;
-        err_ctx err = { 0 };
-        test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
-        if (!model_fixture_open(&f, path)) return test_end();
-        for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(test_rounds(3, 1), 7)) {
-            engine *e = NULL;
-            if (sim_gpu_skips(p + 5 * (int)i, 6) || (p == 0 && sim_gpu())) continue;
-            if (!CHECK_MSG(engine_open(&e, f.m, &eo, &err) == 0, "%s", err.msg)) break;
-            if (place_engine(e, f.m, &places[p])) {
-                test_place(f.m, e, places[p].name, types[(i + (size_t)p) % 3], &rng);
-                test_end_of_time(f.m, e);
-            }
-            engine_close(e);
-        }
-        model_fixture_close(&f);
-    }
+    each_place(models, ARRAY_LEN(models), 5, test_place);
     return test_end();
 }

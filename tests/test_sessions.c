@@ -84,7 +84,7 @@ static uint64_t play(session *s, const op *o, float *logits)
                               : (uint64_t)(uint32_t)next * 2654435761u + (uint64_t)session_pos(s);
 }
 
-static void test_place(const model *m, engine *e, const char *name, test_rng *rng)
+static void test_turns(const model *m, engine *e, const char *name, test_rng *rng)
 {
     const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = KV_F16, .n_snapshot = 2,
                                  .n_sharing = TALKS - 1 };
@@ -134,34 +134,20 @@ static void test_bytes(const model *m, engine *e)
     CHECK(session_check(m, &so, &err) == ERR_RANGE);
 }
 
+static void test_place(const model *m, engine *e, const place *p, int index)
+{
+    test_rng rng = { 11 + (uint64_t)index };
+    if (p == &places[1] && !test_is_long() && index % 2) return;
+    test_bytes(m, e);
+    test_turns(m, e, p->name, &rng);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const models[] = { "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32",
                                           "families/tiny-glm4moe-bf16",
                                           "families/tiny-gemma4-shared-bf16" };
-    /* a simulated GPU needs a core, too */
-    const engine_options eo = { .threads = test_n_thread(sim_gpu() && !test_is_long() ? 1 : 2) };
-    const int last = gpu_count() > 0 ? N_PLACES : N_CPU_PLACES;
-    test_rng rng = { 11 };
-    char path[512];
     test_begin("sessions", argc, argv);
-    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
-        model_fixture f;
-        err_ctx err = { 0 };
-        test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
-        if (!model_fixture_open(&f, path)) return test_end();
-        for (int p = 0; p < last; p += p < N_CPU_PLACES ? 1 : sim_gpu_step(test_rounds(3, 1), 7)) {
-            engine *e = NULL;
-            if (sim_gpu_skips(p + 9 * (int)i, 12) || (p == 0 && sim_gpu())) continue;
-            if (p > 0 && p < N_CPU_PLACES && !test_is_long() && (p + i) % 2) continue;
-            if (!CHECK_MSG(engine_open(&e, f.m, &eo, &err) == 0, "%s", err.msg)) break;
-            if (place_engine(e, f.m, &places[p])) {
-                test_bytes(f.m, e);
-                test_place(f.m, e, places[p].name, &rng);
-            }
-            engine_close(e);
-        }
-        model_fixture_close(&f);
-    }
+    each_place(models, ARRAY_LEN(models), 12, test_place);
     return test_end();
 }
