@@ -31,6 +31,8 @@
 /* Whether this program's GPU is the simulated one. In every test program. */
 static inline bool sim_gpu(void) { return strcmp(gpu_backend(), SIM_GPU_BACKEND) == 0; }
 
+static inline bool has_real_gpu(void) { return !sim_gpu() && gpu_count() > 0; }
+
 /* Threads of an engine with this program's GPU: a simulated one needs a core, too. */
 static inline int sim_n_thread(void) { return test_n_thread(sim_gpu() ? 1 : 2); }
 

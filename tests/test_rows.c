@@ -22,10 +22,8 @@ typedef struct piece {
     uint64_t want;                       /* hash of its logits */
 } piece;
 
-/* On a real GPU a token alone and one of several differ in rounding: there pieces are longer. */
-static bool has_real_gpu(void) { return !sim_gpu() && gpu_count() > 0; }
-
-/* The first piece is a prompt, which the DeltaNet computes in chunks and which fills windows. */
+/* The first piece is a prompt, which the DeltaNet computes in chunks and which fills windows. On a
+ * real GPU a token alone and one of several differ in rounding: there the others are longer. */
 static void make_talk(piece *talk, test_rng *rng, int talk_number, int n_vocab)
 {
     for (int i = 0; i < PIECES; i++) {

@@ -222,7 +222,7 @@ static bool others_follow(int i)
  * with each; but on a real GPU. */
 static void test_file(const char *path, int turn)
 {
-    const bool all = test_is_long() || (gpu_count() > 0 && !sim_gpu());
+    const bool all = test_is_long() || has_real_gpu();
     model_fixture f;
     if (!model_fixture_open(&f, path)) return;
     for (int i = 0; i < N_PLACES; i++) {

@@ -58,7 +58,7 @@ static void place_deltanet(gpu_buffers *b, mem_layout *a, const gpu *g, const mo
                            int n)
 {
     const int64_t values = (int64_t)hp->ssm_n_v_head * hp->ssm_head_dim;
-    const int64_t channels = 2 * (int64_t)hp->ssm_n_k_head * hp->ssm_head_dim + values;
+    const int64_t channels = (int64_t)hparams_channels(hp);
     b->raw = mem_layout_floats(a, n, channels);
     b->mixed = mem_layout_floats(a, n, channels);
     b->z = mem_layout_floats(a, n, values);

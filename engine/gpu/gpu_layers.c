@@ -125,7 +125,7 @@ static delta_ops delta_of(const gpu_steps *s, int l, const layer_inputs *in)
                   .state = place.state, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
                   .dim = hp->ssm_head_dim, .n = s->n, .pos = s->rows[0].pos,
                   .scratch = b->delta_chunks },
-        .channels = (2 * hp->ssm_n_k_head + hp->ssm_n_v_head) * hp->ssm_head_dim,
+        .channels = (int)hparams_channels(hp),
     };
 }
 

@@ -12,8 +12,8 @@ static gpu_cursor cursor_of(const batch_row *row, int n, int32_t token)
 {
     return (gpu_cursor){
         .pos = row->pos, .n = n, .token = token, .pages = kv_segment_table(state_kv(row->st), 0),
-        .recurrent = recurrent_block_of(state_recurrent(row->st), 0).data,
-        .recurrent_next = recurrent_block_of(row->next, 0).data,
+        .recurrent = recurrent_memory(state_recurrent(row->st))->of[0].data,
+        .recurrent_next = recurrent_memory(row->next)->of[0].data,
     };
 }
 

@@ -181,7 +181,7 @@ static void put_deltanet(layer_weights_gpu *y, uploader *s, const layer_weights 
                          const model_hparams *hp)
 {
     const uint64_t n_v = (uint64_t)hp->ssm_n_v_head, dim = (uint64_t)hp->ssm_head_dim;
-    const uint64_t channels = (2 * (uint64_t)hp->ssm_n_k_head + n_v) * dim;
+    const uint64_t channels = hparams_channels(hp);
     if (x->delta.in.data) {
         put_grouped(y, s, &x->delta.in, hp);
     } else {

@@ -29,7 +29,7 @@ static void place_attention(workspace *w, mem_layout *a, const model *m, int n)
 static void place_deltanet(workspace *w, mem_layout *a, const model_hparams *hp, int n)
 {
     const int64_t v = (int64_t)hp->ssm_n_v_head * hp->ssm_head_dim;
-    const int64_t channels = 2 * (int64_t)hp->ssm_n_k_head * hp->ssm_head_dim + v;
+    const int64_t channels = (int64_t)hparams_channels(hp);
     w->qkvz = mem_layout_floats(a, n, channels + v);
     w->qkv = mem_layout_floats(a, n, channels);
     w->mixed = mem_layout_floats(a, n, channels);

@@ -111,6 +111,13 @@ static inline attn_shape hparams_attn(const model_hparams *hp, bool windowed)
     return (attn_shape){ hp->n_head, hp->n_head_kv, hp->head_dim, hp->rope_dim };
 }
 
+/* Widths of q, k and v of a token together, in a DeltaNet layer. */
+static inline uint64_t hparams_channels(const model_hparams *hp)
+{
+    return (2 * (uint64_t)hp->ssm_n_k_head + (uint64_t)hp->ssm_n_v_head) *
+           (uint64_t)hp->ssm_head_dim;
+}
+
 static inline attn_shape layer_attn(const model_hparams *hp, const model_layer *y)
 {
     return hparams_attn(hp, y->window > 0);

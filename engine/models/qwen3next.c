@@ -10,7 +10,7 @@ static int bind_deltanet(binder *b, int l)
     model_layer *y = &b->m->layers[l];
     const uint64_t embd = (uint64_t)hp->n_embd, dim = (uint64_t)hp->ssm_head_dim;
     const uint64_t n_v = (uint64_t)hp->ssm_n_v_head, v = n_v * dim;      /* also the width of z */
-    const uint64_t qkv = 2 * (uint64_t)hp->ssm_n_k_head * dim + v, taps = (uint64_t)hp->ssm_conv;
+    const uint64_t qkv = hparams_channels(hp), taps = (uint64_t)hp->ssm_conv;
     const bool split = bind_find(b, l, "attn_qkv.weight"), in = bind_find(b, l, "ssm_in.weight");
     const bool dt_bias = bind_find(b, l, "ssm_dt.bias"), dt = bind_find(b, l, "ssm_dt");
     int rc;

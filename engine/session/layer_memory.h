@@ -15,9 +15,10 @@ typedef enum memory_kind {
 typedef struct layer_memory {
     memory_kind kind;
     int n_head, head_dim;                /* of a position's keys, and of its values */
-    int window;                          /* positions that a token reads, its own included; 0: all */
-    uint64_t conv, state;                /* MEMORY_RECURRENT: floats of the convolution's window, and
-                                          * of the state; UINT64_MAX: too much */
+    int window;                          /* positions that a token reads, its own included; 0:
+                                          * all */
+    uint64_t conv, state;                /* MEMORY_RECURRENT: floats of the convolution's window,
+                                          * and of the state; UINT64_MAX: too much */
 } layer_memory;
 
 static inline layer_memory layer_memory_of(const model *m, int l)
@@ -27,8 +28,7 @@ static inline layer_memory layer_memory_of(const model *m, int l)
     const uint64_t dim = (uint64_t)hp->ssm_head_dim, n_v = (uint64_t)hp->ssm_n_v_head;
     layer_memory a = { .kind = MEMORY_RECURRENT };
     if (y->mixer == MIX_DELTANET) {
-        if (!size_mul(&a.conv, (2 * (uint64_t)hp->ssm_n_k_head + n_v) * dim,
-                      (uint64_t)(hp->ssm_conv - 1)) ||
+        if (!size_mul(&a.conv, hparams_channels(hp), (uint64_t)(hp->ssm_conv - 1)) ||
             !size_mul(&a.state, dim * dim, n_v))
             a.conv = a.state = UINT64_MAX;
         return a;

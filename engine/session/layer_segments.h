@@ -1,5 +1,5 @@
-/* layer_segments.h - in which memory the layers of a session are: runs of layers, each in a space of
- * its own. */
+/* layer_segments.h - in which memory the layers of a session are: runs of layers, each in a space
+ * of its own. */
 #ifndef ENGINE_SESSION_LAYER_SEGMENTS_H
 #define ENGINE_SESSION_LAYER_SEGMENTS_H
 

@@ -11,11 +11,9 @@
 #include "engine/session/layer_memory.h"
 
 struct recurrent {
-    layer_segments in;
-    recurrent_block blocks[SEGMENTS_MOST];       /* each at a cache line */
+    layer_blocks memory;                 /* a layer's begins with the window */
     size_t conv_floats;
     int n_layer;
-    float *layers[];                     /* [n_layer]: the layer's window; NULL: none */
 };
 
 uint64_t recurrent_layer_bytes(const model *m, int l)
@@ -25,50 +23,22 @@ uint64_t recurrent_layer_bytes(const model *m, int l)
     return size_times(size_plus(a.conv, a.state), sizeof(float));
 }
 
-/* Of layers first .. end - 1. */
-static uint64_t run_bytes(const model *m, int first, int end)
+uint64_t recurrent_bytes(const model *m)
 {
     uint64_t sum = 0;
-    for (int l = first; l < end; l++) sum = size_plus(sum, recurrent_layer_bytes(m, l));
+    for (int l = 0; l < m->hp.n_layer; l++) sum = size_plus(sum, recurrent_layer_bytes(m, l));
     return sum;
-}
-
-uint64_t recurrent_bytes(const model *m) { return run_bytes(m, 0, m->hp.n_layer); }
-
-/* The block of layers first .. end - 1. */
-static int make_block(recurrent *r, recurrent_block *b, const model *m, int first, int end,
-                      err_ctx *err)
-{
-    const uint64_t bytes = run_bytes(m, first, end);
-    if (bytes == 0) return 0;
-    const int rc =
-        b->where->alloc(&b->data, b->where, bytes, MEM_DENSE, "the recurrent state", err);
-    if (rc < 0) return rc;
-    b->bytes = bytes;
-    uint8_t *p = b->data;
-    for (int l = first; l < end; l++) {
-        const layer_memory a = layer_memory_of(m, l);
-        if (a.kind != MEMORY_RECURRENT) continue;
-        r->conv_floats = (size_t)a.conv;
-        r->layers[l] = (float *)(void *)p;
-        p += recurrent_layer_bytes(m, l);
-    }
-    return 0;
 }
 
 int recurrent_create(recurrent **out, const model *m, const layer_segments *in, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer;
-    recurrent *r = mem_zalloc(sizeof *r + (size_t)n_layer * sizeof r->layers[0]);
-    int rc = 0;
-
+    recurrent *r = mem_zalloc(sizeof *r);
     *out = NULL;
-    if (!r) return err_set(err, ERR_NOMEM, "recurrent state: no memory for %d layers", n_layer);
-    r->n_layer = n_layer;
-    r->in = *in;
-    for (int i = 0; i < in->n; i++) r->blocks[i].where = in->of[i].where;
-    for (int i = 0; i < in->n && rc == 0; i++)
-        rc = make_block(r, &r->blocks[i], m, segment_first(in, i), in->of[i].end, err);
+    if (!r) return err_set(err, ERR_NOMEM, "recurrent state: no memory for %zu bytes", sizeof *r);
+    r->n_layer = m->hp.n_layer;
+    r->conv_floats = (size_t)hparams_channels(&m->hp) * (size_t)max_int(m->hp.ssm_conv - 1, 0);
+    const int rc = layer_blocks_init(&r->memory, m, in, recurrent_layer_bytes,
+                                     "the recurrent state", err);
     if (rc == 0) *out = r;
     else recurrent_free(r);
     return rc;
@@ -77,17 +47,14 @@ int recurrent_create(recurrent **out, const model *m, const layer_segments *in, 
 void recurrent_free(recurrent *r)
 {
     if (!r) return;
-    for (int i = 0; i < r->in.n; i++) {
-        recurrent_block *b = &r->blocks[i];
-        b->where->free(b->where, b->data, b->bytes);
-    }
+    layer_blocks_release(&r->memory);
     mem_free(r);
 }
 
 float *recurrent_conv(recurrent *r, int layer)
 {
-    assert(layer >= 0 && layer < r->n_layer && r->layers[layer]);
-    return r->layers[layer];
+    assert(layer >= 0 && layer < r->n_layer && r->memory.layers[layer]);
+    return r->memory.layers[layer];
 }
 
 float *recurrent_state(recurrent *r, int layer)
@@ -97,19 +64,18 @@ float *recurrent_state(recurrent *r, int layer)
 
 recurrent_place recurrent_place_of(const recurrent *r, int layer)
 {
-    const uint8_t *base = r->blocks[segment_of(&r->in, layer)].data;
-    const uint64_t conv = (uint64_t)((const uint8_t *)r->layers[layer] - base);
-    assert(layer >= 0 && layer < r->n_layer && r->layers[layer]);
+    const uint8_t *base = r->memory.of[segment_of(&r->memory.in, layer)].data;
+    const uint64_t conv = (uint64_t)((const uint8_t *)r->memory.layers[layer] - base);
+    assert(layer >= 0 && layer < r->n_layer && r->memory.layers[layer]);
     return (recurrent_place){ conv, conv + r->conv_floats * sizeof(float) };
 }
 
 void recurrent_clear(recurrent *r)
 {
-    for (int i = 0; i < r->in.n; i++) {
-        recurrent_block *b = &r->blocks[i];
+    for (int i = 0; i < r->memory.in.n; i++) {
+        const layer_block *b = &r->memory.of[i];
         if (b->bytes > 0) b->where->zero(b->where, b->data, (size_t)b->bytes);
     }
 }
 
-int recurrent_n_block(const recurrent *r) { return r->in.n; }
-recurrent_block recurrent_block_of(const recurrent *r, int i) { return r->blocks[i]; }
+const layer_blocks *recurrent_memory(const recurrent *r) { return &r->memory; }

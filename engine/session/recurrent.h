@@ -10,7 +10,7 @@
 #define ENGINE_SESSION_RECURRENT_H
 
 #include "engine/models/model.h"
-#include "engine/session/layer_segments.h"
+#include "engine/session/layer_blocks.h"
 
 typedef struct recurrent recurrent;
 
@@ -33,13 +33,6 @@ recurrent_place recurrent_place_of(const recurrent *r, int layer);
 
 void recurrent_clear(recurrent *r);
 
-/* The segments' blocks, for copies. bytes may be 0. */
-typedef struct recurrent_block {
-    mem_space *where;
-    void *data;
-    uint64_t bytes;
-} recurrent_block;
-int recurrent_n_block(const recurrent *r);
-recurrent_block recurrent_block_of(const recurrent *r, int i);
+const layer_blocks *recurrent_memory(const recurrent *r);        /* for copies */
 
 #endif

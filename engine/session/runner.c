@@ -302,11 +302,6 @@ void runner_forget_version(session *s)
     r->kept_of[i] = r->kept_of[--r->n_kept_of];
 }
 
-bool runner_can_go_back(const session *s, int n_keep)
-{
-    return s->before && n_keep >= s->before_pos;
-}
-
 /* Its last version gets the state at n_keep, from the one before and the inputs. */
 void runner_go_back(session *s, int n_keep)
 {

@@ -188,9 +188,10 @@ static void mark_whole(session *s)
     s->n_recovery = runner_recoveries(s->r);
 }
 
+/* Whether n_keep is within the tokens whose inputs are kept. */
 static bool can_go_back(const session *s, int n_keep)
 {
-    return !is_lost(s) && runner_can_go_back(s, n_keep);
+    return s->before && !is_lost(s) && n_keep >= s->before_pos;
 }
 
 int session_rewind(session *s, int n_keep)

@@ -50,9 +50,7 @@ void runner_release(runner *r);          /* by its creator or a session; the las
  * device has read this one's. */
 int runner_settle(runner *r, err_ctx *err);
 
-/* Whether n_keep is within the tokens whose inputs are kept; goes back to it. */
-bool runner_can_go_back(const session *s, int n_keep);
-void runner_go_back(session *s, int n_keep);
+void runner_go_back(session *s, int n_keep);     /* to before_pos, or a later position */
 void runner_forget_version(session *s);  /* gives back the version that the session keeps */
 
 /* Times that the device was reset after a failure. */

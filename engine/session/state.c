@@ -166,9 +166,10 @@ static int copy_in(void *ctx, mem_space *where, void *bytes, size_t n)
 int state_each_block(const state *s, kv_piece_fn *fn, void *ctx)
 {
     int rc = 0;
-    for (int i = 0; i < recurrent_n_block(s->rec) && rc == 0; i++) {
-        const recurrent_block b = recurrent_block_of(s->rec, i);
-        if (b.bytes > 0) rc = fn(ctx, b.where, b.data, (size_t)b.bytes);
+    const layer_blocks *memory = recurrent_memory(s->rec);
+    for (int i = 0; i < memory->in.n && rc == 0; i++) {
+        const layer_block *b = &memory->of[i];
+        if (b->bytes > 0) rc = fn(ctx, b->where, b->data, (size_t)b->bytes);
     }
     return rc;
 }
