@@ -316,7 +316,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Three are for that GPU alone: test_sim_plan.c is about what is
 # taken of its memory, test_sim_taken.c about a token left in flight, test_sim_devices.c about two of them at once.
 SIM_OF   := vram_cache families measure layer_overhead prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
-            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_mixers gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache sessions rows draws context_growth go_back
+            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_attention gpu_delta gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache sessions rows draws context_growth go_back
 SIM_ALONE := test_sim_plan test_sim_taken test_sim_devices
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
