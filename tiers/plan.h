@@ -110,7 +110,7 @@ typedef struct plan_wish {
     prompt_strategy strategy;
 } plan_wish;
 
-typedef enum plan_tier { PLAN_VRAM, PLAN_RAM, PLAN_DISK, PLAN_TIERS } plan_tier;
+typedef enum plan_tier { PLAN_VRAM, PLAN_RAM, PLAN_DISK } plan_tier;
 
 /* A memory: what may be taken of it, and what is taken. */
 typedef struct plan_pool {
@@ -142,10 +142,7 @@ const char *plan_bound_name(plan_bound b);       /* "CPU memory" */
 typedef struct plan {
     bool gpu;
     int chunk;
-    union {
-        plan_pool pool[PLAN_TIERS];
-        struct { plan_pool vram, ram, drive; };  /* the same ones by name */
-    };
+    plan_pool vram, ram, drive;
     plan_place place[PLAN_MAX_LAYERS];   /* the first layers are on the GPU, the others not */
     plan_tier head, embed;               /* the head is in RAM if any layer's dense part is; a GPU
                                           * reads rows of a table in RAM over the bus */
