@@ -22,7 +22,7 @@
 
 enum {
     TRACE_MAX = 4096,                    /* launches that one profile can hold */
-    UPLOAD_BUFFERS = 3, UPLOAD_BYTES = 32 << 20
+    UPLOAD_BUFFERS = 3, UPLOAD_BYTES = 32 << 20, UPLOAD_LEAST = 64 << 10
 };
 
 typedef struct trace_slot {              /* nanoseconds of the device's clock */
@@ -56,6 +56,7 @@ struct gpu {
     int n_recovery;
     struct {
         uint8_t *buffer;                 /* page-locked; NULL: not allocated yet */
+        size_t bytes;                    /* of the buffer: grows up to UPLOAD_BYTES */
         cudaEvent_t sent;
     } upload[UPLOAD_BUFFERS];
     int next_upload;

@@ -291,52 +291,53 @@ void gpu_copy(gpu *g, void *to, const void *from, uint64_t bytes)
 
 /* ---- uploads --------------------------------------------------------------------------------- */
 
-/* Refused page-locked memory is an error of this call and is not stored in g. */
-static int make_buffers(gpu *g, err_ctx *err)
+/* Waits for the buffer's last copy and makes it hold n bytes. Page-locking costs time for each page,
+ * so a small model gets small buffers. Refused memory is an error of this call and is not stored in
+ * g. */
+static int reserve_buffer(gpu *g, int i, size_t n, err_ctx *err)
 {
-    for (int i = 0; i < UPLOAD_BUFFERS; i++) {
-        if (g->upload[i].buffer) continue;
-        void *p = gpu_alloc_host(g, UPLOAD_BYTES, err);
-        if (!p) return ERR_NOMEM;
+    size_t bytes = UPLOAD_LEAST;
+    if (!g->upload[i].sent) {
         const cudaError_t rc = cudaEventCreateWithFlags(&g->upload[i].sent, cudaEventDisableTiming);
-        if (rc != cudaSuccess) {
-            cudaFreeHost(p);
-            return fail(err, rc, "upload buffers", g->device);
-        }
-        g->upload[i].buffer = (uint8_t *)p;
+        if (rc != cudaSuccess) return fail(err, rc, "upload buffers", g->device);
     }
-    return 0;
+    gpu_fail(g, cudaEventSynchronize(g->upload[i].sent), "upload");
+    if (g->failure != cudaSuccess) return report(g, err);
+    if (n <= g->upload[i].bytes) return 0;
+    while (bytes < n) bytes *= 2;
+    cudaFreeHost(g->upload[i].buffer);
+    g->upload[i].buffer = (uint8_t *)gpu_alloc_host(g, bytes, err);
+    g->upload[i].bytes = g->upload[i].buffer ? bytes : 0;
+    return g->upload[i].buffer ? 0 : ERR_NOMEM;
 }
 
 int gpu_upload(gpu *g, void *to, const void *from, uint64_t bytes, gpu_fill *fill, void *ctx,
                err_ctx *err)
 {
     int rc = report(g, err);
-    if (rc == 0) rc = make_buffers(g, err);
-    if (rc < 0) return rc;
-    for (uint64_t done = 0; done < bytes;) {
+    for (uint64_t done = 0; done < bytes && rc == 0;) {
         const int i = g->next_upload;
         const size_t n =
             (size_t)(bytes - done < UPLOAD_BYTES ? bytes - done : (uint64_t)UPLOAD_BYTES);
+        if ((rc = reserve_buffer(g, i, n, err)) < 0) break;
         uint8_t *buffer = g->upload[i].buffer;
-        gpu_fail(g, cudaEventSynchronize(g->upload[i].sent), "upload");
         if (fill) fill(ctx, buffer, (const uint8_t *)from + done, n);
         else memcpy(buffer, (const uint8_t *)from + done, n);
         gpu_fail(g, cudaMemcpyAsync((uint8_t *)to + done, buffer, n, cudaMemcpyHostToDevice,
                                     g->stream), "upload");
         gpu_fail(g, cudaEventRecord(g->upload[i].sent, g->stream), "upload");
-        if (g->failure != cudaSuccess) return report(g, err);
+        rc = report(g, err);
         g->next_upload = (i + 1) % UPLOAD_BUFFERS;
         done += n;
     }
-    return 0;
+    return rc;
 }
 
 int gpu_upload_end(gpu *g, err_ctx *err)
 {
     const int rc = gpu_wait(g, err);
     for (int i = 0; i < UPLOAD_BUFFERS; i++) {
-        if (!g->upload[i].buffer) continue;
+        if (!g->upload[i].sent) continue;
         cudaEventDestroy(g->upload[i].sent);
         cudaFreeHost(g->upload[i].buffer);
         g->upload[i] = {};

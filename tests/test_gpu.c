@@ -45,7 +45,8 @@ static void check_refused_upload(test_rng *rng)
 {
     struct rlimit whole;
     unsigned long pages = 0;
-    float *x = host_floats(100, 1.0f, rng), *to = vram_room(100 * sizeof *x);
+    const size_t n = (size_t)8 << 20, bytes = n * sizeof(float);
+    float *x = host_floats(n, 1.0f, rng), *to = vram_room(bytes);
     err_ctx err = { 0 };
     FILE *sizes = fopen("/proc/self/statm", "r");
     if (!sizes || fscanf(sizes, "%lu", &pages) != 1) pages = 0;
@@ -56,14 +57,14 @@ static void check_refused_upload(test_rng *rng)
         .rlim_max = whole.rlim_max,
     };
     setrlimit(RLIMIT_AS, &low);
-    const int rc = gpu_upload(device(), to, x, 100 * sizeof *x, NULL, NULL, &err);
+    const int rc = gpu_upload(device(), to, x, bytes, NULL, NULL, &err);
     setrlimit(RLIMIT_AS, &whole);
     expect(rc < 0 && strstr(err.msg, "page-locked"), "%d: %s", rc, err.msg);
     const bool good = gpu_wait(device(), &err) == 0 &&
-                      gpu_upload(device(), to, x, 100 * sizeof *x, NULL, NULL, &err) == 0 &&
+                      gpu_upload(device(), to, x, bytes, NULL, NULL, &err) == 0 &&
                       gpu_upload_end(device(), &err) == 0;
     expect(good, "afterwards: %s", err.msg);
-    expect_bits("uploaded", host_copy(to, 100), x, 100);
+    expect_bits("uploaded", host_copy(to, n), x, n);
 }
 
 static void test_memory(test_rng *rng)
