@@ -168,24 +168,36 @@ static void must(int rc, const err_ctx *err)
     now.broken = true;
 }
 
-static void check_guards(const piece *p)
+static void check_guards(const piece *p, const uint8_t *guards)
 {
-    uint8_t guards[2 * GUARD];
     int at = 0;
-    vram_read(guards, p->at - GUARD, GUARD);
-    vram_read(guards + GUARD, p->at + p->bytes, GUARD);
     while (at < 2 * GUARD && guards[at] == 0xFF) at++;
     if (at < 2 * GUARD)
         expect(false, "written %d bytes %s an array of %zu bytes",
                at < GUARD ? GUARD - at : at - GUARD, at < GUARD ? "before" : "after", p->bytes);
 }
 
+/* Of all arrays, with one wait. */
+static void check_all_guards(void)
+{
+    uint8_t (*guards)[2 * GUARD] = test_alloc(MAX_PIECES, sizeof *guards);
+    err_ctx err = { 0 };
+    memset(guards, 0, MAX_PIECES * sizeof *guards);
+    for (int i = 0; i < now.n_vram; i++) {
+        const piece *p = &now.vram[i];
+        must(gpu_read_later(now.g, guards[i], p->at - GUARD, GUARD, &err), &err);
+        must(gpu_read_later(now.g, guards[i] + GUARD, p->at + p->bytes, GUARD, &err), &err);
+    }
+    must(gpu_copies_end(now.g, &err), &err);
+    for (int i = 0; i < now.n_vram && !now.broken; i++) check_guards(&now.vram[i], guards[i]);
+    mem_free(guards);
+}
+
 void case_end(void)
 {
     err_ctx err = { 0 };
     must(gpu_wait(now.g, &err), &err);
-    for (int i = 0; i < now.n_vram; i++)
-        if (!now.broken) check_guards(&now.vram[i]);
+    if (!now.broken) check_all_guards();
     for (int i = 0; i < now.n_vram; i++) gpu_free(now.g, now.vram[i].at - GUARD);
     now.n_vram = 0;
     host_drop(0);
@@ -228,7 +240,7 @@ static void *vram_piece(const void *from, size_t bytes)
     if (now.n_vram == MAX_PIECES) give_up("too many arrays in one case");
     memset(image, 0xFF, all);
     if (from) memcpy(image + GUARD, from, bytes);
-    must(gpu_write(now.g, p, image, all, &err), &err);
+    must(gpu_write_later(now.g, p, image, all, &err), &err);
     mem_free(image);
     now.vram[now.n_vram++] = (piece){ p + GUARD, bytes };
     return p + GUARD;
@@ -252,7 +264,7 @@ float *vram_floats(const float *from, size_t n)
 void vram_write(void *to, const void *from, size_t bytes)
 {
     err_ctx err = { 0 };
-    must(gpu_write(now.g, to, from, bytes, &err), &err);
+    must(gpu_write_later(now.g, to, from, bytes, &err), &err);
 }
 
 void vram_read(void *to, const void *from, size_t bytes)
