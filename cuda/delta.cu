@@ -9,49 +9,18 @@
  *
  * So both products use the old state. The decay is the sum of two floats: with one float, the same
  * rounding error in each token would bias the state of heads that decay slowly. Tokens pass through
- * shared memory, a tile at a time. For several tokens another kernel computes norms and gates. */
+ * shared memory, a tile at a time. Each block norms q and k and computes the gates of its head
+ * itself, so a token has the same bits alone and in a batch. */
 #include "cuda/delta.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = 8 * WARPS, TILE = 8 };
-
-/* ---- gates and norms ------------------------------------------------------------------------- */
-
-/* For n > 1: norms q and k in place, and replaces ba by write strengths and log decays. A warp
- * computes one (token, key head). */
-template <int DIM>
-static __global__ void __launch_bounds__(32) delta_prepare(tracer f, const gpu_delta d)
-{
-    const delta_sizes s = sizes_of(d);
-    const int lane = threadIdx.x, h = blockIdx.x, t = blockIdx.y;
-    pdl_begin(f);
-    pdl_wait(f);
-    float *q = d.mixed + (size_t)t * s.channels + h * DIM, *k = q + s.keys;
-    float qq = 0.0f, kk = 0.0f;
-    for (int i = lane; i < DIM; i += 32) {
-        qq = fmaf(q[i], q[i], qq);
-        kk = fmaf(k[i], k[i], kk);
-    }
-    const float fq = l2_factor(warp_sum(qq)) / sqrtf((float)DIM), fk = l2_factor(warp_sum(kk));
-    for (int i = lane; i < DIM; i += 32) {
-        q[i] *= fq;
-        k[i] *= fk;
-    }
-    for (int i = lane; i < s.ratio; i += 32) {
-        const int v = d.tiled ? h + i * d.n_k : h * s.ratio + i;
-        float *beta = d.ba + (size_t)t * 2 * d.n_v + gate_of(d, s, v);
-        float *decay = beta + decay_step(d, s);
-        *beta = sigmoid(*beta);
-        *decay = log_decay(*decay, d.dt_bias[v], d.a[v]);
-    }
-    pdl_end(f);
-}
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
 /* The input of one token, for the columns of a block. */
 template <int DIM> struct delta_token {
     float q[DIM], k[DIM], v[COLUMNS];
-    float beta, log_decay, pad[2];
+    float beta, alpha, pad[2];           /* before their activation functions */
 };
 
 /* Offsets of a head's values. */
@@ -77,7 +46,7 @@ static __device__ __forceinline__ void load_gates(delta_token<DIM> *to, const gp
 {
     const float *ba = d.ba + (size_t)t * 2 * d.n_v;
     to->beta = ba[h.gate];
-    to->log_decay = ba[h.decay];
+    to->alpha = ba[h.decay];
 }
 
 template <int DIM, bool ONE>
@@ -100,7 +69,7 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
     copy_commit();
 }
 
-/* ONE: a single token, without delta_prepare. fresh: earlier tokens of the batch have written the
+/* ONE: a single token. fresh: earlier tokens of the batch have written the
  * state, perhaps in the previous kernel. blockIdx.z is a token: if a conversation begins with it,
  * the block computes all tokens of that one. */
 template <int DIM, bool ONE>
@@ -165,10 +134,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
                     kS = fmaf(ks[c], S[4 * i + c], kS);
                     qS = fmaf(qs[c], S[4 * i + c], qS);
                     qk = fmaf(qs[c], ks[c], qk);
-                    if (ONE) {
-                        qq = fmaf(qs[c], qs[c], qq);
-                        kk = fmaf(ks[c], ks[c], kk);
-                    }
+                    qq = fmaf(qs[c], qs[c], qq);
+                    kk = fmaf(ks[c], ks[c], kk);
                 }
             }
             #pragma unroll
@@ -176,31 +143,24 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
                 kS += __shfl_xor_sync(~0u, kS, m);
                 qS += __shfl_xor_sync(~0u, qS, m);
                 qk += __shfl_xor_sync(~0u, qk, m);
+                qq += __shfl_xor_sync(~0u, qq, m);
+                kk += __shfl_xor_sync(~0u, kk, m);
             }
-            float beta = x.beta, g = x.log_decay, fk = 1.0f;
-            if (ONE) {
-                for (int m = 8; m < 32; m <<= 1) {
-                    qq += __shfl_xor_sync(~0u, qq, m);
-                    kk += __shfl_xor_sync(~0u, kk, m);
-                }
-                const float fq = l2_factor(qq) / sqrtf((float)DIM);
-                fk = l2_factor(kk);
-                kS *= fk;
-                qS *= fq;
-                qk *= fk * fq;
-                beta = sigmoid(beta);
-                g = log_decay(g, dt_bias, decay);
-            }
+            const float fq = l2_factor(qq) / sqrtf((float)DIM), fk = l2_factor(kk);
+            kS = __fmul_rn(kS, fk);
+            qS = __fmul_rn(qS, fq);
+            qk = __fmul_rn(qk, __fmul_rn(fk, fq));
+            const float beta = sigmoid(x.beta), g = log_decay(x.alpha, dt_bias, decay);
             const float2 e = split_exp(g);
-            const float decayed = fmaf(e.y, kS, e.x * kS);
-            const float delta = beta * (x.v[own] - decayed);
-            const float add = delta * fk;
+            const float decayed = fmaf(e.y, kS, __fmul_rn(e.x, kS));
+            const float delta = __fmul_rn(beta, __fsub_rn(x.v[own], decayed));
+            const float add = __fmul_rn(delta, fk);
             #pragma unroll
             for (int r = 0; r < ROWS; r++)
-                S[r] = fmaf(e.x, S[r], fmaf(e.y, S[r], k[r] * add));
+                S[r] = fmaf(e.x, S[r], fmaf(e.y, S[r], __fmul_rn(k[r], add)));
             if (quarter == 0)
                 d.out[(size_t)(first + t0 + t) * s.values + head * DIM + column0 + own] =
-                    fmaf(qk, delta, fmaf(e.x, qS, e.y * qS));
+                    fmaf(qk, delta, fmaf(e.x, qS, __fmul_rn(e.y, qS)));
         }
     }
     #pragma unroll
@@ -227,13 +187,7 @@ static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fres
                dim3((unsigned)d.n_v, DIM / COLUMNS, all->n <= GPU_FEW ? (unsigned)n : 1), THREADS,
                0, d, fresh);
     };
-    if (n == 1 && !d.prepared) {
-        rule(delta_rule<DIM, true>);
-        return;
-    }
-    if (!d.prepared)
-        launch(g, "DeltaNet", 0, delta_prepare<DIM>, dim3((unsigned)d.n_k, (unsigned)n), 32, 0, d);
-    rule(delta_rule<DIM, false>);
+    rule(n == 1 ? delta_rule<DIM, true> : delta_rule<DIM, false>);
 }
 
 static void walk(gpu *g, const gpu_delta *d, int first, int n, bool fresh)

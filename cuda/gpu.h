@@ -351,10 +351,8 @@ void gpu_attend(gpu *g, const gpu_attention *a);
 enum { GPU_DELTA_CHUNK = 64 };
 typedef struct gpu_delta {
     float *out;                          /* [n, n_v * dim], before the norm */
-    float *mixed;                        /* [n, channels] after the convolution: q, k, v; if n > 1
-                                          * q and k are normed in place */
-    float *ba;                           /* [n, 2 * n_v] betas and alphas; if n > 1 they become
-                                          * write strengths and logs of the decay */
+    const float *mixed;                  /* [n, channels] after the convolution: q, k, v */
+    const float *ba;                     /* [n, 2 * n_v] betas and alphas */
     bool apart;                          /* ba of a token has n_v betas, then n_v alphas; else for
                                           * each key head n_v / n_k betas, then as many alphas */
     bool tiled;                          /* value head h has key head h % n_k, not h * n_k / n_v */
@@ -365,8 +363,6 @@ typedef struct gpu_delta {
     int n_k, n_v, dim;
     int n, pos;                          /* tokens; with more than GPU_FEW, the first one's
                                           * position */
-    bool prepared;                       /* an earlier call of 2 to GPU_FEW tokens has left mixed
-                                          * and ba as they are */
     void *scratch;                       /* gpu_delta_scratch() bytes; NULL: no chunks */
 } gpu_delta;
 bool gpu_delta_fits(int dim);

@@ -273,7 +273,7 @@ static size_t gate_at(const gpu_delta *d, const delta_sizes *s, int v, size_t *s
     return (size_t)(key_head(d, s, v) * 2 * s->ratio + (d->tiled ? v / d->n_k : v % s->ratio));
 }
 
-/* Norms of q and k in mixed, write strengths and log decays in ba: all in place. */
+/* Norms of q and k in a copy of mixed, write strengths and log decays in a copy of ba. */
 static void prepare_token(float *mixed, float *ba, const gpu_delta *d, const delta_sizes *s)
 {
     const loops *f = sim_ops()->loops;
@@ -331,7 +331,7 @@ static void run_delta(gpu *g, void *args)
     gpu_delta row = *d;
     memcpy(mixed, d->mixed, n * s.channels * sizeof *mixed);
     memcpy(ba, d->ba, n * gates * sizeof *ba);
-    for (size_t t = 0; t < n && !d->prepared; t++)
+    for (size_t t = 0; t < n; t++)
         prepare_token(mixed + t * s.channels, ba + t * gates, d, &s);
     for (int left = d->n; left > 0; left -= row.n, row.cursor++) {
         const size_t t = n - (size_t)left;
@@ -339,10 +339,6 @@ static void run_delta(gpu *g, void *args)
         delta_row(g, &row, mixed + t * s.channels, ba + t * gates, d->out + t * s.values, scratch);
     }
     if (d->scratch) sim_clobber(d->scratch, gpu_delta_scratch(g, d->n_k, d->n_v, d->dim, d->n));
-    if (d->n > 1) {
-        memcpy(d->mixed, mixed, n * s.channels * sizeof *mixed);
-        memcpy(d->ba, ba, n * gates * sizeof *ba);
-    }
     free(scratch);
     free(ba);
     free(mixed);
@@ -352,16 +348,15 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
 {
     const uint64_t n = (uint64_t)d->n, n_v = (uint64_t)d->n_v, f = sizeof(float);
     sim_call c = sim_begin(g, "DeltaNet");
-    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1 || d->pos < 0 ||
-        (d->prepared && d->n > GPU_FEW)) {
+    if (!gpu_delta_fits(d->dim) || d->n_k < 1 || d->n_v % d->n_k || d->n < 1 || d->pos < 0) {
         sim_fail(g, "DeltaNet: %d tokens from %d, %d and %d heads of %d", d->n, d->pos, d->n_k,
                  d->n_v, d->dim);
         return;
     }
     const delta_sizes s = sizes_of(d);
     sim_writes(&c, "out", d->out, n * s.values * f);
-    sim_writes(&c, "mixed", d->mixed, n * s.channels * f);
-    sim_writes(&c, "ba", d->ba, n * 2 * n_v * f);
+    sim_reads(&c, "mixed", d->mixed, n * s.channels * f);
+    sim_reads(&c, "ba", d->ba, n * 2 * n_v * f);
     sim_reads(&c, "dt_bias", d->dt_bias, n_v * f);
     sim_reads(&c, "a", d->a, n_v * f);
     sim_reads_ahead(&c, "cursor", d->cursor, sizeof *d->cursor);

@@ -284,7 +284,26 @@ static void test_delta_cuts(void)
     }
 }
 
-/* One batch of three conversations, each with a state of its own. */
+/* Up to GPU_FEW tokens have the bits that they have one by one. */
+static void test_delta_few(void)
+{
+    test_rng rng = { 33 };
+    family("delta rule, few tokens");
+    for (int dim = 32; dim <= 128; dim *= 2) {
+        case_begin("2 and 4 heads of %d", dim);
+        delta_net d = delta_make(2, 4, dim, (delta_order){ dim > 32, dim > 64 }, &rng);
+        for (int n = 2; n <= GPU_FEW; n++) {
+            const size_t n_out = (size_t)n * d.values, size = (size_t)(d.n_v * dim * dim);
+            float *mixed = host_floats((size_t)n * d.channels, 1.0f, &rng);
+            float *ba = host_floats((size_t)n * 2 * (size_t)d.n_v, 3.0f, &rng);
+            expect_bits("tokens together", delta_in_batches(&d, mixed, ba, n, 1 << 20),
+                        delta_in_batches(&d, mixed, ba, n, 1), n_out + size);
+        }
+        case_end();
+    }
+}
+
+/* One batch of three conversations, each with a state of its own: the bits that each has alone. */
 static void test_delta_rows(void)
 {
     static const int rows[][3] = { { 1, 1, 1 }, { 2, 5, 1 }, { 1, 3, 4 } };
@@ -314,6 +333,11 @@ static void test_delta_rows(void)
             for (int i = 0, t = 0; i < 3; t += rows[k][i++]) {
                 delta_net own = d;
                 own.state = states[i];
+                const size_t n_out = (size_t)rows[k][i] * d.values;
+                const float *alone = delta_in_batches(&own, mixed + (size_t)t * d.channels,
+                                                      ba + (size_t)t * width, rows[k][i], 1);
+                expect_bits("out, alone", host_copy(part.out + (size_t)t * d.values, n_out), alone,
+                            n_out);
                 cpu_delta(want + (size_t)t * d.values, &own, mixed + (size_t)t * d.channels,
                           ba + (size_t)t * width, rows[k][i]);
                 const uint8_t *after = list[i].recurrent_next + STATE_AT;
@@ -327,8 +351,8 @@ static void test_delta_rows(void)
     }
 }
 
-/* After a batch, the state after its first tokens again: from the version before it, and from what
- * the batch has left of its inputs. */
+/* After a batch, the state after its first tokens again: from the version before it and the same
+ * inputs. */
 static void test_delta_again(void)
 {
     test_rng rng = { 31 };
@@ -344,10 +368,9 @@ static void test_delta_again(void)
         part.mixed = vram_floats(mixed, N * d.channels);
         part.ba = vram_floats(ba, N * 2 * (size_t)d.n_v);
         part.out = vram_room(N * d.values * sizeof *part.out);
-        for (int n = N; n > 1; n--) {
+        for (int n = N; n > 0; n--) {
             gpu_cursor at;
             part.n = n;
-            part.prepared = n < N;
             gpu_delta_rule(device(), &part);
             gpu_advance(device(), d.other, 1);
             vram_read(&at, d.at, sizeof at);
@@ -365,6 +388,7 @@ int main(int argc, char **argv)
     if (device_open()) {
         test_delta_orders();
         test_delta_again();
+        test_delta_few();
         test_delta_rows();
         if (!sim_gpu()) {                /* whose loops are those that it would be compared with */
             test_delta();

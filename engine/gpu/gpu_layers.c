@@ -163,7 +163,6 @@ static void mix_deltanet(gpu_steps *s, int l)
 static void delta_again(gpu_steps *s, int l, const layer_inputs *in)
 {
     delta_ops d = delta_of(s, l, in);
-    d.rule.prepared = true;
     gpu_conv_window(s->g, &d.conv, d.channels, s->n);
     gpu_delta_rule(s->g, &d.rule);
 }
