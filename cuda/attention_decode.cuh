@@ -28,9 +28,8 @@ template <int DIM> struct key_shape {
 };
 
 enum {
-    FEW_HEADS = 4,                       /* query heads of a block, at most: few for low latency;
-                                          * MAX_HEADS from MANY_KEYS on, to read keys only once */
-    MANY_KEYS = 8192                     /* keys from which MAX_HEADS are used */
+    FEW_HEADS = 4                        /* query heads of a block below MANY_KEYS, at most: few
+                                          * for low latency */
 };
 
 /* The two pages at most that the keys of a warp are in. */
@@ -120,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
         sum[h] = 0.0f;
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            q[h][i] = h < n_head ? q_shared[h][dim_at(d, i)] * scale : 0.0f;
+            q[h][i] = h < n_head ? __fmul_rn(q_shared[h][dim_at(d, i)], scale) : 0.0f;
             o[h][i] = 0.0f;
         }
     }
@@ -168,13 +167,13 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
             const float base = top == -INFINITY ? 0.0f : top;
             const float shrink = power_of_2(largest[h] - base);
             largest[h] = top;
-            sum[h] *= shrink;
+            sum[h] = __fmul_rn(sum[h], shrink);
             #pragma unroll
-            for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
+            for (int c = 0; c < EACH; c++) o[h][c] = __fmul_rn(o[h][c], shrink);
             #pragma unroll
             for (int i = 0; i < ROUNDS; i++) {
                 score[i][h] = power_of_2(score[i][h] - base);
-                sum[h] += score[i][h];
+                sum[h] = __fadd_rn(sum[h], score[i][h]);
             }
         }
         #pragma unroll
@@ -204,14 +203,15 @@ static __global__ void __launch_bounds__(THREADS) decode_range(tracer f, const r
         #pragma unroll
         for (int s = LANES; s < 32; s <<= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         const float shrink = top == -INFINITY ? 0.0f : power_of_2(largest[h] - top);
-        sum[h] *= shrink;
+        sum[h] = __fmul_rn(sum[h], shrink);
         #pragma unroll
-        for (int c = 0; c < EACH; c++) o[h][c] *= shrink;
+        for (int c = 0; c < EACH; c++) o[h][c] = __fmul_rn(o[h][c], shrink);
         #pragma unroll
         for (int s = LANES; s < 32; s <<= 1) {
-            sum[h] += __shfl_xor_sync(~0u, sum[h], s);
+            sum[h] = __fadd_rn(sum[h], __shfl_xor_sync(~0u, sum[h], s));
             #pragma unroll
-            for (int c = 0; c < EACH; c++) o[h][c] += __shfl_xor_sync(~0u, o[h][c], s);
+            for (int c = 0; c < EACH; c++)
+                o[h][c] = __fadd_rn(o[h][c], __shfl_xor_sync(~0u, o[h][c], s));
         }
         if (lane == 0) {
             merge_max[warp][h] = top;
@@ -244,50 +244,82 @@ static inline int rows_of_heads(const gpu_attention *a, int heads)
     return a->n_head_kv * (int)ceil_div((uint64_t)(a->n_head / a->n_head_kv), (uint64_t)heads);
 }
 
-template <int KV, int DIM, int HEADS>
-static void launch_heads(gpu *g, const gpu_attention *a, int keys)
+/* Heads of a block: MAX_HEADS from MANY_KEYS on, to read keys only once. Else two if at most four
+ * blocks are then on a multiprocessor, or FEW_HEADS. If a whole warp computes a key, each head costs
+ * five shuffles, so one is tried first. Heads of 512 have too few registers for MAX_HEADS. */
+template <int DIM> static int heads_for(const gpu *g, const gpu_attention *a, int keys, int n)
 {
-    const int rows = rows_of_heads(a, HEADS), each_sm = HEADS < FEW_HEADS ? 2 : 1;
-    const int max_ranges = a->n > GPU_FEW ? 1 : ranges_for(a, keys, each_sm * g->n_sm / rows);
-    const range_args r = { *a, a->n_head / a->n_head_kv, rows / a->n_head_kv, max_ranges,
-                           a->n == 1 };
+    const int ranges = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * n;
+    if (DIM > 256) return FEW_HEADS;
+    if (keys >= MANY_KEYS) return MAX_HEADS;
+    for (int heads = DIM == 256 ? 1 : 2; heads < FEW_HEADS; heads *= 2)
+        if (rows_of_heads(a, heads) * ranges <= 4 * g->n_sm) return heads;
+    return FEW_HEADS;
+}
+
+template <int KV, int DIM> static constexpr bool has_mma(void)
+{
+    return KV == GPU_KV_F16 && DIM >= 64 && DIM <= 256;
+}
+
+/* Whether attention_decode_mma.cu computes the tokens of a class. */
+template <int KV, int DIM> static bool uses_mma(const gpu_attention *a, int c)
+{
+    return has_mma<KV, DIM>() && keys_of_reach(a, c) >= MANY_KEYS;
+}
+
+/* Most ranges of a token of a class, whatever else the launch computes: as many blocks as can be
+ * active at once if the token is alone. */
+template <int KV, int DIM> static int room_of(const gpu *g, const gpu_attention *a, int c)
+{
+    const int heads = heads_for<DIM>(g, a, keys_of_reach(a, c), 1);
+    const int each_sm = uses_mma<KV, DIM>(a, c) ? mma_blocks(DIM) : heads < FEW_HEADS ? 2 : 1;
+    return a->n > GPU_FEW ? 1 : room_for(each_sm * g->n_sm / rows_of_heads(a, heads));
+}
+
+template <int KV, int DIM, int HEADS>
+static void launch_heads(gpu *g, const range_args *of_all, int keys)
+{
+    const gpu_attention *a = &of_all->a;
+    const int rows = rows_of_heads(a, HEADS);
+    range_args r = *of_all;
+    r.n_part = rows / a->n_head_kv;
     launch(g, "attention", (uint64_t)keys * a->n_head_kv * kv_row<KV>::bytes(DIM) * 2,
            r.whole ? decode_range<KV, DIM, HEADS, true> : decode_range<KV, DIM, HEADS, false>,
            dim3((unsigned)r.max_ranges, (unsigned)rows, (unsigned)a->n), THREADS, 0, r);
     launch_merge<DIM>(g, r);
 }
 
-/* Uses two heads in a block if at most four blocks are then on a multiprocessor, else FEW_HEADS. If
- * a whole warp computes a key, each head costs five shuffles, so one head is tried first. */
-template <int KV, int DIM> static void launch_low(gpu *g, const gpu_attention *a, int keys)
-{
-    const int ranges = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(DIM)) * a->n;
-    const auto has_room = [&](int heads) {
-        return rows_of_heads(a, heads) * ranges <= 4 * g->n_sm;
-    };
-    if constexpr (DIM >= 256) {
-        if (has_room(1)) {
-            launch_heads<KV, DIM, 1>(g, a, keys);
-            return;
-        }
-    }
-    if (has_room(2)) launch_heads<KV, DIM, 2>(g, a, keys);
-    else launch_heads<KV, DIM, FEW_HEADS>(g, a, keys);
-}
-
+/* Tokens of several classes may need both kernels; each skips the tokens of the other. */
 template <int KV, int DIM> static void launch_ranges(gpu *g, const gpu_attention *a)
 {
-    const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
-    if (keys < MANY_KEYS) launch_low<KV, DIM>(g, a, keys);
-    else if constexpr (KV == GPU_KV_F16 && DIM >= 64) attention_decode_mma(g, a, keys);
-    else launch_heads<KV, DIM, MAX_HEADS>(g, a, keys);
-}
-
-/* Heads of 512 have too few registers for MAX_HEADS. */
-template <int KV> static void launch_large(gpu *g, const gpu_attention *a)
-{
-    const int keys = a->window > 0 && a->window < a->last ? a->window : a->last;
-    launch_heads<KV, 512, FEW_HEADS>(g, a, keys);
+    const int last = reach_of(a->last - 1), first = a->n == 1 ? last : 0;
+    const bool mma = uses_mma<KV, DIM>(a, last);
+    const int end = mma ? last : last + 1;
+    int room[REACHES];
+    for (int c = 0; c < REACHES; c++) room[c] = room_of<KV, DIM>(g, a, c);
+    if (first < end) {
+        const range_args r = range_args_of(a, room, first, end);
+        const int keys = keys_of_reach(a, end - 1);
+        switch (heads_for<DIM>(g, a, keys, a->n)) {
+        case 1:
+            if constexpr (DIM == 256) launch_heads<KV, DIM, 1>(g, &r, keys);
+            break;
+        case 2:
+            if constexpr (DIM <= 256) launch_heads<KV, DIM, 2>(g, &r, keys);
+            break;
+        case FEW_HEADS:
+            launch_heads<KV, DIM, FEW_HEADS>(g, &r, keys);
+            break;
+        default:
+            if constexpr (DIM <= 256 && !has_mma<KV, DIM>())
+                launch_heads<KV, DIM, MAX_HEADS>(g, &r, keys);
+        }
+    }
+    if (mma) {
+        const range_args r = range_args_of(a, room, last, last + 1);
+        attention_decode_mma(g, &r);
+    }
 }
 
 template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
@@ -297,7 +329,7 @@ template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
     case 64: launch_ranges<KV, 64>(g, a); break;
     case 128: launch_ranges<KV, 128>(g, a); break;
     case 256: launch_ranges<KV, 256>(g, a); break;
-    case 512: launch_large<KV>(g, a); break;
+    case 512: launch_ranges<KV, 512>(g, a); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
     }
 }

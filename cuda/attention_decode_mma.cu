@@ -10,7 +10,6 @@
  * .. +7, in the words x, y, z, w. Queries and weights are rounded to F16, sums are F32. The caller
  * is attention_decode.cuh, from MANY_KEYS keys on. */
 #include "cuda/attention_decode_split_kv.cuh"
-#include "cuda/batch.cuh"
 
 enum { TILE = 16 };
 
@@ -53,7 +52,8 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
         for (int b = 0; b < 2; b++) {
             const int d = 8 * (t + 4 * (s / 2)) + 4 * (s % 2) + 2 * b;
             const bool there = g < where.n_head;
-            q[s][b] = there ? two_halves(q_shared[g][d] * scale, q_shared[g][d + 1] * scale) : 0;
+            q[s][b] = there ? two_halves(__fmul_rn(q_shared[g][d], scale),
+                                         __fmul_rn(q_shared[g][d + 1], scale)) : 0;
         }
 
     /* the pages of keys g and g + 8 of a tile; past the end the last row is read, with weight 0 */
@@ -162,24 +162,23 @@ static __global__ void __launch_bounds__(THREADS) decode_tiles(tracer f, const r
     pdl_end(f);
 }
 
-template <int DIM> static void launch_tiles(gpu *g, const gpu_attention *a, int keys)
+template <int DIM> static void launch_tiles(gpu *g, const range_args *of_all)
 {
-    const int group = a->n_head / a->n_head_kv, n_part = (int)ceil_div(group, MAX_HEADS);
-    const unsigned rows = (unsigned)(a->n_head_kv * n_part);
-    const int together = DIM > 128 ? 1 : DIM > 64 ? 2 : 3;       /* blocks per SM */
-    const range_args r = { *a, group, n_part, ranges_for(a, keys, together * g->n_sm / (int)rows),
-                         a->n == 1 };
-    launch(g, "attention", (uint64_t)keys * a->n_head_kv * DIM * sizeof(__half) * 2,
-           decode_tiles<DIM>, dim3((unsigned)r.max_ranges, rows, (unsigned)a->n), THREADS, 0, r);
+    range_args r = *of_all;
+    r.n_part = (int)ceil_div((uint64_t)r.group, MAX_HEADS);
+    launch(g, "attention", (uint64_t)r.a.last * r.a.n_head_kv * DIM * sizeof(__half) * 2,
+           decode_tiles<DIM>,
+           dim3((unsigned)r.max_ranges, (unsigned)(r.a.n_head_kv * r.n_part), (unsigned)r.a.n),
+           THREADS, 0, r);
     launch_merge<DIM>(g, r);
 }
 
-void attention_decode_mma(gpu *g, const gpu_attention *a, int keys)
+void attention_decode_mma(gpu *g, const range_args *r)
 {
-    switch (a->head_dim) {
-    case 64: launch_tiles<64>(g, a, keys); break;
-    case 128: launch_tiles<128>(g, a, keys); break;
-    case 256: launch_tiles<256>(g, a, keys); break;
+    switch (r->a.head_dim) {
+    case 64: launch_tiles<64>(g, r); break;
+    case 128: launch_tiles<128>(g, r); break;
+    case 256: launch_tiles<256>(g, r); break;
     default: gpu_fail(g, cudaErrorInvalidValue, "attention: head size");
     }
 }

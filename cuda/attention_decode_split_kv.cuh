@@ -4,7 +4,11 @@
  * A block computes one range for some of the query heads that share a key head. The last block to
  * finish merges the ranges, or a separate kernel if there are more than MERGE_RANGES. For a single
  * token, the block of the last range norms, rotates and stores the token's key and value. Scores
- * and maxima are exponents of 2. */
+ * and maxima are exponents of 2.
+ *
+ * A token's bits do not depend on the other tokens of the launch: its position alone decides its
+ * ranges and its kernel, ranges are merged in one order, and the number of heads of a block, which
+ * depends on all tokens, does not enter any sum. */
 #ifndef CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
 #define CUDA_ATTENTION_DECODE_SPLIT_KV_CUH
 
@@ -13,8 +17,21 @@
 enum {
     THREADS = 256, WARPS = THREADS / 32,
     MAX_HEADS = 8,                       /* query heads of a block, at most */
-    MAX_RANGES = 64, MERGE_RANGES = 32   /* most ranges; most ranges that the last block merges */
+    MAX_RANGES = 64, MERGE_RANGES = 32,  /* most ranges; most ranges that the last block merges */
+    CHAINS = 4,                          /* of sums in a merge: range i is in chain i % CHAINS */
+    REACHES = 4                          /* classes of positions: below 1024, 2048, 4096, others */
 };
+
+/* Keys from which blocks have MAX_HEADS heads, to read keys only once, and F16 stores use
+ * attention_decode_mma.cu. The last class has as many, unless there is a window. */
+enum { MANY_KEYS = GPU_LEAST_REACH << (REACHES - 1) };
+
+static __host__ __device__ __forceinline__ int reach_of(int pos)
+{
+    int c = 0;
+    while (c < REACHES - 1 && pos >= GPU_LEAST_REACH << c) c++;
+    return c;
+}
 
 /* Least length of a range: the number of keys that all warps request at once (key_batch). */
 static __host__ __device__ __forceinline__ int least_range_keys(int dim)
@@ -28,26 +45,28 @@ typedef struct range_args {
     gpu_attention a;
     int group;                           /* query heads of a key head */
     int n_part;                          /* blocks that divide these heads */
-    int max_ranges;
+    int max_ranges;                      /* of any token */
+    int room[REACHES];                   /* ranges of a token, at most, by the class of its
+                                          * position; 0: another launch computes it */
     bool whole;                          /* one token: the kernel also norms, rotates and stores */
 } range_args;
 
 static const float LOG2_E = 1.44269504f;
 
-/* The ranges of a token's keys. */
+/* The ranges of a token's keys; n_range 0: another launch has them. */
 typedef struct range_plan {
     int lowest, n_key, range_keys, n_range;
 } range_plan;
 
-static __device__ __forceinline__ range_plan plan_ranges(const gpu_attention &a, int pos,
-                                                         int max_ranges)
+static __device__ __forceinline__ range_plan plan_ranges(const range_args &r, int pos)
 {
-    range_plan p;
-    p.lowest = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+    const int window = r.a.window, room = r.room[reach_of(pos)];
+    range_plan p = {};
+    if (room == 0) return p;
+    p.lowest = window > 0 && pos >= window ? pos - window + 1 : 0;
     p.n_key = pos - p.lowest + 1;
-    const int each = (p.n_key + max_ranges - 1) / max_ranges;
-    p.range_keys =
-        max_ranges == 1 ? p.n_key : max(least_range_keys(a.head_dim), (each + 15) / 16 * 16);
+    const int each = (p.n_key + room - 1) / room;
+    p.range_keys = max(least_range_keys(r.a.head_dim), (each + 15) / 16 * 16);
     p.n_range = (p.n_key + p.range_keys - 1) / p.range_keys;
     return p;
 }
@@ -77,15 +96,13 @@ template <int DIM> struct head_maker {
     __device__ __forceinline__ void make(float *head, const float *from, const gpu_attention &a)
     {
         const int lane = threadIdx.x % 32, half = a.rope_dim / 2;
-        float v[EACH], sum = 0.0f;
+        float v[EACH];
         #pragma unroll
         for (int i = 0; i < EACH; i++) v[i] = from[lane + 32 * i];
         if (normed) {
+            const float scale = head_scale(v, DIM, a.eps);
             #pragma unroll
-            for (int i = 0; i < EACH; i++) sum = fmaf(v[i], v[i], sum);
-            const float scale = 1.0f / sqrtf(warp_sum(sum) / DIM + a.eps);
-            #pragma unroll
-            for (int i = 0; i < EACH; i++) v[i] = v[i] * scale * gain[i];
+            for (int i = 0; i < EACH; i++) v[i] = __fmul_rn(__fmul_rn(v[i], scale), gain[i]);
         }
         #pragma unroll
         for (int i = 0; i < EACH; i++) head[lane + 32 * i] = v[i];
@@ -95,8 +112,8 @@ template <int DIM> struct head_maker {
             const int d = lane + 32 * i;
             if (d < half) {
                 const float lower = head[d], upper = head[d + half];
-                head[d] = lower * cosine[i] - upper * sine[i];
-                head[d + half] = lower * sine[i] + upper * cosine[i];
+                head[d] = rotated_low(lower, upper, cosine[i], sine[i]);
+                head[d + half] = rotated_high(lower, upper, cosine[i], sine[i]);
             }
         }
         __syncwarp();
@@ -106,10 +123,12 @@ template <int DIM> struct head_maker {
 /* One warp sets x = x / rms(x). Each lane reads only values that it wrote. */
 template <int DIM> static __device__ __forceinline__ void norm_value(float *x, float eps)
 {
-    float sum = 0.0f;
-    for (int c = threadIdx.x % 32; c < DIM; c += 32) sum = fmaf(x[c], x[c], sum);
-    const float scale = 1.0f / sqrtf(warp_sum(sum) / DIM + eps);
-    for (int c = threadIdx.x % 32; c < DIM; c += 32) x[c] *= scale;
+    float v[DIM / 32];
+    #pragma unroll
+    for (int i = 0; i < DIM / 32; i++) v[i] = x[threadIdx.x % 32 + 32 * i];
+    const float scale = head_scale(v, DIM, eps);
+    #pragma unroll
+    for (int i = 0; i < DIM / 32; i++) x[threadIdx.x % 32 + 32 * i] = __fmul_rn(v[i], scale);
 }
 
 /* The work of a block. */
@@ -136,7 +155,7 @@ static __device__ __forceinline__ range_work work_of(const range_args &r, size_t
     w.head0 = w.kv_head * r.group + (blockIdx.y - w.kv_head * r.n_part) * HEADS;
     w.n_head = min((int)HEADS, (w.kv_head + 1) * r.group - w.head0);
     const row_token token = row_token_of(a.cursor, w.t);
-    const range_plan p = plan_ranges(a, pos_of(token), r.max_ranges);
+    const range_plan p = plan_ranges(r, pos_of(token));
     w.range = blockIdx.x;
     w.n_range = p.n_range;
     w.begin = p.lowest + w.range * p.range_keys;
@@ -208,9 +227,24 @@ static __device__ __forceinline__ float2 *range_stats(const range_args &r, size_
     return (float2 *)behind + head * r.max_ranges + range;
 }
 
+/* Adds chain c + N / 2 to chain c, then the upper half of the rest to the lower one, and so on. If
+ * several threads share the chains, each folds its own first: the same tree. */
+template <int N> static __device__ __forceinline__ void fold_chains(float4 (&v)[N])
+{
+    #pragma unroll
+    for (int n = N / 2; n > 0; n /= 2)
+        #pragma unroll
+        for (int c = 0; c < n; c++) {
+            v[c].x = __fadd_rn(v[c].x, v[c + n].x);
+            v[c].y = __fadd_rn(v[c].y, v[c + n].y);
+            v[c].z = __fadd_rn(v[c].z, v[c + n].z);
+            v[c].w = __fadd_rn(v[c].w, v[c + n].w);
+        }
+}
+
 /* The whole block merges the ranges of n_head heads from head0 on, at most HEADS, and adds sinks. A
  * thread has four dimensions; if the heads do not need all threads, several threads (SHARES) divide
- * the ranges. The first loads are issued before the weights are known; with many ranges all loads
+ * the chains. The first loads are issued before the weights are known; with many ranges all loads
  * are, because that kernel has enough registers. */
 template <int DIM, int HEADS, int RANGES>
 static __device__ __forceinline__ void merge_heads(const range_args &r, int n_range, int t,
@@ -219,13 +253,16 @@ static __device__ __forceinline__ void merge_heads(const range_args &r, int n_ra
     enum {
         QUADS = DIM / 4,                         /* threads of a head */
         TOGETHER = HEADS * QUADS <= THREADS ? HEADS : THREADS / QUADS,
-        SHARES = THREADS / (TOGETHER * QUADS),
+        ROOM = THREADS / (TOGETHER * QUADS),
+        SHARES = ROOM < CHAINS ? ROOM : CHAINS,
+        OWN = CHAINS / SHARES,           /* chains of a thread: share, share + SHARES, ... */
         MANY = RANGES / SHARES < 16 ? RANGES / SHARES : 16,
-        ASKED = RANGES > MERGE_RANGES ? MANY : SHARES < 8 ? 4 : 2,  /* quads loaded at a time */
+        ASKED = RANGES > MERGE_RANGES ? MANY : 4,               /* quads loaded at a time */
         EACH = (RANGES + 31) / 32                /* ranges of a lane */
     };
     static_assert((HEADS & (HEADS - 1)) == 0 && THREADS % (TOGETHER * QUADS) == 0, "even shares");
     static_assert(SHARES == 1 || TOGETHER == HEADS, "shares are found once");
+    static_assert(ASKED % OWN == 0, "quad c of a thread is of its chain c % OWN");
     const gpu_attention &a = r.a;
     __shared__ float factor[HEADS][RANGES];
     __shared__ __align__(16) float4 found[SHARES][TOGETHER * QUADS];
@@ -243,10 +280,10 @@ static __device__ __forceinline__ void merge_heads(const range_args &r, int n_ra
         }
     };
 
-    ask(0, share);
+    if (share < SHARES) ask(0, share);
     for (int h = warp; h < n_head; h += WARPS) {         /* a warp for each head's weights */
-        float top = a.sinks ? a.sinks[head0 + h] * LOG2_E : -INFINITY, total = 0.0f;
-        const float sink = top;
+        const float sink = a.sinks ? __fmul_rn(a.sinks[head0 + h], LOG2_E) : -INFINITY;
+        float top = sink, total = 0.0f;
         float2 stats[EACH];
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -265,41 +302,39 @@ static __device__ __forceinline__ void merge_heads(const range_args &r, int n_ra
         #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (lane + 32 * i < n_range)
-                factor[h][lane + 32 * i] = power_of_2(stats[i].x - top) * inverse;
+                factor[h][lane + 32 * i] = __fmul_rn(power_of_2(stats[i].x - top), inverse);
     }
     __syncthreads();
     for (int h0 = 0; h0 < n_head; h0 += TOGETHER) {      /* TOGETHER heads at a time */
         const int h = h0 + quad / QUADS;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float4 sum[OWN] = {};
         if (h0 > 0) ask(h0, share);
-        for (int i0 = share; i0 < n_range; i0 += ASKED * SHARES) {
+        for (int i0 = share; i0 < n_range && share < SHARES; i0 += ASKED * SHARES) {
             if (i0 > share) ask(h0, i0);
             #pragma unroll
             for (int c = 0; c < ASKED; c++) {
                 const int i = i0 + c * SHARES;
                 if (i >= n_range || h >= n_head) break;
                 const float w = factor[h][i];
-                sum.x = fmaf(w, v[c].x, sum.x);
-                sum.y = fmaf(w, v[c].y, sum.y);
-                sum.z = fmaf(w, v[c].z, sum.z);
-                sum.w = fmaf(w, v[c].w, sum.w);
+                float4 &to = sum[c % OWN];
+                to.x = fmaf(w, v[c].x, to.x);
+                to.y = fmaf(w, v[c].y, to.y);
+                to.z = fmaf(w, v[c].z, to.z);
+                to.w = fmaf(w, v[c].w, to.w);
             }
         }
+        fold_chains(sum);
         if (SHARES > 1) {
-            found[share][quad] = sum;
+            if (share < SHARES) found[share][quad] = sum[0];
             __syncthreads();
-        }
-        if (share == 0 && h < n_head) {
+            float4 all[SHARES];
             #pragma unroll
-            for (int i = 1; i < SHARES; i++) {
-                const float4 more = found[i][quad];
-                sum.x += more.x;
-                sum.y += more.y;
-                sum.z += more.z;
-                sum.w += more.w;
-            }
-            ((float4 *)(a.out + (first + h) * DIM))[quad % QUADS] = sum;
+            for (int i = 0; i < SHARES; i++) all[i] = found[i][quad];
+            fold_chains(all);
+            sum[0] = all[0];
         }
+        if (share == 0 && h < n_head)
+            ((float4 *)(a.out + (first + h) * DIM))[quad % QUADS] = sum[0];
     }
 }
 
@@ -321,7 +356,8 @@ static __device__ __forceinline__ void store_value(const range_args &r, const ra
 {
     const size_t head = (size_t)w.t * r.a.n_head + w.head0 + h;
     if (w.n_range == 1) {
-        if (r.a.sinks) stats.y += power_of_2(r.a.sinks[w.head0 + h] * LOG2_E - stats.x);
+        if (r.a.sinks)
+            stats.y += power_of_2(__fsub_rn(__fmul_rn(r.a.sinks[w.head0 + h], LOG2_E), stats.x));
         r.a.out[head * DIM + c] = value / stats.y;
         return;
     }
@@ -375,14 +411,42 @@ static __device__ __forceinline__ void merge_if_last(const range_args &r, const 
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Number of ranges: room, the number of blocks that can be active at once, unless ranges would be
- * shorter than least_range_keys. */
-static inline int ranges_for(const gpu_attention *a, int keys, int room)
+/* Keys of the tokens at positions of a class, at most. */
+static inline int keys_of_reach(const gpu_attention *a, int c)
 {
-    const int useful = (int)ceil_div(keys, least_range_keys(a->head_dim)),
-              n = useful < room ? useful : room;
-    return n < 1 ? 1 : n > MAX_RANGES ? MAX_RANGES : n;
+    const int reach = c < REACHES - 1 ? GPU_LEAST_REACH << c : MANY_KEYS;
+    return a->window > 0 && a->window < reach ? a->window : reach;
 }
+
+/* blocks: those of a token's heads that can be active at once. */
+static inline int room_for(int blocks)
+{
+    return blocks < 1 ? 1 : blocks > MAX_RANGES ? MAX_RANGES : blocks;
+}
+
+/* Arguments of a launch for tokens of the classes first .. end - 1; room: of each class. A single
+ * token is of the class that a->last says. n_part depends on the kernel. */
+static inline range_args range_args_of(const gpu_attention *a, const int (&room)[REACHES],
+                                       int first, int end)
+{
+    const int most = a->window > 0 && a->window < a->last ? a->window : a->last;
+    range_args r = { *a, a->n_head / a->n_head_kv, 0, 1, {}, a->n == 1 };
+    for (int c = first; c < end; c++) {
+        const int keys = c < REACHES - 1 ? keys_of_reach(a, c) : most;
+        const int useful = (int)ceil_div((uint64_t)keys, (uint64_t)least_range_keys(a->head_dim));
+        const int n = useful < room[c] ? useful : room[c];
+        r.room[c] = room[c];
+        if (n > r.max_ranges) r.max_ranges = n;
+    }
+    for (int c = 0; c < REACHES && a->n == 1; c++) r.room[c] = room[first];
+    return r;
+}
+
+/* Blocks of attention_decode_mma.cu on a multiprocessor. */
+static inline int mma_blocks(int dim) { return dim > 128 ? 1 : dim > 64 ? 2 : 3; }
+
+/* The attention of the tokens of the last class over F16 keys; head sizes 64, 128 and 256. */
+void attention_decode_mma(gpu *g, const range_args *r);
 
 template <int DIM>
 static __global__ void __launch_bounds__(THREADS) decode_merge(tracer f, const range_args r)
@@ -390,7 +454,7 @@ static __global__ void __launch_bounds__(THREADS) decode_merge(tracer f, const r
     pdl_begin(f);
     pdl_wait(f);
     const int pos = pos_of(row_token_of(r.a.cursor, blockIdx.y));
-    const range_plan p = plan_ranges(r.a, pos, r.max_ranges);
+    const range_plan p = plan_ranges(r, pos);
     if (p.n_range > 1) merge_heads<DIM, 1, MAX_RANGES>(r, p.n_range, blockIdx.y, blockIdx.x, 1);
     pdl_end(f);
 }

@@ -2,9 +2,9 @@
  * and the store of keys and values. Also norms over all heads, for any number of tokens.
  *
  * A warp computes one head of one token; lane l has values l, l + 32, ..., so 32 lanes hold one
- * block of Q8_0. All roundings equal those of engine/cpu/rows.c and engine/session/kv.c, except for
- * the order of the norm's sum, which is in double. So the same projections and tables give nearly
- * always the same stored bytes. attention.cu calls these functions. */
+ * block of Q8_0. The arithmetic is that of a single token (head_maker), so a token stores the same
+ * bytes alone and in a batch. It is also that of engine/cpu/rows.c and engine/session/kv.c, except
+ * that these sum a norm in double and in another order. attention.cu calls these functions. */
 #include "cuda/batch.cuh"
 #include "cuda/kv_rows.cuh"
 
@@ -43,13 +43,7 @@ template <int VALUES>
 static __device__ __forceinline__ void norm(float (&x)[VALUES], const float *w, int dim, float eps,
                                             int lane)
 {
-    double sum = 0.0;
-    float scale;
-
-    #pragma unroll
-    for (int j = 0; j < VALUES; j++) sum = fma((double)x[j], (double)x[j], sum);
-    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, d);
-    scale = (float)(1.0 / sqrt(sum / dim + (double)eps));
+    const float scale = head_scale(x, dim, eps);
     #pragma unroll
     for (int j = 0; j < VALUES; j++)
         if (lane + 32 * j < dim) {
@@ -70,11 +64,9 @@ static __device__ __forceinline__ void rotate(float (&x)[VALUES], float *shared,
     #pragma unroll
     for (int j = 0; j < VALUES; j++) {
         const int i = lane + 32 * j;
-        if (i < half)
-            x[j] = __fsub_rn(__fmul_rn(x[j], cosine[i]), __fmul_rn(shared[i + half], sine[i]));
+        if (i < half) x[j] = rotated_low(x[j], shared[i + half], cosine[i], sine[i]);
         else if (i < 2 * half)
-            x[j] = __fadd_rn(__fmul_rn(shared[i - half], sine[i - half]),
-                             __fmul_rn(x[j], cosine[i - half]));
+            x[j] = rotated_high(shared[i - half], x[j], cosine[i - half], sine[i - half]);
     }
 }
 

@@ -115,7 +115,4 @@ void attention_prepare(gpu *g, const gpu_attention *a);
 void attention_prompt(gpu *g, const gpu_attention *a);
 bool attention_prompt_fits(const gpu *g, const gpu_attention *a);  /* whether there is a kernel */
 
-/* gpu_attend for few tokens and a long store of F16 keys; head sizes 64, 128 and 256. */
-void attention_decode_mma(gpu *g, const gpu_attention *a, int keys);
-
 #endif

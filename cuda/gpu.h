@@ -146,6 +146,7 @@ enum {                                   /* most tokens ... */
 };
 
 enum { GPU_PAGE = 64 };                  /* positions of a page of keys and values */
+enum { GPU_LEAST_REACH = 1024 };         /* see gpu_attention.last */
 
 /* Whose tokens a batch has and where they stand, in device memory: so one recording serves every
  * conversation. A list with an entry for each conversation, in the order of the tokens; batches of
@@ -330,7 +331,9 @@ typedef struct gpu_attention {
     int n;                               /* tokens; no two of the positions that they read and write
                                           * share memory */
     int last;                            /* upper bound of every pos + n, which sizes the launch;
-                                          * a recording is valid up to it */
+                                          * a recording is valid up to it. One token has the bits
+                                          * that it has among others if this is GPU_LEAST_REACH
+                                          * times the least power of two that is large enough */
     float *partial;                      /* gpu_attention_scratch() floats */
     uint32_t *counters;                  /* [GPU_FEW * n_head], zero before and after */
 } gpu_attention;

@@ -30,6 +30,31 @@ static __device__ __forceinline__ size_t head_offset(const gpu_attention &a, boo
     return ((size_t)(values ? a.n_head_kv : 0) + head) * GPU_PAGE * row_bytes;
 }
 
+/* ---- norm and rotation of a head ------------------------------------------------------------- */
+
+/* 1 / rms of a head of dim values: lane l of a warp has values l, l + 32, ...; zeros past the
+ * end. */
+template <int EACH>
+static __device__ __forceinline__ float head_scale(const float (&v)[EACH], int dim, float eps)
+{
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < EACH; i++) sum = fmaf(v[i], v[i], sum);
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)dim), eps)));
+}
+
+/* A pair of values after its rotation, with the roundings of engine/cpu/rows.c. */
+static __device__ __forceinline__ float rotated_low(float low, float high, float cosine, float sine)
+{
+    return __fsub_rn(__fmul_rn(low, cosine), __fmul_rn(high, sine));
+}
+
+static __device__ __forceinline__ float rotated_high(float low, float high, float cosine,
+                                                     float sine)
+{
+    return __fadd_rn(__fmul_rn(low, sine), __fmul_rn(high, cosine));
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Nearest binary16, ties to even; a NaN keeps its sign and the upper bits of its payload. */

@@ -235,6 +235,16 @@ static inline dense_shape dense_block_shape(const chip *c, int type, int tokens,
     return s;
 }
 
+/* Warps that divide the columns of a unit, if a block computes `need` units: as many as fit with
+ * the vectors of GPU_FEW tokens. So the order of a row's last additions does not depend on the
+ * number of tokens. */
+static inline int dense_shares(const chip *c, int type, int cols, int need)
+{
+    const int n_room = dense_tokens(c, type, cols, GPU_FEW);
+    const int warps = dense_block_shape(c, type, GPU_FEW, false, n_room, cols).warps;
+    return need > warps ? 1 : warps / need;
+}
+
 /* ---- experts of a batch: experts_partial_batch.cu, contract_few.cuh -------------------------- */
 
 enum {

@@ -222,7 +222,7 @@ static void launch_blocks(gpu *g, dense_args *a, uint64_t bytes)
     const unsigned grid = a->n_unit < g->n_sm ? a->n_unit : g->n_sm;
     const int need = (int)ceil_div(a->n_unit, grid);
     a->n_slot = need < d.warps ? need : d.warps;
-    a->n_share = need > d.warps ? 1 : d.warps / need;
+    a->n_share = dense_shares(&c, TYPE, a->in.cols, need);
     if (!is_whole(a->in)) gpu_fail(g, cudaErrorInvalidValue, "product: alignment of the input");
     launch(g, a->name, bytes, dense_blocks<TYPE, TOKENS, LONG, SHAPE>, grid, THREADS,
            d.rest + (size_t)(a->n_slot * a->n_share) * d.warp, *a);

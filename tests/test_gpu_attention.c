@@ -402,6 +402,61 @@ static void check_session(const attend_case *c, test_rng *rng)
     kv_free(s.store);
 }
 
+/* Up to GPU_FEW tokens in one call, or one by one: the outputs, then all that is stored. */
+static float *attend_few(session *s, const tokens *b, bool together)
+{
+    const size_t half = (size_t)s->c->rope_dim / 2, width = (size_t)s->width;
+    const int each = together ? b->n : 1;
+    const size_t n_out = (size_t)b->n * width, n_stored = store_bytes(s) / sizeof(float);
+    float *out = host_room(n_out + n_stored, sizeof *out);
+    put_store(s);
+    for (int i = 0; i < b->n; i += each) {
+        const size_t t = (size_t)i;
+        const tokens part = { .pos = b->pos + i, .n = each, .q = b->q + t * (size_t)s->q_width,
+                              .k = b->k + t * (size_t)s->kv_width,
+                              .v = b->v + t * (size_t)s->kv_width,
+                              .cosine = b->cosine + t * half, .sine = b->sine + t * half };
+        int reach = GPU_LEAST_REACH;
+        while (reach <= part.pos) reach *= 2;
+        put_tokens(s, &part);
+        put_cursor(s, part.pos);
+        s->a.n = each;
+        s->a.last = together ? part.pos + each : reach;
+        gpu_attend(device(), &s->a);
+        vram_read(out + t * width, s->a.out, (size_t)each * width * sizeof *out);
+    }
+    memcpy(out + n_out, read_store(s), n_stored * sizeof *out);
+    return out;
+}
+
+/* Positions on both sides of where ranges and kernels change. */
+static void check_few(const attend_case *c, test_rng *rng)
+{
+    static const int positions[] = { 0, 100, 1020, 2045, 4092 };
+    const size_t n_pos = sim_gpu() ? 3 : ARRAY_LEN(positions);
+    session s = session_make(c, positions[n_pos - 1] + GPU_FEW, GPU_FEW, rng);
+    for (size_t i = 0, pos = 0; i < n_pos; i++) {
+        const int held = host_mark(), n = i == 0 ? 2 : GPU_FEW, before = positions[i] - (int)pos;
+        if (before > 0) {
+            const size_t n_kv = (size_t)before * (size_t)s.kv_width;
+            const tokens older = { .pos = (int)pos, .n = before,
+                                   .k_ready = host_floats(n_kv, 1.5f, rng),
+                                   .v_ready = host_floats(n_kv, 1.0f, rng) };
+            fill_store(&s, &older);
+            host_drop(held);
+        }
+        const tokens b = tokens_make(&s, positions[i], n, rng);
+        const float *alone = attend_few(&s, &b, false), *together = attend_few(&s, &b, true);
+        expect_bits(test_path((char[64]){ 0 }, 64, "%d tokens at %d", n, positions[i]), together,
+                    alone, (size_t)n * (size_t)s.width);
+        expect_bytes("stored", together + (size_t)n * (size_t)s.width,
+                     alone + (size_t)n * (size_t)s.width, store_bytes(&s));
+        pos = (size_t)positions[i];
+        host_drop(held);
+    }
+    kv_free(s.store);
+}
+
 static void run_session(const attend_case *c, test_rng *rng)
 {
     case_begin("%s, heads of %d, %d/%d, window %d%s, rope %d%s%s%s%s%s%s%s", kv_type_name(c->kv),
@@ -590,6 +645,26 @@ static void test_distant(void)
     }
 }
 
+/* A token has the same bits alone and among others. */
+static void test_few(void)
+{
+    test_rng rng = { 31 };
+    family("attention, few tokens and one");
+    for (int i = 0; i < 45; i++) {
+        if (sim_gpu_skips(i + i / 3, 7)) continue;
+        const int dim = 32 << i / 3 % 5, h = i % 4;
+        const attend_case c = { .kv = (kv_type)(i % 3), .dim = dim, .n_head = head_counts[h][0],
+                                .n_head_kv = head_counts[h][1], .window = i / 15 == 2 ? 128 : 0,
+                                .sinks = i % 2, .norms = i % 5 != 4, .whole = i % 7 == 6,
+                                .norm_values = i % 4 == 3, .same = i % 8 == 7, .gated = i % 3 == 1,
+                                .rope_dim = i % 2 ? dim : dim / 2 };
+        case_begin("%s, heads of %d, %d/%d, window %d", kv_type_name(c.kv), c.dim, c.n_head,
+                   c.n_head_kv, c.window);
+        check_few(&c, &rng);
+        case_end();
+    }
+}
+
 /* ---- recorded attention ---------------------------------------------------------------------- */
 
 typedef struct step {                    /* a token: tables, attention, the cursor's move */
@@ -683,6 +758,7 @@ int main(int argc, char **argv)
         test_whole_norms();
         test_values();
         test_stored();
+        test_few();
         test_recorded();
         if (!sim_gpu()) {                /* whose loops are those that it would be compared with */
             test_lengths();

@@ -289,14 +289,14 @@ static void test_lows(void)
 
 /* ---- F32 weights ----------------------------------------------------------------------------- */
 
-/* All tokens at once, and some of them in batches of their own: the bits are the same, although
- * other tiles may be used. */
-static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
+/* All tokens at once, and some of them in batches of their own, parts[] up to a 0: the bits are the
+ * same, although other tiles may be used. */
+static void check_cuts(quant_type type, int rows, int cols, int n, const int *parts, int option,
+                       test_rng *rng)
 {
-    const int parts[] = { GPU_FEW + 1, 32, 70, 129 };
-    const item one = item_of(QT_F32, rows, option);
-    case_begin("%d rows, %d columns, %d tokens%s%s, scale %g, cut", rows, cols, n,
-               one.bias ? ", bias" : "", one.add ? ", sum" : "", (double)one.scale);
+    const item one = item_of(type, rows, option);
+    case_begin("%s, %d rows, %d columns, %d tokens%s%s, scale %g, cut", quant_name(type), rows,
+               cols, n, one.bias ? ", bias" : "", one.add ? ", sum" : "", (double)one.scale);
     float *x = host_floats((size_t)n * (size_t)cols, 1.0f, rng);
     gpu_input in = plain_input(x, n, cols);
     output o = output_make(&one, cols, n, WEIGHTS_PLAUSIBLE, rng);
@@ -307,7 +307,7 @@ static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
 
     gpu_project(device(), &in, &p, 1);
     const float *whole = host_copy(o.y, all);
-    for (size_t i = 0; i < ARRAY_LEN(parts) && first + parts[i] <= n; first += parts[i++]) {
+    for (int i = 0; parts[i] > 0 && first + parts[i] <= n; first += parts[i++]) {
         gpu_input part = plain_input(x + (size_t)first * (size_t)cols, parts[i], cols);
         p.y = cut + (size_t)first * (size_t)o.stride;
         gpu_project(device(), &part, &p, 1);
@@ -315,8 +315,23 @@ static void check_cuts(int rows, int cols, int n, int option, test_rng *rng)
     expect(first > 0, "no part fits");
     expect_bits("cut", without_gaps(host_copy(cut, all), first, rows, o.stride),
                 without_gaps(whole, first, rows, o.stride), (size_t)first * (size_t)rows);
-    check_output("whole", &o, &one, x, n, product_bound(QT_F32, n));
+    check_output("whole", &o, &one, x, n, product_bound(type, n));
     case_end();
+}
+
+/* Up to GPU_FEW tokens: rows for fewer units than multiprocessors, for about as many, for many; the
+ * last width leaves no room for all vectors in a block. */
+static void test_few_cuts(void)
+{
+    static const int parts[] = { 1, 2, 1, 3, 1, 0 }, rows[] = { 8, 600, 1100, 1500 },
+                     widths[] = { 256, 2048, 28672 };
+    test_rng rng = { 12 };
+    int option = 0;
+    family("few tokens, cut");
+    for (int i = 0; i < GPU_TYPE_COUNT; i++)
+        for (size_t r = 0; r < ARRAY_LEN(rows); r++)
+            check_cuts(gpu_types[i], rows[r], widths[(size_t)(i + (int)r) % ARRAY_LEN(widths)],
+                       GPU_FEW, parts, option++, &rng);
 }
 
 /* Columns are divided into runs of 64, among eight groups for up to 32 rows, else among four:
@@ -334,14 +349,15 @@ static void test_floats(void)
         { 700, 580, 650 }, { 705, 321, 641 }, { 512, 1000, 900 }, { 128, 580, 600 },
         { 100, 2047, 700 }, { 128, 2816, 512 }, { 96, 516, 2300 },
     };
+    static const int parts[] = { GPU_FEW + 1, 32, 70, 129, 0 };
     test_rng rng = { 9 };
     int option = 0;
     family("F32, runs of columns");
     for (size_t c = 0; c < ARRAY_LEN(lengths); c++)
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-            check_cuts(shapes[i].rows, lengths[c], shapes[i].n, option++, &rng);
+            check_cuts(QT_F32, shapes[i].rows, lengths[c], shapes[i].n, parts, option++, &rng);
     for (size_t i = 0; i < ARRAY_LEN(large); i++)
-        check_cuts(large[i].rows, large[i].cols, large[i].n, option++, &rng);
+        check_cuts(QT_F32, large[i].rows, large[i].cols, large[i].n, parts, option++, &rng);
 }
 
 static void test_lists(void)
@@ -740,6 +756,7 @@ int main(int argc, char **argv)
         test_conv_rows();
         test_many();
         test_lows();
+        test_few_cuts();
         test_floats();
         test_vendor();
         test_threshold();

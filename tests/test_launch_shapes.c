@@ -58,6 +58,10 @@ static void check_width(const chip *c, const char *name, int type, int cols)
             const dense_shape d = dense_block_shape(c, type, tokens, bulk, n > 1 ? each : 1, cols);
             check(c, name, "products", type, cols, n, d.rest + (size_t)d.warps * d.warp +
                   dense_static_bytes(tokens));
+            for (int need = 1; need <= d.warps && !bulk; need++)
+                CHECK_MSG(need * dense_shares(c, type, cols, need) <= d.warps,
+                          "%s: %s, %d columns, %d tokens, %d units", name,
+                          quant_name((uint32_t)type), cols, n, need);
         }
     }
     if (floats) return;

@@ -14,7 +14,7 @@ enum {
 
 int gpu_steps_reach(int pos)
 {
-    int last = 1024;
+    int last = GPU_LEAST_REACH;
     while (last <= pos && last < 1 << 30) last *= 2;
     return last;
 }
