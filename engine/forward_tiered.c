@@ -6,6 +6,8 @@
  * the tier of an expert cannot change the result. */
 #include "engine/forward_tiered.h"
 
+#include <limits.h>
+
 #include "engine/engine_internal.h"
 
 /* A run of layers that one implementation computes. The last segment also has the head; it may have
@@ -98,34 +100,30 @@ static int walk(forward *f, const batch *b, bool replayed, int end, err_ctx *err
     return s->end(s->self, err);
 }
 
-/* ---- one token on the GPU -------------------------------------------------------------------- */
+/* ---- a pass of a few tokens on the GPU ------------------------------------------------------- */
 
-/* The batch of a row of one token; id NULL: to be recorded. */
-static batch batch_of_token(const batch_row *row, const int32_t *id)
+static int record(forward *f, const batch *pass, err_ctx *err)
 {
-    return (batch){ .ids = id, .n = 1, .rows = row, .n_row = 1, .last = gpu_steps_reach(row->pos) };
-}
-
-static int record(forward *f, const batch_row *row, err_ctx *err)
-{
-    if (!gpu_steps_wants_recording(f->gpu, row->pos)) return 0;
-    const batch b = batch_of_token(row, NULL);
+    batch b = *pass;
+    if (!gpu_steps_wants_recording(f->gpu, pass)) return 0;
     const int rc = gpu_steps_record_begin(f->gpu, err);
     if (rc < 0) return rc;
+    b.ids = NULL;
     (void)walk(f, &b, false, f->segments[0].end, NULL);  /* nothing is waited for */
-    return gpu_steps_record_end(f->gpu, row->pos, err);
+    return gpu_steps_record_end(f->gpu, pass, err);
 }
 
-/* Takes in a row of one token without waiting for the GPU to finish it. */
-static int take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
+/* Takes in rows of one token each without waiting for the GPU to finish them. */
+static int take(forward *f, const batch_row *rows, int n_row, const int32_t *ids, err_ctx *err)
 {
-    const batch b = batch_of_token(row, &id);
-    int rc = record(f, row, err);
+    batch b = { .ids = ids, .n = n_row, .rows = rows, .n_row = n_row };
+    for (int i = 0; i < n_row; i++) b.last = max_int(b.last, gpu_steps_reach(rows[i].pos));
+    int rc = record(f, &b, err);
     if (rc < 0) return rc;
-    const bool recorded = gpu_steps_is_recorded(f->gpu, row->pos);
+    const bool recorded = gpu_steps_is_recorded(f->gpu, &b);
     rc = walk(f, &b, recorded, f->m->hp.n_layer, err);
     if (rc < 0) return gpu_steps_give_up(f->gpu, rc, err);
-    if (!recorded && f->head_on_gpu) gpu_steps_end_token(f->gpu);
+    if (!recorded && f->head_on_gpu) gpu_steps_end_pass(f->gpu);
     return 0;
 }
 
@@ -136,7 +134,7 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
     int rc;
     if (!f->gpu) return walk(f, b, false, f->m->hp.n_layer, err);
     if (b->n == 1) {
-        rc = take(f, b->rows, b->ids[0], err);
+        rc = take(f, b->rows, 1, b->ids, err);
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
     b->last = 0;
@@ -157,11 +155,13 @@ int forward_again(forward *f, const batch_row *row, const kept_inputs *kept, err
     return rc;
 }
 
-int forward_take(forward *f, const batch_row *row, int32_t id, err_ctx *err)
+int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *ids, err_ctx *err)
 {
-    batch b = { .ids = &id, .n = 1, .rows = row, .n_row = 1 };
-    return f->head_on_gpu ? take(f, row, id, err) : forward_eval(f, &b, err);
+    batch b = { .ids = ids, .n = n_row, .rows = rows, .n_row = n_row };
+    return f->head_on_gpu ? take(f, rows, n_row, ids, err) : forward_eval(f, &b, err);
 }
+
+int forward_most_taken(const forward *f) { return f->gpu ? GPU_RECORDED : INT_MAX; }
 
 int forward_wait(forward *f, err_ctx *err)
 {
@@ -176,7 +176,7 @@ int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err)
 int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, float *logits,
                  err_ctx *err)
 {
-    int rc = forward_take(f, row, id, err);
+    int rc = forward_take(f, row, 1, &id, err);
     if (rc < 0) return rc;
     if (f->head_on_gpu) return gpu_steps_picked(f->gpu, next, row->pos, err);
     if ((rc = forward_logits(f, logits, 0, 1, err)) < 0) return rc;
@@ -184,9 +184,9 @@ int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, fl
     return 0;
 }
 
-bool forward_source(forward *f, sampler_source *out)
+bool forward_source(forward *f, int t, sampler_source *out)
 {
-    if (f->head_on_gpu) *out = gpu_steps_source(f->gpu);
+    if (f->head_on_gpu) *out = gpu_steps_source(f->gpu, t);
     return f->head_on_gpu;
 }
 
@@ -198,7 +198,7 @@ static int profile_token(forward *f, gpu_span *spans, int cap, const batch_row *
 {
     int rc = 0;
     for (int i = 0; i < 2 && rc >= 0; i++) {
-        rc = take(f, row, id, err);
+        rc = take(f, row, 1, &id, err);
         if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
     }
     return rc;

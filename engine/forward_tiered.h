@@ -6,8 +6,8 @@
  *                    join     sum in selection order, residual
  *
  * The first layers may have their dense part on the GPU, the others have it on the CPU; all or none
- * is the usual case. A single token on the GPU is recorded once, by this loop, and then replayed,
- * while this loop runs the host's half of it. One thread at a time. */
+ * is the usual case. A pass of a few tokens on the GPU is recorded once, by this loop, and then
+ * replayed, while this loop runs the host's half of it. One thread at a time. */
 #ifndef ENGINE_FORWARD_TIERED_H
 #define ENGINE_FORWARD_TIERED_H
 
@@ -40,13 +40,15 @@ int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err);
 int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, float *logits,
                  err_ctx *err);
 
-/* Takes in a row of one token, without waiting for it where forward_source has its logits. The
- * caller reads these logits or calls forward_wait() before the next batch. */
-int forward_take(forward *f, const batch_row *row, int32_t id, err_ctx *err);
+/* Takes in rows of one token each, up to forward_most_taken, without waiting for them where
+ * forward_source has their logits. The caller reads these logits or calls forward_wait() before the
+ * next batch. */
+int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *ids, err_ctx *err);
 int forward_wait(forward *f, err_ctx *err);
+int forward_most_taken(const forward *f);
 
-/* True, and a source that reads the logits of the token just taken in, if these are in VRAM. */
-bool forward_source(forward *f, sampler_source *out);
+/* True, and a source that reads the logits of token t just taken in, if these are in VRAM. */
+bool forward_source(forward *f, int t, sampler_source *out);
 
 /* Where the time goes on the GPU when a row is taken in. Every kernel is watched; the caller must
  * restore the session's state. Returns the number of spans, at most cap. */

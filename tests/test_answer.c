@@ -413,35 +413,36 @@ typedef struct talk {
     session *s;
     sampler *smp;
     running_answer *a;
-    int32_t id;                          /* to be taken in */
     bool going;
 } talk;
 
-/* A step of every answer that goes on: their last tokens are taken in as rows of one batch. */
-static int step_together(talk *talks, float *logits, int n_vocab, err_ctx *err)
+/* A step of every answer that goes on. Prompts are computed one by one. */
+static int step_together(talk *talks, err_ctx *err)
 {
-    runner_row rows[TALKS];
-    int n_row = 0, rc = 0;
-    for (int i = 0; i < TALKS && rc >= 0; i++) {
+    running_answer *list[TALKS];
+    talk *of[TALKS];
+    err_ctx why[TALKS];
+    int n = 0, rc[TALKS], worst = 0;
+    for (int i = 0; i < TALKS && worst >= 0; i++) {
         talk *t = &talks[i];
         if (!t->going) continue;
-        if (answer_so_far(t->a)->n_answer == 0)          /* the prompt, and the token after it */
-            rc = answer_step(t->a, err);
-        else if ((rc = answer_begin_token(t->a, &t->id, err)) > 0)
-            rows[n_row++] = (runner_row){ .s = t->s, .ids = &t->id, .n = 1, .n_logits = 1 };
-        if (rc == 0) t->going = false;
+        if (answer_draws(t->a)) {
+            of[n] = t;
+            list[n++] = t->a;
+        } else {
+            worst = answer_step(t->a, err);
+            t->going = worst > 0;
+        }
     }
-    if (rc >= 0 && n_row > 0)
-        rc = runner_eval(session_runner(talks[0].s), rows, n_row, logits, err);
-    for (int i = 0, row = 0; i < TALKS && rc >= 0 && n_row > 0; i++) {
-        talk *t = &talks[i];
-        if (row == n_row || rows[row].s != t->s) continue;
-        if ((rc = answer_allow(t->a, err)) == 0)
-            rc = sampler_pick(&t->id, t->smp, logits + (size_t)row++ * (size_t)n_vocab, err);
-        if (rc == 0) rc = answer_accept(t->a, t->id, err);
-        if (rc == 0) t->going = false;
+    if (worst < 0 || n == 0) return worst;
+    answer_step_together(list, n, rc, why);
+    for (int i = 0; i < n; i++) {
+        of[i]->going = rc[i] > 0;
+        if (rc[i] >= 0) continue;
+        worst = rc[i];
+        *err = why[i];
     }
-    return rc;
+    return worst;
 }
 
 /* Answers whose tokens go through the layers together are those that each gives alone. */
@@ -453,7 +454,6 @@ static void test_together(const fixture *r)
     const sampler_options any = { .temperature = 1, .top_p = 1, .repeat_penalty = 1.1, .seed = 3,
                                   .penalty_window = -1 };
     const answer_options ao = { .tok = r->t, .max_tokens = MOST_WORDS };
-    float *logits = test_alloc(TALKS * (size_t)r->m->hp.n_vocab, sizeof *logits);
     id_list ids[TALKS] = { 0 };
     talk talks[TALKS] = { 0 };
     err_ctx err = { 0 };
@@ -469,7 +469,7 @@ static void test_together(const fixture *r)
         t->going = true;
     }
     while (rc >= 0 && n_left > 0) {
-        rc = step_together(talks, logits, r->m->hp.n_vocab, &err);
+        rc = step_together(talks, &err);
         n_left = 0;
         for (int i = 0; i < TALKS; i++) n_left += talks[i].going;
     }
@@ -492,7 +492,6 @@ static void test_together(const fixture *r)
         session_free(talks[i].s);
         ids_free(&ids[i]);
     }
-    mem_free(logits);
 }
 
 /* ---- what is not computed again ------------------------------------------------------------- */

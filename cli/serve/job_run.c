@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "cli/chat/conversation.h"
+#include "engine/session/runner.h"
 
 enum { CHECKPOINT_TOKENS = 4096 };       /* of a long prompt: the distance of states in the cache */
 
@@ -240,14 +241,19 @@ static int next_choice(job_run *run, err_ctx *err)
     return rc;
 }
 
-/* Returns 1 if there is more. */
+/* rc: of the answer's step. Returns 1 if there is more. */
+static int after_step(job_run *run, int rc, err_ctx *err)
+{
+    if (rc == 0 && run->answer) rc = end_choice(run, err);
+    return rc != 0 ? rc : run->choice < run->n_choice;
+}
+
 static int step(job_run *run, err_ctx *err)
 {
     int rc = 0;
     if (!run->answer && run->choice < run->n_choice) rc = next_choice(run, err);
     if (rc == 0 && run->answer) rc = answer_step(run->answer, err);
-    if (rc == 0 && run->answer) rc = end_choice(run, err);
-    return rc != 0 ? rc : run->choice < run->n_choice;
+    return after_step(run, rc, err);
 }
 
 /* The rest of the request's log line. */
@@ -288,23 +294,41 @@ int job_run_cached(const job_run *run)
 
 bool job_run_draws(const job_run *run) { return run->answer && answer_draws(run->answer); }
 
-int job_run_step(job_run *run)
+/* rc: of a step; the response is completed unless there is more. */
+static int end_step(job_run *run, int rc, const err_ctx *err)
 {
     job_request *r = run->request;
-    err_ctx err = { 0 };
-    int rc = 0;
-    if (!run->answer && !job_request_keepalive(r))
-        rc = err_set(&err, ERR_STOPPED, "the client has left");
-    else if (!run->answer && run->choice < run->n_choice && atomic_load(run->hooks->finish_now))
-        run->stats.end = ANSWER_INTERRUPTED;
-    else rc = step(run, &err);
     if (rc > 0) return rc;
     close_choice(run);
     if (rc == 0) r->usage.n_answer = run->n_drawn;
     r->usage.total_ns = clock_ns() - r->arrived_ns;
     remark(run);
     if (http_gone(r->exchange)) return ERR_STOPPED;
-    if (rc < 0) job_request_fail(r, rc == ERR_RANGE ? API_BAD_REQUEST : API_BROKEN, err.msg);
+    if (rc < 0) job_request_fail(r, rc == ERR_RANGE ? API_BAD_REQUEST : API_BROKEN, err->msg);
     else end_response(run);
     return rc;
+}
+
+int job_run_step(job_run *run)
+{
+    err_ctx err = { 0 };
+    int rc = 0;
+    if (!run->answer && !job_request_keepalive(run->request))
+        rc = err_set(&err, ERR_STOPPED, "the client has left");
+    else if (!run->answer && run->choice < run->n_choice && atomic_load(run->hooks->finish_now))
+        run->stats.end = ANSWER_INTERRUPTED;
+    else rc = step(run, &err);
+    return end_step(run, rc, &err);
+}
+
+int job_run_most_together(const session *s) { return answer_most_together(s); }
+
+void job_run_step_together(job_run *const *runs, int n, int *rc)
+{
+    running_answer *answers[RUNNER_MOST_ROWS] = { 0 };
+    err_ctx err[RUNNER_MOST_ROWS];
+    for (int i = 0; i < n; i++) answers[i] = runs[i]->answer;
+    answer_step_together(answers, n, rc, err);
+    for (int i = 0; i < n; i++)
+        rc[i] = end_step(runs[i], after_step(runs[i], rc[i], &err[i]), &err[i]);
 }

@@ -46,6 +46,10 @@ void job_run_begin(job_run *run, job_request *request, session *s, const job_run
  * has left, or the error that the client got. */
 int job_run_step(job_run *run);
 
+/* job_run_step of n runs that draw, in one pass; at most job_run_most_together. */
+void job_run_step_together(job_run *const *runs, int n, int *rc);
+int job_run_most_together(const session *s);
+
 bool job_run_draws(const job_run *run);          /* the next step is a token of an answer */
 int job_run_cached(const job_run *run);          /* prompt tokens that came from a cache, so far */
 

@@ -226,18 +226,20 @@ static void count_answer(void *ctx, const answer_stats *s)
     pthread_mutex_unlock(&q->lock);
 }
 
-/* One step of one slot. */
+/* One step of some slots. */
 static void compute(request_queue *q)
 {
-    int rc;
-    job_request *r = scheduler_step(q->slots, &rc);
+    ended_request ended[RUNNER_MOST_ROWS];
+    const int n = scheduler_step(q->slots, ended);
     scheduler_keepalive(q->slots);
-    if (!r) return;
-    job_request_free(r);
+    for (int i = 0; i < n; i++) job_request_free(ended[i].request);
+    if (n == 0) return;
     pthread_mutex_lock(&q->lock);
-    if (rc == ERR_STOPPED) q->stats.cancelled++;
-    else if (rc < 0) q->stats.failed++;
-    q->stats.running--;
+    for (int i = 0; i < n; i++) {
+        if (ended[i].rc == ERR_STOPPED) q->stats.cancelled++;
+        else if (ended[i].rc < 0) q->stats.failed++;
+    }
+    q->stats.running -= n;
     pthread_cond_broadcast(&q->changed);
     pthread_mutex_unlock(&q->lock);
 }

@@ -1,4 +1,4 @@
-/* scheduler.c - round robin over slots that draw, chunks of prompts between their tokens.
+/* scheduler.c - passes of the slots that draw, chunks of prompts between them, both round robin.
  *
  * Only the status and the counts of steps are under the lock; the rest is the engine thread's. */
 #include "cli/serve/scheduler.h"
@@ -16,7 +16,7 @@ typedef struct scheduler_slot {
 struct scheduler {
     const job_run_hooks *hooks;
     int n_slot, n_busy;
-    int last;                            /* the slot of the last step */
+    int last;                            /* the last slot of the last step */
     int64_t prompt_debt_ns;              /* time that prompts had of the answers' half */
     uint64_t n_assigned, n_released;
     uint64_t keepalive_ns;               /* the last scheduler_keepalive */
@@ -97,21 +97,29 @@ void scheduler_steps(scheduler *s, uint64_t *steps, uint64_t *busy_steps)
 
 /* ---- the next step --------------------------------------------------------------------------- */
 
-/* The first slot after the last one that draws, or, with draws false, that computes a prompt. */
-static scheduler_slot *next_slot(scheduler *s, bool draws)
+/* A token of each of up to RUNNER_MOST_ROWS slots, or a chunk of one slot's prompt. */
+typedef struct pass {
+    scheduler_slot *slots[RUNNER_MOST_ROWS];
+    int n;
+} pass;
+
+/* The first slots after the last one that draw, or, with draws false, that compute a prompt. */
+static pass next_slots(scheduler *s, bool draws, int most)
 {
-    for (int i = 1; i <= s->n_slot; i++) {
+    pass p = { .n = 0 };
+    for (int i = 1; i <= s->n_slot && p.n < most; i++) {
         scheduler_slot *slot = &s->slots[(s->last + i) % s->n_slot];
-        if (slot->run.request && job_run_draws(&slot->run) == draws) return slot;
+        if (slot->run.request && job_run_draws(&slot->run) == draws) p.slots[p.n++] = slot;
     }
-    return NULL;
+    return p;
 }
 
-static scheduler_slot *choose_busy(scheduler *s)
+static pass choose_busy(scheduler *s)
 {
-    scheduler_slot *answer = next_slot(s, true), *prompt = next_slot(s, false);
-    if (!answer) return prompt;
-    return prompt && s->prompt_debt_ns <= 0 ? prompt : answer;
+    const pass prompt = next_slots(s, false, 1);
+    const pass answers = next_slots(s, true, job_run_most_together(s->slots[0].s));
+    if (answers.n == 0) return prompt;
+    return prompt.n > 0 && s->prompt_debt_ns <= 0 ? prompt : answers;
 }
 
 /* A chunk of a prompt is paid back with as much time for answers, while any slot draws. */
@@ -119,16 +127,18 @@ static void account(scheduler *s, bool drew, uint64_t step_ns)
 {
     if (!drew) s->prompt_debt_ns += (int64_t)step_ns;
     else if ((s->prompt_debt_ns -= (int64_t)step_ns) < 0) s->prompt_debt_ns = 0;
-    if (!next_slot(s, true)) s->prompt_debt_ns = 0;
+    if (next_slots(s, true, 1).n == 0) s->prompt_debt_ns = 0;
 }
 
-static void publish(scheduler *s, scheduler_slot *slot, int n_busy)
+static void publish(scheduler *s, const pass *p, int n_busy)
 {
     pthread_mutex_lock(&s->lock);
     s->steps++;
     s->busy_steps += (uint64_t)n_busy;
-    slot->status.busy = slot->run.request != NULL;
-    if (slot->run.request) {
+    for (int i = 0; i < p->n; i++) {
+        scheduler_slot *slot = p->slots[i];
+        slot->status.busy = slot->run.request != NULL;
+        if (!slot->run.request) continue;
         slot->status.n_cached = job_run_cached(&slot->run);
         slot->status.n_drawn = slot->run.request->usage.n_answer;
     }
@@ -145,22 +155,26 @@ void scheduler_keepalive(scheduler *s)
         if (s->slots[i].run.request) (void)job_request_keepalive(s->slots[i].run.request);
 }
 
-job_request *scheduler_step(scheduler *s, int *rc)
+int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS])
 {
-    scheduler_slot *slot = choose_busy(s);
-    job_request *r = slot->run.request;
-    const bool drew = job_run_draws(&slot->run);
+    const pass p = choose_busy(s);
+    const bool draws = job_run_draws(&p.slots[0]->run);
     const uint64_t start_ns = clock_ns();
     const int n_busy = s->n_busy;
-    s->last = (int)(slot - s->slots);
-    *rc = job_run_step(&slot->run);
-    const bool ended = *rc <= 0;
-    if (ended) {
-        slot->run.request = NULL;
-        slot->released = ++s->n_released;
+    job_run *runs[RUNNER_MOST_ROWS];
+    int rc[RUNNER_MOST_ROWS], n_ended = 0;
+    for (int i = 0; i < p.n; i++) runs[i] = &p.slots[i]->run;
+    s->last = (int)(p.slots[p.n - 1] - s->slots);
+    if (draws) job_run_step_together(runs, p.n, rc);
+    else rc[0] = job_run_step(runs[0]);
+    for (int i = 0; i < p.n; i++) {
+        if (rc[i] > 0) continue;
+        ended[n_ended++] = (ended_request){ runs[i]->request, rc[i] };
+        runs[i]->request = NULL;
+        p.slots[i]->released = ++s->n_released;
         s->n_busy--;
     }
-    account(s, drew, clock_ns() - start_ns);
-    publish(s, slot, n_busy);
-    return ended ? r : NULL;
+    account(s, draws, clock_ns() - start_ns);
+    publish(s, &p, n_busy);
+    return n_ended;
 }

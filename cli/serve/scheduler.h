@@ -1,13 +1,15 @@
-/* scheduler.h - slots for requests that run at the same time, and which slot gets the next step.
+/* scheduler.h - slots for requests that run at the same time, and which slots get the next step.
  *
- * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token
- * each in turn. Chunks of prompts come between them and get at most half of the time while any
- * slot draws. Results do not depend on the order. The engine thread calls these functions;
+ * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token each
+ * in one pass, or in turns if they are more than a pass holds. Chunks of prompts come between
+ * passes and get at most half of the time while any slot draws. Results do not depend on the
+ * order. The engine thread calls these functions;
  * scheduler_status and scheduler_steps are for any thread. */
 #ifndef CLI_SERVE_SCHEDULER_H
 #define CLI_SERVE_SCHEDULER_H
 
 #include "cli/serve/job_run.h"
+#include "engine/session/runner.h"
 
 typedef struct scheduler scheduler;
 
@@ -23,9 +25,15 @@ bool scheduler_is_busy(const scheduler *s);
  * one slot must be idle. Borrows r until scheduler_step returns it. */
 void scheduler_assign(scheduler *s, job_request *r);
 
-/* One step of one slot; at least one must be busy. Returns the request if it has ended, with *rc
- * from job_run_step, else NULL. */
-job_request *scheduler_step(scheduler *s, int *rc);
+typedef struct ended_request {
+    job_request *request;
+    int rc;                              /* of job_run_step */
+} ended_request;
+
+/* A token for each of some slots that draw, or a chunk of one prompt; at least one slot must be
+ * busy. Returns the number of requests that have ended, and lists
+ * them. */
+int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS]);
 
 /* Sends keep-alives to the clients of all slots that have written nothing for 10 s. At most once a
  * second; earlier calls return at once. */
@@ -39,7 +47,7 @@ typedef struct slot_status {
 } slot_status;
 slot_status scheduler_status(scheduler *s, int slot);
 
-/* Steps so far, and the sum of busy slots over them. */
+/* Passes and chunks so far, and the sum of busy slots over them. */
 void scheduler_steps(scheduler *s, uint64_t *steps, uint64_t *busy_steps);
 
 #endif

@@ -106,7 +106,7 @@ static void place_token(gpu_buffers *b, mem_layout *a, const widths *w, const mo
     b->cursor = mem_layout_take(a, GPU_FEW, 1, sizeof *b->cursor);
     b->counters = mem_layout_take(a, 1 + GPU_FEW * (uint64_t)w->n_head, 1, sizeof *b->counters);
     b->best = mem_layout_take(a, GPU_LARGEST_WORDS, 1, sizeof *b->best);
-    b->bias = mem_layout_floats(a, 1, hp->n_vocab);
+    b->bias = mem_layout_floats(a, GPU_RECORDED, hp->n_vocab);
     b->work = mem_layout_floats(a, sampler_blocks(hp->n_vocab), SAMPLER_BLOCK);
     b->steps = mem_layout_take(a, SAMPLER_STEPS, 1, sizeof *b->steps);
     b->top = mem_layout_take(a, 1, 1, sizeof *b->top);

@@ -33,7 +33,8 @@ typedef struct gpu_buffers {
     gpu_cursor *cursor;                  /* [GPU_FEW] */
     uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */
     uint32_t *best;
-    float *bias, *work;                  /* sampling: [n_vocab], and rounded up to blocks */
+    float *bias, *work;                  /* sampling: [GPU_RECORDED, n_vocab], and of one row,
+                                          * rounded up to blocks */
     double *steps;
     uint32_t *top;
     void *gemm;                          /* lent to the device; NULL: it needs none */

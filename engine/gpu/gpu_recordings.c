@@ -1,13 +1,13 @@
-/* gpu_recordings.c - records a token on the GPU, replays it, and does the host's half of a replayed
- * token. */
+/* gpu_recordings.c - records a pass of a few tokens on the GPU, replays it, and does the host's half
+ * of a replayed pass. */
 #include "engine/gpu/gpu_steps_internal.h"
 
 #include "tiers/fault_injection.h"
 
 enum {
-    RETRY_TOKENS = 64,                   /* from one attempt without VRAM to the next; a recording
-                                          * that was used in as many tokens is not given up */
-    LAYER_KERNELS = 16                   /* most kernels of a token in a layer, or after the last */
+    RETRY_PASSES = 64,                   /* from one attempt without VRAM to the next; a recording
+                                          * that was used in as many passes is not given up */
+    LAYER_KERNELS = 16                   /* most kernels of a pass in a layer, or after the last */
 };
 
 /* ---- recordings ------------------------------------------------------------------------------ */
@@ -19,52 +19,55 @@ int gpu_steps_reach(int pos)
     return last;
 }
 
-/* The kernels of a recording depend on two flags: slabs are fetched, the CPU reads ahead. A profile
- * has a recording of its own. */
+/* The kernels of a single token depend on two flags: slabs are fetched, the CPU reads ahead. A
+ * profile has a recording of its own. */
 enum { FETCHES = 1, READS_AHEAD = 2, PROFILED = 4 };
 
-static int kind_of(const gpu_steps *s)
+static int kind_of(const gpu_steps *s, int n)
 {
     if (s->profiling) return PROFILED;
-    if (!s->server) return 0;
+    if (!s->server || n > 1) return 0;
     return (expert_server_fetches(s->server) ? FETCHES : 0) |
            (expert_server_reads_ahead(s->server) ? READS_AHEAD : 0);
 }
 
 /* NULL: there is none. */
-static recorded_token *find_recording(gpu_steps *s, int pos)
+static recorded_pass *find_recording(gpu_steps *s, int n, int reach)
 {
     for (int i = 0; i < RECORDINGS; i++) {
-        recorded_token *t = &s->recordings[i];
-        if (t->reach == gpu_steps_reach(pos) && t->kind == kind_of(s)) return t;
+        recorded_pass *t = &s->recordings[i];
+        if (t->n == n && t->reach == reach && t->kind == kind_of(s, n)) return t;
     }
     return NULL;
 }
 
 /* The recording that has not been used for longest, an empty one before all others; recorded: none
  * that is empty. NULL: there is none. */
-static recorded_token *least_used(gpu_steps *s, bool recorded)
+static recorded_pass *least_used(gpu_steps *s, bool recorded)
 {
-    recorded_token *best = NULL;
+    recorded_pass *best = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
-        recorded_token *t = &s->recordings[i];
+        recorded_pass *t = &s->recordings[i];
         if ((t->reach > 0 || !recorded) && (!best || t->used < best->used)) best = t;
     }
     return best;
 }
 
-bool gpu_steps_is_recorded(gpu_steps *s, int pos) { return find_recording(s, pos) != NULL; }
-
-static bool is_in_use(const gpu_steps *s, const recorded_token *t)
+bool gpu_steps_is_recorded(gpu_steps *s, const batch *b)
 {
-    return t->reach > 0 && s->n_token - t->used < RETRY_TOKENS;
+    return find_recording(s, b->n, b->last) != NULL;
 }
 
-/* Called once for each token. */
-bool gpu_steps_wants_recording(gpu_steps *s, int pos)
+static bool is_in_use(const gpu_steps *s, const recorded_pass *t)
 {
-    s->n_token++;
-    return s->n_token >= s->retry_at && !find_recording(s, pos) &&
+    return t->reach > 0 && s->n_pass - t->used < RETRY_PASSES;
+}
+
+/* Called once for each pass. */
+bool gpu_steps_wants_recording(gpu_steps *s, const batch *b)
+{
+    s->n_pass++;
+    return s->n_pass >= s->retry_at && !find_recording(s, b->n, b->last) &&
            !is_in_use(s, least_used(s, false));
 }
 
@@ -75,51 +78,53 @@ int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
     return rc;
 }
 
-static int empty_recording(recorded_token *t, err_ctx *err)
+static int empty_recording(recorded_pass *t, err_ctx *err)
 {
     gpu_recording_free(t->r);
-    *t = (recorded_token){ 0 };
+    *t = (recorded_pass){ 0 };
     return gpu_recording_create(&t->r, err);
 }
 
 /* VRAM was too small for a further recording. */
 static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
 {
-    recorded_token *oldest = least_used(s, true);
+    recorded_pass *oldest = least_used(s, true);
     if (oldest && !is_in_use(s, oldest)) return empty_recording(oldest, err);
-    s->retry_at = s->n_token + RETRY_TOKENS;
+    s->retry_at = s->n_pass + RETRY_PASSES;
     if (!s->refusal_logged)
         log_line("%s: tokens are computed without a recording, which is slower", failure->msg);
     s->refusal_logged = true;
     return 0;
 }
 
-int gpu_steps_record_end(gpu_steps *s, int pos, err_ctx *err)
+int gpu_steps_record_end(gpu_steps *s, const batch *b, err_ctx *err)
 {
-    recorded_token *same = find_recording(s, pos), *t = same ? same : least_used(s, false);
+    recorded_pass *same = find_recording(s, b->n, b->last), *t = same ? same : least_used(s, false);
     err_ctx failure = { 0 };
     s->recording = false;
-    gpu_steps_end_token(s);
+    gpu_steps_end_pass(s);
     const int rc = gpu_record_end(t->r, s->g, &failure);
-    t->kind = kind_of(s);
-    t->reach = rc == 0 ? gpu_steps_reach(pos) : 0;
-    t->used = rc == 0 ? s->n_token : 0;
+    t->n = b->n;
+    t->kind = kind_of(s, b->n);
+    t->reach = rc == 0 ? b->last : 0;
+    t->used = rc == 0 ? s->n_pass : 0;
     if (rc == ERR_NOMEM) return make_room(s, &failure, err);
     if (rc < 0 && err) *err = failure;
     return rc;
 }
 
-void gpu_steps_end_token(gpu_steps *s)
+/* The host sets the cursors of several tokens anew for each pass. */
+void gpu_steps_end_pass(gpu_steps *s)
 {
     const gpu_buffers *b = &s->b;
-    if (engine_head_on_gpu(s->e)) {
-        gpu_steps_head(s, b->x, 1);
+    s->has_logits = engine_head_on_gpu(s->e);
+    if (!s->has_logits) gpu_steps_send_vectors(s);
+    else gpu_steps_head(s, b->x, s->n);
+    if (s->n > 1) return;
+    if (s->has_logits)
         gpu_largest(s->g, b->logits, s->m->hp.n_vocab, b->cursor, &s->mailbox->picked, b->best,
                     &b->counters[0]);
-    } else {
-        gpu_steps_send_vectors(s);
-        gpu_advance(s->g, b->cursor, 1);
-    }
+    else gpu_advance(s->g, b->cursor, 1);
 }
 
 int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
@@ -135,7 +140,7 @@ int gpu_steps_picked(gpu_steps *s, int32_t *next, int pos, err_ctx *err)
     return 0;
 }
 
-/* ---- the host's half of a replayed token ----------------------------------------------------- */
+/* ---- the host's half of a replayed pass ------------------------------------------------------ */
 
 static bool is_same(const gpu_cursor *a, const gpu_cursor *b)
 {
@@ -152,14 +157,19 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
         if (rc < 0) return rc;
     }
     s->has_questions = s->server != NULL;
-    const gpu_cursor at = gpu_steps_cursor(s, b->ids[0]);
-    if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursors(s, b->ids[0]);
+    if (b->n > 1) {
+        gpu_steps_send_ids(s, b->ids, b->n);
+        gpu_steps_set_cursors(s, -1);
+    } else {
+        const gpu_cursor at = gpu_steps_cursor(s, b->ids[0]);
+        if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursors(s, b->ids[0]);
+    }
     s->device_cursor.token = -1;
-    recorded_token *t = find_recording(s, s->rows[0].pos);
-    t->used = s->n_token;
+    recorded_pass *t = find_recording(s, b->n, b->last);
+    t->used = s->n_pass;
     gpu_replay(s->g, t->r);
     if (s->has_questions)
-        expert_server_begin(s->server, 1);       /* threads wake up during the first mixer */
+        expert_server_begin(s->server, b->n);    /* threads wake up during the first mixer */
     else if (fault_hits(FAULT_GPU_LOST)) return err_set(err, ERR_IO, "the GPU stopped");
     return 0;
 }
@@ -193,6 +203,7 @@ static int replay_end(void *self, err_ctx *err)
     gpu_steps *s = self;
     if (s->has_questions) expert_server_end(s->server);
     s->has_questions = false;
+    s->has_logits = engine_head_on_gpu(s->e);
     if (s->failed < 0 && err) *err = s->failure;
     return s->failed;
 }

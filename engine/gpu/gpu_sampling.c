@@ -46,16 +46,22 @@ void gpu_sampling_release(gpu_sampling *s)
     *s = (gpu_sampling){ 0 };
 }
 
-/* Uploads biases and steps if their version has changed. */
+static float *biases_of(const gpu_sampling *s)
+{
+    return s->b->bias + (size_t)s->t * (size_t)s->n_vocab;
+}
+
+/* Uploads biases and steps if their version has changed. Each row of logits has biases of its own,
+ * because the samplers of several answers take turns. */
 static int write_rules(gpu_sampling *s, const sampler_rules *r, err_ctx *err)
 {
     int rc;
-    if (s->bias_version == r->bias_version) return 0;
-    if ((rc = gpu_write(s->g, s->b->bias, r->bias, (uint64_t)s->n_vocab * sizeof *r->bias,
+    if (s->bias_version[s->t] == r->bias_version) return 0;
+    if ((rc = gpu_write(s->g, biases_of(s), r->bias, (uint64_t)s->n_vocab * sizeof *r->bias,
                         err)) < 0 ||
         (rc = gpu_write(s->g, s->b->steps, r->steps, SAMPLER_STEPS * sizeof *r->steps, err)) < 0)
         return rc;
-    s->bias_version = r->bias_version;
+    s->bias_version[s->t] = r->bias_version;
     return 0;
 }
 
@@ -75,7 +81,8 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
         s->penalised[2 * i + 1] = r->count[r->penalised[i]];
     }
     s->list = (gpu_shortlist){
-        .logits = b->logits, .bias = b->bias, .allowed = r->allowed ? s->allowed : NULL,
+        .logits = b->logits + (size_t)s->t * (size_t)s->n_vocab, .bias = biases_of(s),
+        .allowed = r->allowed ? s->allowed : NULL,
         .n = s->n_vocab, .seen = s->penalised, .n_seen = r->n_penalised, .repeat = r->repeat,
         .presence = r->presence, .frequency = r->frequency, .per_temperature = r->per_temperature,
         .steps = b->steps, .work = b->work, .top = b->top, .maxima = s->maxima,
@@ -107,7 +114,8 @@ static int gather(void *ctx, sampler_pair *pairs, int cap, float bound, err_ctx 
     return n <= MAX_PAIRS ? n : INT_MAX;
 }
 
-sampler_source gpu_sampling_source(gpu_sampling *s)
+sampler_source gpu_sampling_source(gpu_sampling *s, int t)
 {
+    s->t = t;
     return (sampler_source){ s, prepare, gather };
 }

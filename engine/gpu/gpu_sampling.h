@@ -9,7 +9,8 @@ typedef struct gpu_sampling {
     gpu *g;
     const gpu_buffers *b;
     int n_vocab;
-    uint64_t bias_version;               /* of the biases in VRAM; 0: none */
+    uint64_t bias_version[GPU_RECORDED]; /* of the biases in VRAM; 0: none */
+    int t;                               /* the token of the source */
     gpu_shortlist list;                  /* of the pick under way */
     bool has_top;                        /* its largest logits are in pairs already */
     double waited_s;                     /* for the logits, maxima and masses of picks */
@@ -29,7 +30,7 @@ int gpu_sampling_init(gpu_sampling *s, gpu *g, const gpu_buffers *b, int n_vocab
 void gpu_sampling_release(gpu_sampling *s);      /* a zeroed s is fine */
 uint64_t gpu_sampling_host_bytes(int n_vocab);
 
-/* The row of logits in b. */
-sampler_source gpu_sampling_source(gpu_sampling *s);
+/* Row t of the logits in b; one source at a time. */
+sampler_source gpu_sampling_source(gpu_sampling *s, int t);
 
 #endif

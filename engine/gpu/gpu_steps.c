@@ -22,8 +22,8 @@ gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token)
     return cursor_of(s->rows, 0, token);
 }
 
-/* The copy reads the mailbox later. No earlier copy may be in flight: each caller has waited since
- * the last cursors, a batch for its ids, a replayed token for the one before (forward_take). */
+/* The copy reads the mailbox later. No earlier copy may be in flight: each batch ends with a wait,
+ * and a pass in flight is waited for before the next (forward_take). */
 void gpu_steps_set_cursors(gpu_steps *s, int32_t token)
 {
     gpu_cursor *to = s->mailbox->cursors;
@@ -32,6 +32,13 @@ void gpu_steps_set_cursors(gpu_steps *s, int32_t token)
         to[i] = cursor_of(&s->rows[i], i < last ? s->rows[i].n : 0, token);
     s->device_cursor = to[0];
     gpu_copy(s->g, s->b.cursor, to, (uint64_t)s->n_row * sizeof *to);
+}
+
+void gpu_steps_send_ids(gpu_steps *s, const int32_t *ids, int n)
+{
+    const size_t bytes = (size_t)n * sizeof *ids;
+    memcpy(s->mailbox->ids, ids, bytes);
+    gpu_copy(s->g, s->b.ids, s->mailbox->ids, bytes);
 }
 
 /* Whether the device's experts follow the contract, so that results do not depend on the processor
@@ -54,7 +61,7 @@ void gpu_steps_take_batch(gpu_steps *s, const batch *b)
     s->last = b->last;
     s->keep = b->keep;
     s->watched = b->watch != NULL;
-    s->has_questions = false;
+    s->has_questions = s->has_logits = false;
     s->failed = 0;
 }
 
@@ -62,10 +69,11 @@ static int begin(void *self, const batch *b, err_ctx *err)
 {
     gpu_steps *s = self;
     const rope_tables *rope = &s->e->rope;
-    int rc;
+    int rc = 0;
     gpu_steps_take_batch(s, b);
     if (b->ids) {
-        rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
+        if (b->n <= GPU_FEW) gpu_steps_send_ids(s, b->ids, b->n);
+        else rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         gpu_steps_set_cursors(s, -1);
         const bool streams = b->n > GPU_MAIL && b->strategy == PROMPT_BUS;
         if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
@@ -78,7 +86,9 @@ static int begin(void *self, const batch *b, err_ctx *err)
         s->has_questions = true;
         expert_server_begin(s->server, b->n);
     }
-    gpu_embed(s->g, s->b.x, &s->w->embed, b->ids ? s->b.ids : &s->b.cursor->token, b->n);
+    /* a recorded token may be the one that the device has picked */
+    gpu_embed(s->g, s->b.x, &s->w->embed, b->ids || b->n > 1 ? s->b.ids : &s->b.cursor->token,
+              b->n);
     for (int i = 0; i < rope->n_table; i++)
         gpu_rope_table(s->g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
                        rope->magnitude[i], rope->dim[i] / 2, s->b.cursor, b->n);
@@ -157,10 +167,10 @@ int gpu_steps_logits(void *self, float *out, int first, int n_row, err_ctx *err)
     gpu_steps *s = self;
     const size_t n_embd = (size_t)s->m->hp.n_embd, n_vocab = (size_t)s->m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
-        const int n = min_int(n_row - done, GPU_RECORDED);
-        if (s->n > 1)                    /* a single token ends with its logits */
-            gpu_steps_head(s, s->b.x + (size_t)(first + done) * n_embd, n);
-        const int rc = gpu_read(s->g, out + (size_t)done * n_vocab, s->b.logits,
+        const int n = min_int(n_row - done, GPU_RECORDED), at = s->has_logits ? first + done : 0;
+        if (!s->has_logits) gpu_steps_head(s, s->b.x + (size_t)(first + done) * n_embd, n);
+        const int rc = gpu_read(s->g, out + (size_t)done * n_vocab,
+                                s->b.logits + (size_t)at * n_vocab,
                                 (size_t)n * n_vocab * sizeof *out, err);
         if (rc < 0) return rc;
         done += n;
@@ -168,7 +178,11 @@ int gpu_steps_logits(void *self, float *out, int first, int n_row, err_ctx *err)
     return 0;
 }
 
-sampler_source gpu_steps_source(gpu_steps *s) { return gpu_sampling_source(&s->sampling); }
+sampler_source gpu_steps_source(gpu_steps *s, int t)
+{
+    assert(s->has_logits && t < s->n);
+    return gpu_sampling_source(&s->sampling, t);
+}
 
 /* ---- life ------------------------------------------------------------------------------------ */
 

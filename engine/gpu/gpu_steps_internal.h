@@ -11,7 +11,8 @@
 /* Page-locked messages between device and host. */
 typedef struct mailbox {
     uint64_t picked;                     /* from the device: the picked token, with its stamp */
-    gpu_cursor cursors[GPU_FEW];         /* to the device */
+    gpu_cursor cursors[GPU_FEW];         /* to the device, as the next */
+    int32_t ids[GPU_FEW];
 } mailbox;
 
 /* A batch's vectors for the host, and the host's sums; page-locked. */
@@ -24,14 +25,15 @@ typedef struct host_transfer {
 
 enum { CHOICES_SENT, VECTORS_TAKEN, N_EVENTS };          /* of prompts that the host computes */
 
-/* One token and the pick after it, for any session. */
-typedef struct recorded_token {
+/* A pass of up to GPU_RECORDED tokens and their logits, for any sessions; of one token, also the
+ * pick after it. */
+typedef struct recorded_pass {
     gpu_recording *r;
-    int kind, reach;                     /* what its kernels depend on; reach 0: not recorded */
-    uint64_t used;                       /* the token that used it last */
-} recorded_token;
+    int n, kind, reach;                  /* what its kernels depend on; reach 0: not recorded */
+    uint64_t used;                       /* the pass that used it last */
+} recorded_pass;
 
-enum { RECORDINGS = 6 };                 /* most that are kept */
+enum { RECORDINGS = 10 };                /* most that are kept */
 
 struct gpu_steps {
     layer_steps live, replay_table;
@@ -48,10 +50,10 @@ struct gpu_steps {
     gpu_sampling sampling;
     expert_stream *banks;                /* NULL: cold experts never pass through VRAM */
     prompt_split *split;                 /* NULL: prompts are never split */
-    recorded_token recordings[RECORDINGS];
-    uint64_t n_token;                    /* single tokens so far */
+    recorded_pass recordings[RECORDINGS];
+    uint64_t n_pass;                     /* passes so far that could be recorded */
     uint64_t retry_at;                   /* VRAM was too small for one: no attempt before this
-                                          * token */
+                                          * pass */
     bool recording, profiling;
     bool refusal_logged;                 /* VRAM was too small for a recording */
     bool has_cold;                       /* some experts of the GPU's layers are not in VRAM */
@@ -62,6 +64,7 @@ struct gpu_steps {
     int n_row;
     int n, last;
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
+    bool has_logits;                     /* those of all its tokens are in the buffer */
     kept_inputs *keep;                   /* batch.keep */
     bool contract;                       /* with many tokens: experts have the contract's bits */
     gpu_input h;                         /* input of the layer's router and experts */
@@ -92,6 +95,8 @@ void gpu_steps_take_batch(gpu_steps *s, const batch *b);
 gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token);
 /* Sets the device's cursors to the batch under way; token, of one row: the first one's, or -1. */
 void gpu_steps_set_cursors(gpu_steps *s, int32_t token);
+/* Sends the ids of up to GPU_FEW tokens, like the cursors. */
+void gpu_steps_send_ids(gpu_steps *s, const int32_t *ids, int n);
 /* Logits of n vectors at x, to the first rows of the buffer. */
 void gpu_steps_head(gpu_steps *s, const float *x, int n);
 void gpu_steps_send_vectors(gpu_steps *s);       /* the residual to the host */
@@ -101,6 +106,6 @@ int gpu_steps_logits(void *self, float *out, int first, int n, err_ctx *err);
 
 int gpu_recordings_create(gpu_steps *s, err_ctx *err);
 void gpu_recordings_free(gpu_steps *s);
-void gpu_recordings_fill(layer_steps *table);    /* the host's half of a recorded token */
+void gpu_recordings_fill(layer_steps *table);    /* the host's half of a recorded pass */
 
 #endif

@@ -129,15 +129,16 @@ static int record_chain(layer_bench *b, int chain, err_ctx *err)
         (void)live->experts_local(live->self, l, NULL);
         live->join(live->self, l);
     }
-    const int ended = gpu_steps_record_end(b->s, 0, err);
-    if (ended < 0 || gpu_steps_is_recorded(b->s, 0)) return ended;
+    const int ended = gpu_steps_record_end(b->s, &one, err);
+    if (ended < 0 || gpu_steps_is_recorded(b->s, &one)) return ended;
     return err_set(err, ERR_NOMEM, "measuring: VRAM is too small for a recording");
 }
 
 static int play_once(double *seconds, layer_bench *b, err_ctx *err)
 {
     const int32_t id = 0;
-    const batch one = { .ids = &id, .n = 1, .rows = &b->row, .n_row = 1 };
+    const batch one = { .ids = &id, .n = 1, .rows = &b->row, .n_row = 1,
+                        .last = gpu_steps_reach(0) };
     const layer_steps *replay_table = gpu_steps_replay(b->s);
     const uint64_t from = clock_ns();
     int rc = replay_table->begin(replay_table->self, &one, err);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/session/prefix_cache.h"
+#include "engine/session/runner.h"
 
 const char *answer_end_name(answer_end e)
 {
@@ -302,7 +303,9 @@ static bool is_over(running_answer *a)
     return true;
 }
 
-int answer_begin_token(running_answer *a, int32_t *id, err_ctx *err)
+/* 1: the answer goes on, and *id is to be taken in, or -1 if the session has taken in all tokens.
+ * 0: it has ended. */
+static int begin_token(running_answer *a, int32_t *id, err_ctx *err)
 {
     stream *st = &a->st;
     answer_stats *out = &a->stats;
@@ -314,9 +317,8 @@ int answer_begin_token(running_answer *a, int32_t *id, err_ctx *err)
     return st->quit || st->found ? 0 : rc;
 }
 
-int answer_allow(running_answer *a, err_ctx *err) { return apply_form(&a->st, a->smp, err); }
-
-int answer_accept(running_answer *a, int32_t id, err_ctx *err)
+/* Takes the token that was drawn. 1: the answer goes on, 0: it has ended. */
+static int accept_token(running_answer *a, int32_t id, err_ctx *err)
 {
     stream *st = &a->st;
     answer_stats *out = &a->stats;
@@ -331,35 +333,101 @@ int answer_accept(running_answer *a, int32_t id, err_ctx *err)
     return a->next == ENDED ? 0 : rc < 0 ? rc : 1;
 }
 
-/* Draws a token. */
-static int draw(running_answer *a, err_ctx *err)
+/* The first token is drawn from the logits after the prompt. */
+static int draw_first(running_answer *a, err_ctx *err)
 {
     int32_t id;
-    int rc = answer_begin_token(a, &id, err);
-    if (rc <= 0) return rc;
-    if (id < 0) {
-        if ((rc = answer_allow(a, err)) == 0) rc = sampler_pick(&id, a->smp, a->logits, err);
-    } else if ((rc = session_take(a->s, id, err)) == 0) {
-        /* the mask of the next token is computed while the GPU computes this one */
-        if ((rc = answer_allow(a, err)) == 0) rc = session_pick(a->s, &id, a->smp, err);
-    }
-    return rc < 0 ? rc : answer_accept(a, id, err);
+    int rc = apply_form(&a->st, a->smp, err);
+    if (rc == 0) rc = sampler_pick(&id, a->smp, a->logits, err);
+    return rc < 0 ? rc : accept_token(a, id, err);
 }
 
-static int step_answer(running_answer *a, err_ctx *err)
+/* Answers whose last tokens are taken in, in one pass. */
+typedef struct joint_pass {
+    running_answer *a[RUNNER_MOST_ROWS];
+    session *s[RUNNER_MOST_ROWS];
+    int32_t ids[RUNNER_MOST_ROWS];
+    int at[RUNNER_MOST_ROWS];            /* in the caller's list */
+    int n;
+} joint_pass;
+
+static void leave(joint_pass *p, int i)
+{
+    for (p->n--; i < p->n; i++) {
+        p->a[i] = p->a[i + 1];
+        p->s[i] = p->s[i + 1];
+        p->ids[i] = p->ids[i + 1];
+        p->at[i] = p->at[i + 1];
+    }
+}
+
+/* An answer whose session cannot take its token in leaves the pass. */
+static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
+{
+    err_ctx why;
+    while (p->n > 0) {
+        int failed;
+        const int taken = runner_take(session_runner(p->s[0]), p->s, p->ids, p->n, &failed, &why);
+        if (taken == 0) return;
+        for (int i = 0; i < p->n; i++) {
+            if (failed >= 0 && i != failed) continue;
+            rc[p->at[i]] = taken;
+            err[p->at[i]] = why;
+        }
+        if (failed < 0) p->n = 0;
+        else leave(p, failed);
+    }
+}
+
+static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *err)
+{
+    joint_pass p = { .n = 0 };
+    for (int i = 0; i < n; i++) {
+        int32_t id;
+        rc[i] = begin_token(list[i], &id, &err[i]);
+        if (rc[i] > 0 && id < 0) {
+            rc[i] = draw_first(list[i], &err[i]);
+        } else if (rc[i] > 0) {
+            p.a[p.n] = list[i];
+            p.s[p.n] = list[i]->s;
+            p.ids[p.n] = id;
+            p.at[p.n++] = i;
+        }
+    }
+    take_tokens(&p, rc, err);
+    /* the masks of the next tokens are computed while the GPU computes these */
+    for (int i = 0; i < p.n; i++)
+        rc[p.at[i]] = apply_form(&p.a[i]->st, p.a[i]->smp, &err[p.at[i]]);
+    for (int i = 0; i < p.n; i++) {
+        int *own = &rc[p.at[i]];
+        int32_t id;
+        if (*own == 0) *own = session_pick(p.s[i], &id, p.a[i]->smp, &err[p.at[i]]);
+        if (*own == 0) *own = accept_token(p.a[i], id, &err[p.at[i]]);
+    }
+}
+
+void answer_step_together(running_answer *const *list, int n, int *rc, err_ctx *err)
 {
     const uint64_t from = clock_ns();
-    const int rc = draw(a, err);
-    if (rc == 0 && a->next == ENDED && a->o.cache && session_pos(a->s) > a->n_prompt)
-        prefix_cache_keep(a->o.cache, a->s, NULL);
-    a->stats.answer_ns += clock_ns() - from;
-    return rc;
+    draw_together(list, n, rc, err);
+    for (int i = 0; i < n; i++) {
+        running_answer *a = list[i];
+        if (rc[i] == 0 && a->next == ENDED && a->o.cache && session_pos(a->s) > a->n_prompt)
+            prefix_cache_keep(a->o.cache, a->s, NULL);
+        if (rc[i] < 0) a->next = ENDED;
+        a->stats.answer_ns += clock_ns() - from;
+    }
 }
+
+int answer_most_together(const session *s) { return runner_most_rows(session_runner(s)); }
 
 int answer_step(running_answer *a, err_ctx *err)
 {
+    err_ctx unused;
+    int rc;
     if (a->next == ENDED) return 0;
-    const int rc = a->next == TO_DRAW ? step_answer(a, err) : step_prompt(a, err);
+    if (a->next == TO_DRAW) answer_step_together(&a, 1, &rc, err ? err : &unused);
+    else rc = step_prompt(a, err);
     if (rc < 0) a->next = ENDED;
     return rc < 0 ? rc : a->next != ENDED;
 }

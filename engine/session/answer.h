@@ -89,20 +89,11 @@ int answer_step(running_answer *a, err_ctx *err);
 bool answer_draws(const running_answer *a);      /* the next step draws a token */
 const answer_stats *answer_so_far(const running_answer *a);
 
-/* The parts of a step that draws, for a caller that takes in the tokens of several answers at once,
- * in this order:
- *
- *   begin_token   1: the answer goes on, and *id is to be taken in, or -1 if the session has taken
- *                 in all tokens. 0: it has ended.
- *   allow         what may come next: gives the sampler the mask of the answer's form. Best while
- *                 the token is being computed.
- *   accept        the token that the caller has drawn with the sampler. 1: the answer goes on,
- *                 0: it has ended.
- *
- * Each returns < 0 on failure. */
-int answer_begin_token(running_answer *a, int32_t *id, err_ctx *err);
-int answer_allow(running_answer *a, err_ctx *err);
-int answer_accept(running_answer *a, int32_t id, err_ctx *err);
+/* A step of each of several answers that draw, in one pass through the layers: at most
+ * answer_most_together, of sessions of one runner. Each gets the result that answer_step would
+ * have, in rc[i] and err[i]; the failure of one ends no other, unless the pass itself fails. */
+void answer_step_together(running_answer *const *list, int n, int *rc, err_ctx *err);
+int answer_most_together(const session *s);
 
 /* Opens an answer, runs all steps and frees it. */
 int answer_run(answer_stats *out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,

@@ -149,17 +149,19 @@ static int end_token(session *s, int32_t id, const batch_row *row, int rc)
     return rc < 0 ? recover(s->r, rc) : 0;
 }
 
-/* The same for the token in flight. */
+/* The same for the tokens in flight. */
 static int end_taken(runner *r, int rc)
 {
-    session *s = r->taken;
-    r->taken = NULL;
-    return end_token(s, r->taken_id, &r->taken_row, rc);
+    taken_tokens *t = &r->taken;
+    t->in_flight = false;
+    t->rc = rc;
+    for (int i = 0; i < t->n; i++) give_spare(r, end_row(t->s[i], &t->ids[i], &t->rows[i], rc));
+    return rc < 0 ? recover(r, rc) : 0;
 }
 
 int runner_settle(runner *r, err_ctx *err)
 {
-    return r->taken ? end_taken(r, forward_wait(r->f, err)) : 0;
+    return r->taken.in_flight ? end_taken(r, forward_wait(r->f, err)) : 0;
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -370,31 +372,62 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     return end_token(s, id, &row, rc);
 }
 
+int runner_most_rows(const runner *r)
+{
+    return min_int(min_int(RUNNER_MOST_ROWS, r->opt.chunk), forward_most_taken(r->f));
+}
+
+int runner_take(runner *r, session *const *s, const int32_t *ids, int n, int *failed, err_ctx *err)
+{
+    taken_tokens *t = &r->taken;
+    int rc;
+    assert(n >= 1 && n <= runner_most_rows(r));
+    for (*failed = 0; *failed < n; ++*failed)
+        if ((rc = check_tokens(s[*failed], &ids[*failed], 1, err)) < 0) return rc;
+    *failed = -1;
+    const bool spare = n <= r->n_spare && uses_spare(s[0], 1, false);
+    t->n = n;
+    for (int i = 0; i < n; i++) {
+        assert(s[i]->r == r);
+        t->s[i] = s[i];
+        t->ids[i] = ids[i];
+        t->rows[i] = row_of(s[i], i, 1, spare);
+    }
+    rc = forward_take(r->f, t->rows, n, t->ids, err);
+    if (rc < 0) return end_taken(r, rc);
+    t->in_flight = true;
+    return 0;
+}
+
 int session_take(session *s, int32_t id, err_ctx *err)
 {
-    runner *r = s->r;
-    int rc = check_tokens(s, &id, 1, err);
-    if (rc < 0) return rc;
-    const batch_row row = row_of(s, 0, 1, uses_spare(s, 1, false));
-    if ((rc = forward_take(r->f, &row, id, err)) < 0) return end_token(s, id, &row, rc);
-    r->taken = s;
-    r->taken_id = id;
-    r->taken_row = row;
-    return 0;
+    int failed;
+    return runner_take(s->r, &s, &id, 1, &failed, err);
+}
+
+static int taken_row_of(const session *s)
+{
+    const taken_tokens *t = &s->r->taken;
+    int i = 0;
+    while (i < t->n && t->s[i] != s) i++;
+    assert(i < t->n);
+    return i;
 }
 
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
 {
     runner *r = s->r;
     sampler_source source;
+    const int row = taken_row_of(s);
     int rc = 1;                          /* the logits are needed in RAM */
-    assert(r->taken == s);
-    if (forward_source(r->f, &source)) rc = sampler_pick_from(next, smp, &source, err);
-    /* what the sampler has read of the token proves its end */
-    const int ended = rc == 0 ? end_taken(r, 0) : runner_settle(r, rc > 0 ? err : NULL);
+    if (r->taken.rc < 0) return err_set(err, r->taken.rc, "the pass of this token has failed");
+    if (forward_source(r->f, row, &source)) rc = sampler_pick_from(next, smp, &source, err);
+    if (r->taken.in_flight) {            /* what the sampler has read of the pass proves its end */
+        const int ended = rc == 0 ? end_taken(r, 0) : runner_settle(r, rc > 0 ? err : NULL);
+        if (rc >= 0 && ended < 0) return ended;
+    }
     if (rc <= 0) return rc;
-    if (ended < 0) return ended;
-    rc = read_logits(r, r->logits, 0, 1, err);
+    rc = read_logits(r, r->logits, row, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, r->logits, err);
 }
 

@@ -14,6 +14,13 @@
 
 enum { RUNNER_MOST_ROWS = 32 };
 
+int runner_most_rows(const runner *r);   /* most sessions of a runner_take */
+
+/* session_take for n different sessions of this runner, in one pass through the layers: row i takes
+ * in ids[i]. Then session_pick draws for each of them, before anything else is computed. < 0:
+ * nothing was taken in; *failed is the row that cannot take its token, or -1 if the pass failed. */
+int runner_take(runner *r, session *const *s, const int32_t *ids, int n, int *failed, err_ctx *err);
+
 /* Consecutive tokens of one session. */
 typedef struct runner_row {
     session *s;

@@ -7,6 +7,16 @@
 #include "engine/session/page_pool.h"
 #include "engine/session/runner.h"
 
+/* One token of each of several sessions: in flight, or computed since (runner_take). */
+typedef struct taken_tokens {
+    session *s[RUNNER_MOST_ROWS];
+    int32_t ids[RUNNER_MOST_ROWS];
+    batch_row rows[RUNNER_MOST_ROWS];
+    int n;
+    bool in_flight;
+    int rc;                              /* < 0: they were not taken in */
+} taken_tokens;
+
 struct runner {
     engine *e;                           /* borrowed */
     session_options opt;                 /* of all its sessions */
@@ -16,10 +26,7 @@ struct runner {
     int32_t *ids;                        /* [chunk], of the batch under way */
     uint64_t n_single, n_batched;        /* tokens since the counts were reset, by size of batch */
     perf_level perf;
-    session *taken;                      /* the session of a token in flight (session_take); or
-                                          * NULL */
-    int32_t taken_id;
-    batch_row taken_row;
+    taken_tokens taken;
     recurrent *spares[1 + SESSION_MOST_VERSIONS];     /* versions that no session has */
     int n_spare;
     kept_inputs *kept;                   /* of the last runner_eval with keep; or NULL */
@@ -46,8 +53,8 @@ struct session {
 int runner_create(runner **out, engine *e, const session_options *o, err_ctx *err);
 void runner_release(runner *r);          /* by its creator or a session; the last one frees it */
 
-/* Waits for the token in flight of any session: the next token must not write the cursor before the
- * device has read this one's. */
+/* Waits for the tokens in flight of any session: the next token must not write the cursor before
+ * the device has read these. */
 int runner_settle(runner *r, err_ctx *err);
 
 void runner_go_back(session *s, int n_keep);     /* to before_pos, or a later position */
