@@ -2,7 +2,8 @@
  *
  * Each conversation is a list of pieces of 1 to MOST tokens. A session with a runner of its own
  * takes them in one by one. Then sessions that share a runner take the same pieces in, several
- * sessions in a batch, at positions that differ. All families, on the CPU and on a GPU, real or
+ * sessions in a batch, at positions that differ. In a second run each draws its tokens itself, in
+ * passes of one token of each of some sessions. All families, on the CPU and on a GPU, real or
  * simulated. */
 #include "tests/test.h"
 
@@ -114,6 +115,118 @@ static void test_talks(const model *m, engine *e, const char *name, kv_type kv, 
     mem_free(logits);
 }
 
+/* ---- passes: a token of each of several conversations, and what is drawn after it ------------- */
+
+enum { TOKENS = 9 };
+
+/* Draws begin after a prompt; each token that is drawn is taken in next. */
+typedef struct draws {
+    session *s;
+    sampler *smp;
+    token_scores scores;                 /* of the last draw, for every second conversation: these
+                                          * read the logits in RAM, the others in VRAM */
+    int n;
+    int32_t ids[1 + TOKENS], want[1 + TOKENS];
+    uint64_t score[1 + TOKENS];          /* hash of the scores */
+} draws;
+
+static int begin_draws(draws *d, int number, runner *r, engine *e, const session_options *so,
+                       err_ctx *err)
+{
+    const sampler_options o = { .temperature = number % 3 ? 0.8 : 0.0, .top_p = 0.95,
+                                .repeat_penalty = 1.1, .penalty_window = -1,
+                                .seed = (uint64_t)number };
+    int32_t prompt[FIRST];
+    const int n = 1 + 9 * number % FIRST;
+    int rc = r ? session_create_sharing(&d->s, r, err) : session_create(&d->s, e, so, err);
+    if (rc == 0) rc = sampler_create(&d->smp, &o, session_vocab(d->s), CTX, err);
+    if (rc < 0) return rc;
+    if (number % 2) sampler_score(d->smp, &d->scores, TOKEN_SCORES_MOST);
+    for (int i = 0; i < n; i++) prompt[i] = (7 * i + 31 * number) % session_vocab(d->s);
+    d->n = 0;
+    d->ids[0] = number;
+    return session_eval(d->s, prompt, n, NULL, 0, NULL, NULL, err);
+}
+
+static void end_draws(draws *d)
+{
+    sampler_free(d->smp);
+    session_free(d->s);
+    d->smp = NULL;
+    d->s = NULL;
+}
+
+static int draw_next(draws *d, uint64_t *score, err_ctx *err)
+{
+    int32_t id;
+    const int rc = session_pick(d->s, &id, d->smp, err);
+    if (rc < 0) return rc;
+    sampler_accept(d->smp, id);
+    *score = str_hash((str_view){ (const char *)&d->scores, sizeof d->scores });
+    d->ids[++d->n] = id;
+    return 0;
+}
+
+static int draw_alone(draws *d, int number, engine *e, const session_options *so, err_ctx *err)
+{
+    int rc = begin_draws(d, number, NULL, e, so, err);
+    while (rc == 0 && d->n < TOKENS) {
+        if ((rc = session_take(d->s, d->ids[d->n], err)) == 0)
+            rc = draw_next(d, &d->score[d->n + 1], err);
+        if (rc == 0) d->want[d->n] = d->ids[d->n];
+    }
+    end_draws(d);
+    return rc;
+}
+
+/* Some conversations that are not done, in one pass; then their draws, in another order. Returns
+ * the draws that differ. */
+static int pass_together(draws *all, test_rng *rng, err_ctx *err)
+{
+    const int most = 1 + (int)test_below(rng, (uint32_t)min_int(TALKS, runner_most_rows(
+                                                                session_runner(all[0].s))));
+    session *s[TALKS];
+    int32_t ids[TALKS];
+    draws *of[TALKS];
+    int n = 0, wrong = 0, failed;
+    for (int i = 0, from = (int)test_below(rng, TALKS); i < TALKS && n < most; i++) {
+        draws *d = &all[(from + 5 * i) % TALKS];
+        if (d->n == TOKENS) continue;
+        s[n] = d->s;
+        ids[n] = d->ids[d->n];
+        of[n++] = d;
+    }
+    if (n == 0) return 0;
+    if (runner_take(session_runner(s[0]), s, ids, n, &failed, err) < 0) return -1;
+    for (int i = 0, first = (int)test_below(rng, (uint32_t)n); i < n; i++) {
+        draws *d = of[(first + i) % n];
+        uint64_t score;
+        if (draw_next(d, &score, err) < 0) return -1;
+        wrong += d->ids[d->n] != d->want[d->n] || score != d->score[d->n];
+    }
+    return wrong;
+}
+
+static void test_passes(const model *m, engine *e, const char *name, kv_type kv, test_rng *rng)
+{
+    const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_sharing = TALKS - 1 };
+    static draws all[TALKS];
+    int rc = 0, wrong = 0, bad = 0, left = TALKS * TOKENS;
+    err_ctx err = { 0 };
+    for (int i = 0; i < TALKS && rc == 0; i++) rc = draw_alone(&all[i], i, e, &so, &err);
+    for (int i = 0; i < TALKS && rc == 0; i++)
+        rc = begin_draws(&all[i], i, i == 0 ? NULL : session_runner(all[0].s), e, &so, &err);
+    while (rc == 0 && bad >= 0 && left > 0) {
+        bad = pass_together(all, rng, &err);
+        wrong += bad;
+        left = 0;
+        for (int i = 0; i < TALKS; i++) left += TOKENS - all[i].n;
+    }
+    CHECK_MSG(rc == 0 && bad >= 0 && wrong == 0, "%s, %s: %d of %d draws differ: %s",
+              model_arch_name(m->hp.arch), name, wrong, TALKS * TOKENS, err.msg);
+    for (int i = TALKS; i-- > 0;) end_draws(&all[i]);
+}
+
 /* The second place is slow: one model there is enough. */
 static void test_place(const model *m, engine *e, const place *p, int index)
 {
@@ -121,6 +234,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
     test_rng rng = { 17 + (uint64_t)index };
     if (p == &places[1] && index > 1 && !test_is_long()) return;
     test_talks(m, e, p->name, types[index % 3], &rng);
+    test_passes(m, e, p->name, types[(index + 1) % 3], &rng);
 }
 
 int main(int argc, char **argv)
