@@ -17,6 +17,7 @@ int cmd_serve(int argc, char **argv);            /* and moe-serve */
 int cmd_pull(int argc, char **argv);
 
 /* moe-bench */
+int cmd_bench_batch(int argc, char **argv);
 int cmd_bench_decode(int argc, char **argv);
 int cmd_bench_gemm(int argc, char **argv);
 int cmd_bench_logits(int argc, char **argv);

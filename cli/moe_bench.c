@@ -5,6 +5,7 @@
 
 static const command ops_table[] = {
     { "decode", "Measures the speed of prompts and of generation", cmd_bench_decode },
+    { "batch", "Measures several conversations at once", cmd_bench_batch },
     { "tiers", "Measures a model with several budgets of VRAM and RAM", cmd_bench_tiers },
     { "logits", "Writes the logits of given tokens, for comparison", cmd_bench_logits },
     { "synth", "Writes a GGUF of a real model's shapes with random weights", cmd_bench_synth },
@@ -19,6 +20,7 @@ int main(int argc, char **argv)
     return commands_main("moe-bench", "Measures the engine against the limits of the machine.",
                          "\nExamples:\n"
                          "  moe-bench decode -m model.gguf -p 512 -n 128\n"
+                         "  moe-bench batch -m model.gguf --sessions 1,4,8 --vram 8G\n"
                          "  moe-bench tiers -m model.gguf --vram 4G,8G,all --ram 16G,all\n"
                          "  moe-bench decode -m model.gguf -p 9,64,512,2048 -n 0 --vram 8G\n"
                          "  moe-bench logits -m model.gguf --ids ids.txt -o logits.f32\n"

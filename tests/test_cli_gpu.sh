@@ -176,6 +176,9 @@ budgets() {
         fails "VRAM" --vram "$v" --device cuda
     done
 
+    # conversations at once draw what each draws alone
+    expect 0 '"sessions":9,' $slow $bench batch -m $m -s 9 -p 4 -n 4 -r 1 --vram "$half" --json
+
     # ---- the plan against what moe-bench tiers reports for the same budgets
     list="none,$least,$half,all"
     expect 0 '"same_tokens":true' $slow $bench tiers $model -p 4 -n 12 -r 1 --vram $list --json

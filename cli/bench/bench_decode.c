@@ -316,7 +316,7 @@ static int run_model(bench *m)
         console_error("out of memory for %" PRId64 " tokens", need);
         return 1;
     }
-    bench_model_prompt(m->prompt, most + 1, m->n_vocab);
+    bench_model_prompt(m->prompt, 0, most + 1, m->n_vocab);
     return measure_all(m);
 }
 

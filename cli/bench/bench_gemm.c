@@ -228,7 +228,8 @@ int cmd_bench_gemm(int argc, char **argv)
     int rc = args_parse(&spec, &opt, NULL, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((rc = read_types(&b, opt.types)) == 0 &&
-        (rc = bench_read_tokens(&b.tokens, opt.tokens, GPU_FEW + 1, MAX_TOKENS)) == 0)
+        (rc = bench_read_counts(&b.tokens, "--tokens", opt.tokens, GPU_FEW + 1,
+                                MAX_TOKENS)) == 0)
         rc = run(&b);
     gpu_close(b.g);
     return rc;

@@ -169,7 +169,8 @@ static int make_plan(kernels_plan *p, const kernels_options *opt)
     int rc = plan_types(p, opt->types);
     if (rc == 0) rc = plan_sets(p, opt->isas);
     if (rc == 0)
-        rc = bench_read_tokens(&p->tokens, opt->tokens ? opt->tokens : "1,64", 1, MAX_TOKENS);
+        rc = bench_read_counts(&p->tokens, "--tokens", opt->tokens ? opt->tokens : "1,64", 1,
+                               MAX_TOKENS);
     return rc == 0 ? plan_shape(p, opt->shape) : rc;
 }
 

@@ -23,17 +23,18 @@ bool bench_parse_count(int *out, const char *text, char **end, int most)
     return *text >= '0' && *text <= '9' && n >= 1 && n <= (unsigned long)most;
 }
 
-int bench_read_tokens(bench_counts *out, const char *list, int least, int most)
+int bench_read_counts(bench_counts *out, const char *option, const char *list, int least,
+                      int most)
 {
     char word[32], shown[64], *end;
     while (bench_next_word(word, &list)) {
         if (out->n == BENCH_MAX_COUNTS) {
-            console_error("--tokens: more than %d numbers", BENCH_MAX_COUNTS);
+            console_error("%s: more than %d numbers", option, BENCH_MAX_COUNTS);
             return 2;
         }
         if (!bench_parse_count(&out->of[out->n], word, &end, most) || *end ||
             out->of[out->n++] < least) {
-            console_error("--tokens: '%s' is not a number within %d..%d",
+            console_error("%s: '%s' is not a number within %d..%d", option,
                           ESC(shown, str_from(word)), least, most);
             return 2;
         }

@@ -16,8 +16,9 @@ typedef struct bench_counts {
  * the end of the list, where *list is NULL. */
 bool bench_next_word(char word[32], const char **list);
 
-/* --tokens: whole numbers from least to most. */
-int bench_read_tokens(bench_counts *out, const char *list, int least, int most);
+/* Whole numbers from least to most; option, such as --tokens, is for the message. */
+int bench_read_counts(bench_counts *out, const char *option, const char *list, int least,
+                      int most);
 
 /* A whole number from 1 to most at the beginning of text; *end points behind it. */
 bool bench_parse_count(int *out, const char *text, char **end, int most);

@@ -39,8 +39,8 @@ int bench_model_session(session **out, bench_model *b, int ctx);
 /* Prints the failure rc < 0 and returns 1, or interrupt_exit_code() after a signal. */
 int bench_model_fail(const char *name, int rc, const err_ctx *err);
 
-/* n random ids, the same in each run. The upper end of the vocabulary is left out, because known
+/* n random ids, the same in each run; number: of the prompt. The upper end of the vocabulary is left out, because known
  * files have control tokens and unused ids there. */
-void bench_model_prompt(int32_t *ids, int n, int n_vocab);
+void bench_model_prompt(int32_t *ids, int number, int n, int n_vocab);
 
 #endif

@@ -238,7 +238,7 @@ static int make_buffers(tiers *t, err_ctx *err)
     if (!t->prompt || !t->ids || !t->logits)
         return err_set(err, ERR_NOMEM, "out of memory for %" PRId64 " tokens",
                        t->opt->prompt + t->opt->tokens);
-    bench_model_prompt(t->prompt, (int)t->opt->prompt, t->n_vocab);
+    bench_model_prompt(t->prompt, 0, (int)t->opt->prompt, t->n_vocab);
     return 0;
 }
 
