@@ -113,11 +113,20 @@ static int record(forward *f, const batch *pass, err_ctx *err)
     return gpu_steps_record_end(f->gpu, pass, err);
 }
 
-/* Takes in rows of one token each without waiting for the GPU to finish them. */
-static int take(forward *f, const batch_row *rows, int n_row, const int32_t *ids, err_ctx *err)
+static batch batch_of(const batch_row *rows, int n_row, const int32_t *ids, kept_inputs *keep)
 {
-    batch b = { .ids = ids, .n = n_row, .rows = rows, .n_row = n_row };
-    for (int i = 0; i < n_row; i++) b.last = max_int(b.last, gpu_steps_reach(rows[i].pos));
+    const batch_row *last = &rows[n_row - 1];
+    return (batch){ .ids = ids, .n = last->first + last->n, .rows = rows, .n_row = n_row,
+                    .keep = keep };
+}
+
+/* Takes in a pass without waiting for the GPU to finish it. */
+static int take(forward *f, const batch_row *rows, int n_row, const int32_t *ids,
+                kept_inputs *keep, err_ctx *err)
+{
+    batch b = batch_of(rows, n_row, ids, keep);
+    for (int i = 0; i < n_row; i++)
+        b.last = max_int(b.last, gpu_steps_reach(rows[i].pos + rows[i].n - 1));
     int rc = record(f, &b, err);
     if (rc < 0) return rc;
     const bool recorded = gpu_steps_is_recorded(f->gpu, &b);
@@ -134,7 +143,7 @@ int forward_eval(forward *f, batch *b, err_ctx *err)
     int rc;
     if (!f->gpu) return walk(f, b, false, f->m->hp.n_layer, err);
     if (b->n == 1) {
-        rc = take(f, b->rows, 1, b->ids, err);
+        rc = take(f, b->rows, 1, b->ids, NULL, err);
         return rc < 0 ? rc : gpu_steps_wait(f->gpu, err);
     }
     b->last = 0;
@@ -155,10 +164,11 @@ int forward_again(forward *f, const batch_row *row, const kept_inputs *kept, err
     return rc;
 }
 
-int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *ids, err_ctx *err)
+int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *ids,
+                 kept_inputs *keep, err_ctx *err)
 {
-    batch b = { .ids = ids, .n = n_row, .rows = rows, .n_row = n_row };
-    return f->head_on_gpu ? take(f, rows, n_row, ids, err) : forward_eval(f, &b, err);
+    batch b = batch_of(rows, n_row, ids, keep);
+    return f->head_on_gpu ? take(f, rows, n_row, ids, keep, err) : forward_eval(f, &b, err);
 }
 
 int forward_most_taken(const forward *f) { return f->gpu ? GPU_RECORDED : INT_MAX; }
@@ -176,7 +186,7 @@ int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err)
 int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, float *logits,
                  err_ctx *err)
 {
-    int rc = forward_take(f, row, 1, &id, err);
+    int rc = forward_take(f, row, 1, &id, NULL, err);
     if (rc < 0) return rc;
     if (f->head_on_gpu) return gpu_steps_picked(f->gpu, next, row->pos, err);
     if ((rc = forward_logits(f, logits, 0, 1, err)) < 0) return rc;
@@ -198,7 +208,7 @@ static int profile_token(forward *f, gpu_span *spans, int cap, const batch_row *
 {
     int rc = 0;
     for (int i = 0; i < 2 && rc >= 0; i++) {
-        rc = take(f, row, 1, &id, err);
+        rc = take(f, row, 1, &id, NULL, err);
         if (rc == 0) rc = gpu_profile_read(spans, cap, f->g, err);
     }
     return rc;

@@ -40,10 +40,11 @@ int forward_logits(forward *f, float *logits, int first, int n, err_ctx *err);
 int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, float *logits,
                  err_ctx *err);
 
-/* Takes in rows of one token each, up to forward_most_taken, without waiting for them where
+/* Takes in rows of up to forward_most_taken tokens together, without waiting for them where
  * forward_source has their logits. The caller reads these logits or calls forward_wait() before the
- * next batch. */
-int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *ids, err_ctx *err);
+ * next batch. keep: batch.keep. */
+int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *ids,
+                 kept_inputs *keep, err_ctx *err);
 int forward_wait(forward *f, err_ctx *err);
 int forward_most_taken(const forward *f);
 

@@ -183,21 +183,19 @@ static int draw_alone(draws *d, int number, engine *e, const session_options *so
  * the draws that differ. */
 static int pass_together(draws *all, test_rng *rng, err_ctx *err)
 {
-    const int most = 1 + (int)test_below(rng, (uint32_t)min_int(TALKS, runner_most_rows(
+    const int most = 1 + (int)test_below(rng, (uint32_t)min_int(TALKS, runner_most_taken(
                                                                 session_runner(all[0].s))));
-    session *s[TALKS];
-    int32_t ids[TALKS];
+    runner_row rows[TALKS];
     draws *of[TALKS];
     int n = 0, wrong = 0, failed;
     for (int i = 0, from = (int)test_below(rng, TALKS); i < TALKS && n < most; i++) {
         draws *d = &all[(from + 5 * i) % TALKS];
         if (d->n == TOKENS) continue;
-        s[n] = d->s;
-        ids[n] = d->ids[d->n];
+        rows[n] = (runner_row){ .s = d->s, .ids = &d->ids[d->n], .n = 1 };
         of[n++] = d;
     }
     if (n == 0) return 0;
-    if (runner_take(session_runner(s[0]), s, ids, n, &failed, err) < 0) return -1;
+    if (runner_take(session_runner(rows[0].s), rows, n, &failed, err) < 0) return -1;
     for (int i = 0, first = (int)test_below(rng, (uint32_t)n); i < n; i++) {
         draws *d = of[(first + i) % n];
         uint64_t score;

@@ -95,17 +95,16 @@ static int draw(bench *m, conversation *c, err_ctx *err)
 /* A token for each of n conversations, in passes of up to `most`. */
 static int step(bench *m, int n, int most, err_ctx *err)
 {
-    session *s[RUNNER_MOST_ROWS];
-    int32_t ids[RUNNER_MOST_ROWS];
+    runner_row rows[RUNNER_MOST_ROWS];
     int rc = 0, failed;
     if (!progress_watch(&m->bar, 0, 1)) return err_set(err, ERR_STOPPED, "stopped");
     for (int first = 0, each; first < n && rc == 0; first += each) {
         each = min_int(most, n - first);
         for (int i = 0; i < each; i++) {
-            s[i] = m->of[first + i].s;
-            ids[i] = m->of[first + i].id;
+            conversation *c = &m->of[first + i];
+            rows[i] = (runner_row){ .s = c->s, .ids = &c->id, .n = 1 };
         }
-        rc = runner_take(session_runner(s[0]), s, ids, each, &failed, err);
+        rc = runner_take(session_runner(rows[0].s), rows, each, &failed, err);
         for (int i = 0; i < each && rc == 0; i++) rc = draw(m, &m->of[first + i], err);
     }
     m->bar.done += (uint64_t)n;
@@ -169,7 +168,7 @@ static int by_size(const void *a, const void *b)
 static int measure(bool *same, bench *m, int n, err_ctx *err)
 {
     const int tokens = (int)m->opt->tokens, runs = (int)m->opt->runs;
-    const int most = runner_most_rows(session_runner(m->of[0].s));
+    const int most = runner_most_taken(session_runner(m->of[0].s));
     double ignored, turn_ms;
     progress_begin_tokens(&m->bar, "measuring", (uint64_t)n * (2 * (uint64_t)runs + 1) *
                           ((uint64_t)m->opt->prompt + WARM_TOKENS + (uint64_t)tokens));

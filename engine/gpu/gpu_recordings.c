@@ -19,24 +19,26 @@ int gpu_steps_reach(int pos)
     return last;
 }
 
-/* The kernels of a single token depend on two flags: slabs are fetched, the CPU reads ahead. A
- * profile has a recording of its own. */
-enum { FETCHES = 1, READS_AHEAD = 2, PROFILED = 4 };
+/* The kernels of a single token depend on two flags: slabs are fetched, the CPU reads ahead; those
+ * of several on whether inputs are kept. A profile has a recording of its own. */
+enum { FETCHES = 1, READS_AHEAD = 2, PROFILED = 4, KEEPS = 8 };
 
-static int kind_of(const gpu_steps *s, int n)
+static int kind_of(const gpu_steps *s, int n, const kept_inputs *keep)
 {
     if (s->profiling) return PROFILED;
+    if (keep) return KEEPS;
     if (!s->server || n > 1) return 0;
     return (expert_server_fetches(s->server) ? FETCHES : 0) |
            (expert_server_reads_ahead(s->server) ? READS_AHEAD : 0);
 }
 
 /* NULL: there is none. */
-static recorded_pass *find_recording(gpu_steps *s, int n, int reach)
+static recorded_pass *find_recording(gpu_steps *s, const batch *b)
 {
+    const int kind = kind_of(s, b->n, b->keep);
     for (int i = 0; i < RECORDINGS; i++) {
         recorded_pass *t = &s->recordings[i];
-        if (t->n == n && t->reach == reach && t->kind == kind_of(s, n)) return t;
+        if (t->n == b->n && t->reach == b->last && t->kind == kind) return t;
     }
     return NULL;
 }
@@ -55,7 +57,7 @@ static recorded_pass *least_used(gpu_steps *s, bool recorded)
 
 bool gpu_steps_is_recorded(gpu_steps *s, const batch *b)
 {
-    return find_recording(s, b->n, b->last) != NULL;
+    return find_recording(s, b) != NULL;
 }
 
 static bool is_in_use(const gpu_steps *s, const recorded_pass *t)
@@ -67,7 +69,7 @@ static bool is_in_use(const gpu_steps *s, const recorded_pass *t)
 bool gpu_steps_wants_recording(gpu_steps *s, const batch *b)
 {
     s->n_pass++;
-    return s->n_pass >= s->retry_at && !find_recording(s, b->n, b->last) &&
+    return s->n_pass >= s->retry_at && !find_recording(s, b) &&
            !is_in_use(s, least_used(s, false));
 }
 
@@ -99,13 +101,13 @@ static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
 
 int gpu_steps_record_end(gpu_steps *s, const batch *b, err_ctx *err)
 {
-    recorded_pass *same = find_recording(s, b->n, b->last), *t = same ? same : least_used(s, false);
+    recorded_pass *same = find_recording(s, b), *t = same ? same : least_used(s, false);
     err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_pass(s);
     const int rc = gpu_record_end(t->r, s->g, &failure);
     t->n = b->n;
-    t->kind = kind_of(s, b->n);
+    t->kind = kind_of(s, b->n, b->keep);
     t->reach = rc == 0 ? b->last : 0;
     t->used = rc == 0 ? s->n_pass : 0;
     if (rc == ERR_NOMEM) return make_room(s, &failure, err);
@@ -165,7 +167,7 @@ static int replay_begin(void *self, const batch *b, err_ctx *err)
         if (!is_same(&s->device_cursor, &at)) gpu_steps_set_cursors(s, b->ids[0]);
     }
     s->device_cursor.token = -1;
-    recorded_pass *t = find_recording(s, b->n, b->last);
+    recorded_pass *t = find_recording(s, b);
     t->used = s->n_pass;
     gpu_replay(s->g, t->r);
     if (s->has_questions)

@@ -345,8 +345,7 @@ static int draw_first(running_answer *a, err_ctx *err)
 /* Answers whose last tokens are taken in, in one pass. */
 typedef struct joint_pass {
     running_answer *a[RUNNER_MOST_ROWS];
-    session *s[RUNNER_MOST_ROWS];
-    int32_t ids[RUNNER_MOST_ROWS];
+    runner_row rows[RUNNER_MOST_ROWS];
     int at[RUNNER_MOST_ROWS];            /* in the caller's list */
     int n;
 } joint_pass;
@@ -355,8 +354,7 @@ static void leave(joint_pass *p, int i)
 {
     for (p->n--; i < p->n; i++) {
         p->a[i] = p->a[i + 1];
-        p->s[i] = p->s[i + 1];
-        p->ids[i] = p->ids[i + 1];
+        p->rows[i] = p->rows[i + 1];
         p->at[i] = p->at[i + 1];
     }
 }
@@ -367,7 +365,7 @@ static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
     err_ctx why;
     while (p->n > 0) {
         int failed;
-        const int taken = runner_take(session_runner(p->s[0]), p->s, p->ids, p->n, &failed, &why);
+        const int taken = runner_take(session_runner(p->rows[0].s), p->rows, p->n, &failed, &why);
         if (taken == 0) return;
         for (int i = 0; i < p->n; i++) {
             if (failed >= 0 && i != failed) continue;
@@ -389,8 +387,7 @@ static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *
             rc[i] = draw_first(list[i], &err[i]);
         } else if (rc[i] > 0) {
             p.a[p.n] = list[i];
-            p.s[p.n] = list[i]->s;
-            p.ids[p.n] = id;
+            p.rows[p.n] = (runner_row){ .s = list[i]->s, .ids = &list[i]->id, .n = 1 };
             p.at[p.n++] = i;
         }
     }
@@ -401,7 +398,7 @@ static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *
     for (int i = 0; i < p.n; i++) {
         int *own = &rc[p.at[i]];
         int32_t id;
-        if (*own == 0) *own = session_pick(p.s[i], &id, p.a[i]->smp, &err[p.at[i]]);
+        if (*own == 0) *own = session_pick(p.a[i]->s, &id, p.a[i]->smp, &err[p.at[i]]);
         if (*own == 0) *own = accept_token(p.a[i], id, &err[p.at[i]]);
     }
 }
@@ -419,7 +416,7 @@ void answer_step_together(running_answer *const *list, int n, int *rc, err_ctx *
     }
 }
 
-int answer_most_together(const session *s) { return runner_most_rows(session_runner(s)); }
+int answer_most_together(const session *s) { return runner_most_taken(session_runner(s)); }
 
 int answer_step(running_answer *a, err_ctx *err)
 {

@@ -149,13 +149,33 @@ static int end_token(session *s, int32_t id, const batch_row *row, int rc)
     return rc < 0 ? recover(s->r, rc) : 0;
 }
 
-/* The same for the tokens in flight. */
+/* The version before a row is kept for session_rewind. */
+static void keep_version(session *s, recurrent *before, const batch_row *row)
+{
+    s->before = before;
+    s->before_pos = row->pos;
+    s->kept_first = row->first;
+    s->r->kept_of[s->r->n_kept_of++] = s;
+}
+
+/* Rows of a batch have ended; ids: of all rows. */
+static void end_rows(runner *r, session *const *s, const batch_row *rows, const bool *keep,
+                     int n_row, const int32_t *ids, int rc)
+{
+    for (int i = 0; i < n_row; i++) {
+        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], rc);
+        if (before && keep[i] && rc == 0) keep_version(s[i], before, &rows[i]);
+        else give_spare(r, before);
+    }
+}
+
+/* The same for the pass in flight. */
 static int end_taken(runner *r, int rc)
 {
-    taken_tokens *t = &r->taken;
+    taken_pass *t = &r->taken;
     t->in_flight = false;
     t->rc = rc;
-    for (int i = 0; i < t->n; i++) give_spare(r, end_row(t->s[i], &t->ids[i], &t->rows[i], rc));
+    end_rows(r, t->s, t->rows, t->keep, t->n_row, t->ids, rc);
     return rc < 0 ? recover(r, rc) : 0;
 }
 
@@ -196,24 +216,31 @@ static bool watch_chunk(void *ctx, double layers, double n_layer)
     return w->watch(w->ctx, w->done + w->n_chunk * layers / n_layer, w->n);
 }
 
-/* The version before a row is kept for session_rewind. */
-static void keep_version(session *s, recurrent *before, const batch_row *row)
+/* Copies the rows' ids and gives each row its place in the batch and a version to write. If there
+ * are fewer spare versions than rows and the batch fails, its sessions are broken until they are
+ * rewound. Returns the number of tokens. */
+static int place_rows(batch_row *list, session **s, bool *keep, int32_t *ids, const runner_row *rows,
+                      int n_row, bool spare)
 {
-    s->before = before;
-    s->before_pos = row->pos;
-    s->kept_first = row->first;
-    s->r->kept_of[s->r->n_kept_of++] = s;
+    int n = 0;
+    for (int i = 0; i < n_row; n += rows[i++].n) {
+        s[i] = rows[i].s;
+        keep[i] = rows[i].keep;
+        memcpy(ids + n, rows[i].ids, (size_t)rows[i].n * sizeof *ids);
+        list[i] = row_of(s[i], n, rows[i].n, spare || (keep[i] && s[i]->r->kept));
+    }
+    return n;
 }
 
-/* Checked rows, as one batch. If there are fewer spare versions than rows and the batch fails, its
- * sessions are broken until they are rewound. */
+/* Checked rows, as one batch. */
 static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *w, err_ctx *err)
 {
     batch_row list[RUNNER_MOST_ROWS];
+    session *s[RUNNER_MOST_ROWS];
+    bool keep[RUNNER_MOST_ROWS];
     batch b = { .ids = r->ids, .rows = list, .n_row = n_row };
     for (int i = 0; i < n_row; i++) {
         if (rows[i].keep) b.keep = r->kept;
-        memcpy(r->ids + b.n, rows[i].ids, (size_t)rows[i].n * sizeof *r->ids);
         b.n += rows[i].n;
     }
     if (w && w->watch && b.n > 1 && engine_keeps_before(r->e)) {
@@ -221,15 +248,9 @@ static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *
         b.watch_ctx = w;
     }
     const bool spare = n_row <= r->n_spare && uses_spare(rows->s, b.n, b.watch != NULL);
-    for (int i = 0, first = 0; i < n_row; first += rows[i++].n)
-        list[i] = row_of(rows[i].s, first, rows[i].n, spare || (rows[i].keep && r->kept));
+    (void)place_rows(list, s, keep, r->ids, rows, n_row, spare);
     const int rc = forward_eval(r->f, &b, err);
-    for (int i = 0; i < n_row; i++) {
-        recurrent *before = end_row(rows[i].s, rows[i].ids, &list[i], rc);
-        if (before && rows[i].keep && rc == 0)
-            keep_version(rows[i].s, before, &list[i]);
-        else give_spare(r, before);
-    }
+    end_rows(r, s, list, keep, n_row, r->ids, rc);
     return rc < 0 ? recover(r, rc) : 0;
 }
 
@@ -269,6 +290,11 @@ static int rows_together(const runner *r, const runner_row *rows, int n_row)
     return i;
 }
 
+static void forget_versions(runner *r)
+{
+    while (r->n_kept_of > 0) runner_forget_version(r->kept_of[0]);
+}
+
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err)
 {
     int rc = 0, n = 0, n_keep = 0;
@@ -280,7 +306,7 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
         n += rows[i].n;
     }
     assert(n <= r->opt.chunk && n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
-    while (n_keep > 0 && r->n_kept_of > 0) runner_forget_version(r->kept_of[0]);
+    if (n_keep > 0) forget_versions(r);
     while (n_row > 0 && rc == 0) {
         const int together = rows_together(r, rows, n_row);
         rc = eval_rows(r, rows, together, NULL, err);
@@ -372,63 +398,77 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     return end_token(s, id, &row, rc);
 }
 
-int runner_most_rows(const runner *r)
+int runner_most_taken(const runner *r)
 {
     return min_int(min_int(RUNNER_MOST_ROWS, r->opt.chunk), forward_most_taken(r->f));
 }
 
-int runner_take(runner *r, session *const *s, const int32_t *ids, int n, int *failed, err_ctx *err)
+bool runner_keeps(const runner *r) { return r->kept != NULL; }
+bool runner_can_go_back(const runner *r) { return r->kept || recurrent_bytes(r->e->m) == 0; }
+
+int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_ctx *err)
 {
-    taken_tokens *t = &r->taken;
-    int rc;
-    assert(n >= 1 && n <= runner_most_rows(r));
-    for (*failed = 0; *failed < n; ++*failed)
-        if ((rc = check_tokens(s[*failed], &ids[*failed], 1, err)) < 0) return rc;
-    *failed = -1;
-    const bool spare = n <= r->n_spare && uses_spare(s[0], 1, false);
-    t->n = n;
-    for (int i = 0; i < n; i++) {
-        assert(s[i]->r == r);
-        t->s[i] = s[i];
-        t->ids[i] = ids[i];
-        t->rows[i] = row_of(s[i], i, 1, spare);
+    taken_pass *t = &r->taken;
+    int n = 0, n_keep = 0, rc;
+    for (*failed = 0; *failed < n_row; ++*failed) {
+        const runner_row *row = &rows[*failed];
+        assert(row->s->r == r);
+        if ((rc = check_tokens(row->s, row->ids, row->n, err)) < 0) return rc;
+        n += row->n;
+        n_keep += row->keep;
     }
-    rc = forward_take(r->f, t->rows, n, t->ids, err);
+    *failed = -1;
+    assert(n >= 1 && n <= runner_most_taken(r));
+    assert(n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
+    if (n_keep > 0) forget_versions(r);
+    const bool spare = n_row <= r->n_spare - n_keep && uses_spare(rows->s, 1, false);
+    t->n_row = n_row;
+    (void)place_rows(t->rows, t->s, t->keep, t->ids, rows, n_row, spare);
+    rc = forward_take(r->f, t->rows, n_row, t->ids, n_keep > 0 ? r->kept : NULL, err);
     if (rc < 0) return end_taken(r, rc);
     t->in_flight = true;
+    t->rc = 0;
     return 0;
 }
 
 int session_take(session *s, int32_t id, err_ctx *err)
 {
+    const runner_row row = { .s = s, .ids = &id, .n = 1 };
     int failed;
-    return runner_take(s->r, &s, &id, 1, &failed, err);
+    return runner_take(s->r, &row, 1, &failed, err);
 }
 
-static int taken_row_of(const session *s)
+static const batch_row *taken_row_of(const session *s)
 {
-    const taken_tokens *t = &s->r->taken;
+    const taken_pass *t = &s->r->taken;
     int i = 0;
-    while (i < t->n && t->s[i] != s) i++;
-    assert(i < t->n);
-    return i;
+    while (i < t->n_row && t->s[i] != s) i++;
+    assert(i < t->n_row);
+    return &t->rows[i];
 }
 
-int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
+int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err)
 {
     runner *r = s->r;
     sampler_source source;
-    const int row = taken_row_of(s);
+    const batch_row *row = taken_row_of(s);
+    const int at = row->first + t;
     int rc = 1;                          /* the logits are needed in RAM */
+    assert(t >= 0 && t < row->n);
     if (r->taken.rc < 0) return err_set(err, r->taken.rc, "the pass of this token has failed");
-    if (forward_source(r->f, row, &source)) rc = sampler_pick_from(next, smp, &source, err);
+    if (forward_source(r->f, at, &source)) rc = sampler_pick_from(next, smp, &source, err);
     if (r->taken.in_flight) {            /* what the sampler has read of the pass proves its end */
         const int ended = rc == 0 ? end_taken(r, 0) : runner_settle(r, rc > 0 ? err : NULL);
         if (rc >= 0 && ended < 0) return ended;
     }
     if (rc <= 0) return rc;
-    rc = read_logits(r, r->logits, row, 1, err);
+    rc = read_logits(r, r->logits, at, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, r->logits, err);
+}
+
+int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)
+{
+    return runner_pick(s, 0, next, smp, err);
 }
 
 int session_profile(session *s, struct gpu_span *spans, int cap, const int32_t *ids, int n,

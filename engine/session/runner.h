@@ -14,13 +14,6 @@
 
 enum { RUNNER_MOST_ROWS = 32 };
 
-int runner_most_rows(const runner *r);   /* most sessions of a runner_take */
-
-/* session_take for n different sessions of this runner, in one pass through the layers: row i takes
- * in ids[i]. Then session_pick draws for each of them, before anything else is computed. < 0:
- * nothing was taken in; *failed is the row that cannot take its token, or -1 if the pass failed. */
-int runner_take(runner *r, session *const *s, const int32_t *ids, int n, int *failed, err_ctx *err);
-
 /* Consecutive tokens of one session. */
 typedef struct runner_row {
     session *s;
@@ -39,6 +32,21 @@ typedef struct runner_row {
  * longest context change the rounding of attention. Everything is checked before anything is
  * computed. After a failure session_pos tells which rows were taken in. */
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err);
+
+/* A pass: takes in rows of different sessions, up to runner_most_taken tokens in all, like
+ * session_take without waiting where the logits stay in VRAM. Every token has logits, n_logits is
+ * ignored. < 0: nothing was taken in; *failed is the row that cannot take its tokens, or -1 if the
+ * pass failed. */
+int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_ctx *err);
+int runner_most_taken(const runner *r);
+/* Draws the token after token t of the session's row in the last pass, before anything else is
+ * computed. session_pick is that of a row of one token. */
+int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err);
+
+/* Whether rows may have keep; where nothing is recurrent, a session can be rewound into its last
+ * tokens without. */
+bool runner_keeps(const runner *r);
+bool runner_can_go_back(const runner *r);
 
 /* ---- counts, since runner_reset_counts ---- */
 

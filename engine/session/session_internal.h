@@ -7,15 +7,16 @@
 #include "engine/session/page_pool.h"
 #include "engine/session/runner.h"
 
-/* One token of each of several sessions: in flight, or computed since (runner_take). */
-typedef struct taken_tokens {
+/* A pass of tokens of several sessions: in flight, or computed since (runner_take). */
+typedef struct taken_pass {
     session *s[RUNNER_MOST_ROWS];
-    int32_t ids[RUNNER_MOST_ROWS];
     batch_row rows[RUNNER_MOST_ROWS];
-    int n;
+    bool keep[RUNNER_MOST_ROWS];
+    int32_t ids[RUNNER_MOST_ROWS];       /* of all rows */
+    int n_row;
     bool in_flight;
     int rc;                              /* < 0: they were not taken in */
-} taken_tokens;
+} taken_pass;
 
 struct runner {
     engine *e;                           /* borrowed */
@@ -26,7 +27,7 @@ struct runner {
     int32_t *ids;                        /* [chunk], of the batch under way */
     uint64_t n_single, n_batched;        /* tokens since the counts were reset, by size of batch */
     perf_level perf;
-    taken_tokens taken;
+    taken_pass taken;
     recurrent *spares[1 + SESSION_MOST_VERSIONS];     /* versions that no session has */
     int n_spare;
     kept_inputs *kept;                   /* of the last runner_eval with keep; or NULL */
