@@ -133,7 +133,9 @@ int session_ctx(const session *s);
 int session_chunk(const session *s);
 int session_vocab(const session *s);             /* logits in a row */
 int session_pos(const session *s);               /* tokens taken in so far */
-const int32_t *session_ids(const session *s);    /* [session_pos] */
+const int32_t *session_ids(const session *s);
+/* The same, followed by id, if the context has room for it. Until the next token is taken in. */
+const int32_t *session_with(session *s, int32_t id);    /* [session_pos] */
 /* The length of the common beginning of the session's tokens and these. */
 int session_common(const session *s, const int32_t *ids, int n);
 

@@ -236,7 +236,9 @@ struct running_answer {
     answer_hooks hooks;
     stream st;
     float *logits;                       /* [n_vocab], after the prompt */
-    int32_t id;                          /* the latest */
+    int32_t pass[1 + DRAFTS_MOST];       /* the latest token, to be taken in, and drafts after it */
+    int n_pass;                          /* of the pass under way */
+    draft_control drafting;
     answer_stats stats;
     int n_computed;                      /* tokens of the prompt */
     enum { TO_REACH, TO_TAKE, TO_DRAW, ENDED } next;
@@ -309,7 +311,7 @@ static int begin_token(running_answer *a, int32_t *id, err_ctx *err)
 {
     stream *st = &a->st;
     answer_stats *out = &a->stats;
-    *id = out->n_answer > 0 ? a->id : -1;
+    *id = out->n_answer > 0 ? a->pass[0] : -1;
     if (!is_over(a)) return 1;
     a->next = ENDED;
     const int rc = stream_flush(st, err);
@@ -324,7 +326,7 @@ static int accept_token(running_answer *a, int32_t id, err_ctx *err)
     answer_stats *out = &a->stats;
     int rc = follow_form(st, id, err);
     if (rc < 0) return rc;
-    a->id = id;
+    a->pass[0] = id;
     sampler_accept(a->smp, id);
     out->n_answer++;
     rc = stream_push(st, id, err);
@@ -377,6 +379,44 @@ static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
     }
 }
 
+/* Guesses what comes after the latest token, if the answer is alone in the pass. */
+static void guess(running_answer *a, bool alone)
+{
+    const answer_options *o = &a->o;
+    const runner *r = session_runner(a->s);
+    const int pos = session_pos(a->s), left = o->max_tokens - a->stats.n_answer;
+    int most = min_int(DRAFTS_MOST, session_ctx(a->s) - pos - 1);
+    a->n_pass = 1;
+    if (!o->drafts || !alone || !runner_can_go_back(r)) return;
+    most = min_int(most, runner_most_taken(r) - 1);
+    if (o->max_tokens >= 0) most = min_int(most, left - 1);
+    most = o->n_draft > 0 ? min_int(most, o->n_draft) : draft_control_choose(&a->drafting, most);
+    if (most <= 0) return;
+    const int32_t *ids = session_with(a->s, a->pass[0]);
+    a->n_pass += o->drafts->guess(o->drafts->ctx, a->pass + 1, most, ids, pos + 1);
+}
+
+/* Draws the tokens of a pass from its rows, up to the first that is not the draft. Then the session
+ * goes back to it. 1: the answer goes on, 0: it has ended. */
+static int draw_verified(running_answer *a, err_ctx *err)
+{
+    const int pos = session_pos(a->s), n = a->n_pass;
+    int32_t id, drafts[DRAFTS_MOST], unused;
+    int t = 0, rc;
+    memcpy(drafts, a->pass + 1, (size_t)(n - 1) * sizeof *drafts);
+    for (;; t++) {
+        if ((rc = runner_pick(a->s, t, &id, a->smp, err)) == 0) rc = accept_token(a, id, err);
+        if (rc <= 0 || t == n - 1 || id != drafts[t]) break;
+        if ((rc = begin_token(a, &unused, err)) <= 0) break;
+        if ((rc = apply_form(&a->st, a->smp, err)) < 0) break;
+    }
+    const int end = pos + t + 1;
+    a->stats.n_draft += n - 1;
+    a->stats.n_right += t;
+    if (session_pos(a->s) <= end || session_rewind(a->s, end) == end || rc < 0) return rc;
+    return err_set(err, ERR_IO, "the session cannot go back to token %d", end);
+}
+
 static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *err)
 {
     joint_pass p = { .n = 0 };
@@ -387,19 +427,27 @@ static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *
             rc[i] = draw_first(list[i], &err[i]);
         } else if (rc[i] > 0) {
             p.a[p.n] = list[i];
-            p.rows[p.n] = (runner_row){ .s = list[i]->s, .ids = &list[i]->id, .n = 1 };
             p.at[p.n++] = i;
         }
     }
+    for (int i = 0; i < p.n; i++) {
+        running_answer *a = p.a[i];
+        guess(a, p.n == 1);
+        p.rows[i] = (runner_row){ .s = a->s, .ids = a->pass, .n = a->n_pass,
+                                  .keep = a->n_pass > 1 && runner_keeps(session_runner(a->s)) };
+    }
+    const uint64_t from = clock_ns();
     take_tokens(&p, rc, err);
     /* the masks of the next tokens are computed while the GPU computes these */
     for (int i = 0; i < p.n; i++)
         rc[p.at[i]] = apply_form(&p.a[i]->st, p.a[i]->smp, &err[p.at[i]]);
     for (int i = 0; i < p.n; i++) {
-        int *own = &rc[p.at[i]];
-        int32_t id;
-        if (*own == 0) *own = session_pick(p.a[i]->s, &id, p.a[i]->smp, &err[p.at[i]]);
-        if (*own == 0) *own = accept_token(p.a[i], id, &err[p.at[i]]);
+        running_answer *a = p.a[i];
+        const int n_right = a->stats.n_right;
+        if (rc[p.at[i]] == 0) rc[p.at[i]] = draw_verified(a, &err[p.at[i]]);
+        if (p.n == 1 && a->o.drafts)
+            draft_control_note(&a->drafting, a->n_pass - 1, a->stats.n_right - n_right,
+                               clock_since(from));
     }
 }
 

@@ -13,6 +13,7 @@
 #define ENGINE_SESSION_ANSWER_H
 
 #include "engine/engine.h"
+#include "engine/session/drafts.h"
 #include "engine/session/sampler.h"
 #include "engine/text/chat/chat.h"
 #include "engine/text/chat/stop_strings.h"
@@ -47,6 +48,8 @@ typedef struct answer_options {
                                           * 1 .. n_prompt - 1 are ignored */
     int n_cut;
     int cut_every;                       /* further cuts at its multiples; 0: none */
+    const draft_source *drafts;          /* guesses that are verified together, or NULL */
+    int n_draft;                         /* always this many if there are; 0: chosen by time */
 } answer_options;
 
 /* text gets reasoning, answer and tool calls as chat.h describes them; < 0 ends the answer as
@@ -66,6 +69,7 @@ typedef struct answer_stats {
     int n_taken;                         /* of these, in the session: fewer if it was stopped */
     int n_reused;                        /* of these, from the session or the cache, not computed */
     int n_answer;                        /* tokens sampled, the stop token included */
+    int n_draft, n_right;                /* drafts verified; of these, right */
     uint64_t prompt_ns, answer_ns;       /* time in steps: for the prompt; for the answer */
     answer_end end;
 } answer_stats;

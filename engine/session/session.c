@@ -144,6 +144,12 @@ int session_vocab(const session *s) { return s->r->e->m->hp.n_vocab; }
 int session_pos(const session *s) { return state_pos(s->st); }
 const int32_t *session_ids(const session *s) { return s->ids; }
 
+const int32_t *session_with(session *s, int32_t id)
+{
+    if (session_pos(s) < session_ctx(s)) s->ids[session_pos(s)] = id;
+    return s->ids;
+}
+
 int session_common(const session *s, const int32_t *ids, int n)
 {
     const int most = min_int(n, session_pos(s));

@@ -1,0 +1,45 @@
+/* drafts.h - guesses of an answer's next tokens, which one pass verifies.
+ *
+ * A pass takes in the answer's last token and some drafts. The tokens are then drawn one after the
+ * other, each from its own row of logits with the usual random numbers; the first that is not the
+ * draft ends the pass, and the session goes back to it. So drafts cannot change an answer, whether
+ * it is greedy or sampled (docs/design.md).
+ *
+ * Their number is chosen before each pass: the one with the most expected tokens per second, by the
+ * share of drafts that were right lately and the measured time of passes of each length. Where none
+ * pays, single tokens are computed, and drafts are tried again from time to time. One thread. */
+#ifndef ENGINE_SESSION_DRAFTS_H
+#define ENGINE_SESSION_DRAFTS_H
+
+#include "loader/base.h"
+
+enum { DRAFTS_MOST = 7 };                /* a pass has up to 8 tokens of one session */
+
+/* Writes up to `most` guesses of the tokens after ids [n]. Returns their number. */
+typedef struct draft_source {
+    void *ctx;
+    int (*guess)(void *ctx, int32_t *out, int most, const int32_t *ids, int n);
+} draft_source;
+
+/* Guesses that the tokens after the longest repetition of the last ones come again: for every
+ * model. At least DRAFT_LOOKUP_LEAST tokens must be equal. Needs no ctx. */
+enum { DRAFT_LOOKUP_LEAST = 3 };
+int draft_lookup(void *ctx, int32_t *out, int most, const int32_t *ids, int n);
+
+/* All zero: nothing is known yet. */
+typedef struct draft_control {
+    double wrong;                        /* share of verified drafts that were wrong, lately */
+    double pass_s[1 + DRAFTS_MOST];      /* of passes with this many drafts; 0: unknown */
+    int age[1 + DRAFTS_MOST];            /* passes since that was measured */
+    int limit;                           /* most drafts of the next pass, less one: doubled while
+                                          * all are right */
+    int misses;                          /* passes in a row whose first draft was wrong; then a */
+    int wait;                            /* number of passes without drafts: 0, 0, 1, 3, 7 .. 63 */
+} draft_control;
+
+/* The best number of drafts, 0 .. most. */
+int draft_control_choose(const draft_control *c, int most);
+/* A pass with n drafts, of which n_right were right before the first wrong one, took this long. */
+void draft_control_note(draft_control *c, int n, int n_right, double seconds);
+
+#endif

@@ -1,0 +1,211 @@
+/* test_drafts.c - drafts cannot change an answer: what is guessed, how many are tried, and answers
+ * with right, wrong and mixed drafts against the same answers without.
+ *
+ * Answers run on the CPU and on a GPU, real or simulated, greedy and sampled, with penalties. */
+#include "tests/test.h"
+
+#include <string.h>
+
+#include "cuda/gpu.h"
+#include "engine/session/answer.h"
+#include "engine/session/runner.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
+#include "tests/sim_gpu.h"
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *text;                    /* a token for each letter */
+    int most;
+    const char *want, *why;
+} lookups[] = {
+    { "abcxyzabc", 7, "xyzabc", "all that is left" },
+    { "abcxyzabc", 2, "xy", "as many as asked for" },
+    { "bcxyzabc", 7, "", "two equal tokens are too few" },
+    { "abcxabcyabc", 3, "yab", "the latest of equally long ones" },
+    { "zabcxabcyzabc", 2, "xa", "a longer one before a later one" },
+    { "aaaaaa", 4, "a", "a repetition that overlaps itself" },
+    { "abc", 7, "", "nothing before" },
+    { "a", 7, "", "one token" },
+};
+
+static void test_lookup(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(lookups); i++) {
+        int32_t ids[64], got[DRAFTS_MOST];
+        const int n = (int)strlen(lookups[i].text), n_want = (int)strlen(lookups[i].want);
+        for (int k = 0; k < n; k++) ids[k] = lookups[i].text[k];
+        const int found = draft_lookup(NULL, got, lookups[i].most, ids, n);
+        bool same = found == n_want;
+        for (int k = 0; k < n_want && same; k++) same = got[k] == lookups[i].want[k];
+        CHECK_MSG(same, "%s: %d guesses: %s", lookups[i].text, found, lookups[i].why);
+    }
+}
+
+/* ---- their number ---------------------------------------------------------------------------- */
+
+static double chance(test_rng *rng) { return test_below(rng, 1 << 20) / (double)(1 << 20); }
+
+/* Runs the control against drafts that are right with a probability, and passes that cost `each`
+ * single tokens more for each draft. Returns tokens per unit of time. */
+static double rate_of(double right, double each, test_rng *rng)
+{
+    draft_control c = { 0 };
+    double time = 0.0, tokens = 0.0;
+    for (int i = 0; i < 4000; i++) {
+        const int n = draft_control_choose(&c, DRAFTS_MOST);
+        int n_right = 0;
+        while (n_right < n && chance(rng) < right) n_right++;
+        const double seconds = 1e-3 * (1.0 + each * n);
+        draft_control_note(&c, n, n_right, seconds);
+        time += seconds;
+        tokens += 1 + n_right;
+    }
+    return tokens / time * 1e-3;
+}
+
+static void test_control(void)
+{
+    static const struct { double right, each, least; const char *why; } rows[] = {
+        { 0.0, 0.1, 0.98, "never right" }, { 0.0, 1.0, 0.97, "never right, and expensive" },
+        { 0.95, 0.1, 2.5, "nearly always right, and cheap" },
+        { 0.8, 0.1, 1.7, "often right" }, { 0.5, 0.2, 1.15, "a half right" },
+        { 0.9, 0.95, 0.97, "a pass of two costs two" }, { 0.2, 0.5, 0.97, "seldom right" },
+    };
+    test_rng rng = { 5 };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const double rate = rate_of(rows[i].right, rows[i].each, &rng);
+        CHECK_MSG(rate >= rows[i].least, "%s: %.3f tokens instead of one, wanted %.2f", rows[i].why,
+                  rate, rows[i].least);
+    }
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+enum { CTX = 160, PROMPT = 21, WORDS = 48 };
+
+static tokenizer *tok;                   /* for all models: text does not matter here */
+
+/* Guesses the answer that was given without drafts, with errors. */
+typedef struct oracle {
+    int32_t ids[CTX];
+    int n;
+    double right;
+    test_rng rng;
+} oracle;
+
+static int guess(void *ctx, int32_t *out, int most, const int32_t *ids, int n)
+{
+    oracle *o = ctx;
+    int found = 0;
+    (void)ids;
+    for (; found < most && n + found < o->n; found++)
+        out[found] = chance(&o->rng) < o->right ? o->ids[n + found] : 7;
+    return found;
+}
+
+typedef struct outcome {
+    int32_t ids[CTX];                    /* of the session, and the last token drawn */
+    int n;
+    answer_stats stats;
+} outcome;
+
+static int last_token(void *ctx, int32_t id, bool in_text)
+{
+    (void)in_text;
+    *(int32_t *)ctx = id;
+    return 0;
+}
+
+static int run_answer(outcome *out, engine *e, const model *m, kv_type kv,
+                      const sampler_options *smp_options, const draft_source *drafts, int n_draft,
+                      err_ctx *err)
+{
+    const session_options so = { .ctx = CTX, .chunk = 32, .kv = kv, .n_version = 1 };
+    const answer_options ao = { .tok = tok, .max_tokens = WORDS, .drafts = drafts,
+                                .n_draft = n_draft };
+    int32_t prompt[PROMPT];
+    session *s = NULL;
+    sampler *smp = NULL;
+    int32_t last = -1;
+    const answer_hooks hooks = { .ctx = &last, .token = last_token };
+    for (int i = 0; i < PROMPT; i++) prompt[i] = 11 + 3 * (i % 5);
+    int rc = session_create(&s, e, &so, err);
+    if (rc == 0) rc = sampler_create(&smp, smp_options, m->hp.n_vocab, CTX, err);
+    if (rc == 0) rc = answer_run(&out->stats, s, smp, prompt, PROMPT, &ao, &hooks, err);
+    if (rc == 0) {
+        out->n = session_pos(s);
+        memcpy(out->ids, session_ids(s), (size_t)out->n * sizeof *out->ids);
+        out->ids[out->n++] = last;
+    }
+    sampler_free(smp);
+    session_free(s);
+    return rc;
+}
+
+static bool is_same(const outcome *a, const outcome *b)
+{
+    return a->n == b->n && memcmp(a->ids, b->ids, (size_t)a->n * sizeof *a->ids) == 0 &&
+           a->stats.n_answer == b->stats.n_answer && a->stats.end == b->stats.end;
+}
+
+static void test_place(const model *m, engine *e, const place *p, int index)
+{
+    static const kv_type types[] = { KV_F16, KV_F32, KV_Q8_0 };
+    static const double rights[] = { 0.0, 0.6, 1.0 };
+    const draft_source lookup = { NULL, draft_lookup };
+    test_rng rng = { 40 + (uint64_t)index };
+    oracle o;
+    const draft_source oracles = { &o, guess };
+    err_ctx err = { 0 };
+    int rc = 0;
+    if (p == &places[1] && index > 1 && !test_is_long()) return;
+    CHECK(m->hp.n_vocab <= tokenizer_n_token(tok));
+    for (int sampled = 0; sampled < 2 && rc == 0; sampled++) {
+        const sampler_options so = { .temperature = sampled ? 0.9 : 0.0, .top_p = 0.9, .seed = 3,
+                                     .repeat_penalty = sampled ? 1.05 : 1.0,
+                                     .penalty_window = -1 };
+        static outcome plain, drafted;
+        int n_right = 0;
+        rc = run_answer(&plain, e, m, types[index % 3], &so, NULL, 0, &err);
+        memcpy(o.ids, plain.ids, sizeof o.ids);
+        o.n = plain.n;
+        o.rng = rng;
+        for (int i = 0; i < 4 && rc == 0; i++) {
+            const int n_draft = i < 3 ? 1 + (int)test_below(&rng, DRAFTS_MOST) : 0;
+            o.right = rights[i % 3];
+            rc = run_answer(&drafted, e, m, types[index % 3], &so, i < 3 ? &oracles : &lookup,
+                            n_draft, &err);
+            CHECK_MSG(rc == 0 && is_same(&plain, &drafted), "%s, %s: %s, %d drafts of %s: another "
+                      "answer: %s", model_arch_name(m->hp.arch), p->name,
+                      sampled ? "sampled" : "greedy", n_draft, i < 3 ? "an oracle" : "lookup",
+                      err.msg);
+            if (i == 2) n_right = drafted.stats.n_right;
+        }
+        CHECK_MSG(rc < 0 || n_right > WORDS / 3, "%s, %s: %d right drafts",
+                  model_arch_name(m->hp.arch), p->name, n_right);
+    }
+    CHECK_MSG(rc == 0, "%s, %s: %s", model_arch_name(m->hp.arch), p->name, err.msg);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const models[] = {
+        "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32", "families/tiny-qwen3moe-bf16",
+        "families/tiny-qwen35moe-bf16", "families/tiny-olmoe-wide-bf16",
+        "families/tiny-glm4moe-bf16", "families/tiny-gemma4-bf16",
+    };
+    gguf *g = NULL;
+    err_ctx err = { 0 };
+    test_begin("drafts", argc, argv);
+    test_lookup();
+    test_control();
+    if (CHECK_MSG(gguf_open(&g, "tests/models/demo-gptoss-MXFP4.gguf", &err) == 0 &&
+                  tokenizer_create(&tok, g, &err) == 0, "%s", err.msg))
+        each_place(models, ARRAY_LEN(models), 12, test_place);
+    tokenizer_free(tok);
+    gguf_close(g);
+    return test_end();
+}
