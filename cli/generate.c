@@ -247,16 +247,18 @@ static const char *unfinished(char *dst, size_t cap, const view *v, const report
 static void say_end(const view *v, const report *r)
 {
     const answer_stats *s = &r->stats;
-    char peak[32], why[128], reused[32] = "";
+    char peak[32], why[128], reused[32] = "", drafts[64] = "";
     if (s->n_taken < s->n_prompt) {
         console_note("interrupted after %d of %d prompt tokens", s->n_taken, s->n_prompt);
         return;
     }
     text_bytes(peak, sizeof peak, peak_memory_bytes());
     if (s->n_reused > 0) snprintf(reused, sizeof reused, " (%d reused)", s->n_reused);
-    console_note("%d prompt token%s%s at %.1f tok/s, %d answer token%s at %.1f tok/s, peak memory "
-                 "%s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s", reused,
-                 prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s",
+    if (s->n_draft > 0)
+        snprintf(drafts, sizeof drafts, " (%d of %d drafts right)", s->n_right, s->n_draft);
+    console_note("%d prompt token%s%s at %.1f tok/s, %d answer token%s%s at %.1f tok/s, peak "
+                 "memory %s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s", reused,
+                 prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s", drafts,
                  answer_rate(r), peak, (unsigned long long)r->sampling->seed,
                  answer_end_name(s->end), unfinished(why, sizeof why, v, r));
 }
@@ -309,12 +311,13 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
     char path[4 * PATH_MAX];
     json_t *settings = settings_json(r, v->o, why);
     return !settings ? NULL : json_pack_ex(
-        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, s:I, s:s, "
-        "s:s, s:o, s:o}",
+        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, "
+        "s:I, s:s, s:s, s:o, s:o}",
         "text", v->text.ptr ? v->text.ptr : "", v->text.len,
         "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
         "stop", answer_end_name(s->end),
         "prompt_tokens", s->n_prompt, "cached_tokens", s->n_reused, "answer_tokens", s->n_answer,
+        "drafts", s->n_draft, "right_drafts", s->n_right,
         "seconds", "load", (double)r->load_ns * 1e-9, "prompt", (double)s->prompt_ns * 1e-9,
         "answer", (double)s->answer_ns * 1e-9,
         "tokens_per_second", "prompt", prompt_rate(r), "answer", answer_rate(r),
@@ -436,6 +439,7 @@ static int answer(model_handle *l, const run_options *o, const textbuf *text, se
     answer_options ao = {
         .tok = l->tok, .format = o->raw ? NULL : l->format, .req = &req, .stop = draw.stop,
         .form = mask, .max_tokens = (int)o->a.most_tokens, .show_special = true,
+        .drafts = &draft_by_lookup,
     };
     const prompt_parts parts = parts_of(&ids, l, o, &req);
     prompt_cache_begin(&kept, &ao, s, so, &parts);

@@ -105,8 +105,8 @@ typedef struct session_options {
     kv_type kv;
     int n_snapshot;                      /* most snapshots at a time */
     int n_version;                       /* sessions that at one time can be rewound into their last
-                                          * tokens (runner_row.keep): each takes a further version
-                                          * of the recurrent state */
+                                          * tokens (runner_row.keep), as drafts need it: each takes
+                                          * a further version of the recurrent state */
     int n_sharing;                       /* sessions that session_create_sharing will add: for the
                                           * plan, which counts all of them */
     /* Changes the model's answers to gain speed, in batches of up to 8 tokens, where VRAM is a

@@ -112,7 +112,8 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     gives 200 'llamacpp:prompt_tokens_total' GET /metrics
     metric() { sed -n "s/^$1 //p" "$tmp/body"; }
     tokens=$(metric llamacpp:tokens_predicted_total)
-    if [ "$(metric llamacpp:n_decode_total)" -gt "$tokens" ] && [ "$tokens" -gt 0 ]; then ok; else bad "$m: steps: $(metric llamacpp:n_decode_total)"; fi
+    if [ "$(metric llamacpp:n_decode_total)" -gt 0 ] && [ "$tokens" -gt 0 ] &&
+        [ "$(metric moe_drafts_total)" -ge "$(metric moe_drafts_right_total)" ]; then ok; else bad "$m: steps: $(metric llamacpp:n_decode_total)"; fi
     if [ "$(metric 'moe_expert_choices_total{found="cold"}')" -gt 0 ] && [ "$(metric 'moe_expert_bytes_total{from="ram"}')" -gt 0 ]; then ok; else bad "$m: experts in /metrics"; fi
     chats=$(metric 'moe_http_requests_total{route="\/v1\/chat\/completions",status="200"}')
     gives 404 '' GET /no/such/path

@@ -155,7 +155,6 @@ static void test_place(const model *m, engine *e, const place *p, int index)
 {
     static const kv_type types[] = { KV_F16, KV_F32, KV_Q8_0 };
     static const double rights[] = { 0.0, 0.6, 1.0 };
-    const draft_source lookup = { NULL, draft_lookup };
     test_rng rng = { 40 + (uint64_t)index };
     oracle o;
     const draft_source oracles = { &o, guess };
@@ -176,7 +175,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
         for (int i = 0; i < 4 && rc == 0; i++) {
             const int n_draft = i < 3 ? 1 + (int)test_below(&rng, DRAFTS_MOST) : 0;
             o.right = rights[i % 3];
-            rc = run_answer(&drafted, e, m, types[index % 3], &so, i < 3 ? &oracles : &lookup,
+            rc = run_answer(&drafted, e, m, types[index % 3], &so, i < 3 ? &oracles : &draft_by_lookup,
                             n_draft, &err);
             CHECK_MSG(rc == 0 && is_same(&plain, &drafted), "%s, %s: %s, %d drafts of %s: another "
                       "answer: %s", model_arch_name(m->hp.arch), p->name,

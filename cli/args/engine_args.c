@@ -35,11 +35,13 @@ const arg_option engine_arg_options[ENGINE_N_OPTION] = {
     { "skip-missing", 0, ARG_FLAG, FIELD(skip_missing), NULL, NULL, 0, 0,
       "Skip experts that are not in VRAM, except in prompts of 9 tokens or more. Changes answers; "
       "a message states by how much" },
+    /* a variable alone: docs/troubleshooting.md */
+    { NULL, 0, ARG_TEXT, FIELD(drafts), "MODE", "MOE_DRAFTS", 0, 0, NULL },
 };
 
 void engine_args_init(engine_args *a)
 {
-    *a = (engine_args){ .kv = "f16", .device = "auto" };
+    *a = (engine_args){ .kv = "f16", .device = "auto", .drafts = "on" };
 }
 
 /* MOE_CORES, or 0. */
@@ -79,6 +81,11 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
         return 2;
     }
+    const bool drafts = a->drafts && strcmp(a->drafts, "on") == 0;
+    if (a->drafts && !drafts && strcmp(a->drafts, "off") != 0) {
+        console_error("MOE_DRAFTS: '%s' is none of on and off", ESC(shown, str_from(a->drafts)));
+        return 2;
+    }
     *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(),
                             .isa = a->isa, .exact = a->exact, .yarn_rounded = a->yarn_rounded };
     /* --isa names kernels of the CPU, so auto means the CPU */
@@ -86,6 +93,6 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
               DEVICE_CPU;
     *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type,
-                             .skip_missing = a->skip_missing };
+                             .skip_missing = a->skip_missing, .n_version = drafts };
     return 0;
 }

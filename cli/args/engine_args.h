@@ -19,9 +19,10 @@ typedef struct engine_args {
     int64_t experts_used;                /* 0: the model's number. The verb prints the cost:
                                           * cli/cost/experts_cost.h */
     bool skip_missing;                   /* likewise: cli/cost/cache_cost.h */
+    const char *drafts;                  /* "on", "off"; NULL: off */
 } engine_args;
 
-enum { ENGINE_N_OPTION = 9 };
+enum { ENGINE_N_OPTION = 10 };
 extern const arg_option engine_arg_options[ENGINE_N_OPTION];
 
 void engine_args_init(engine_args *a);

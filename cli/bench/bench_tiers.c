@@ -441,8 +441,9 @@ static int run_model(tiers *t, sizes *vram, sizes *ram)
 
 int cmd_bench_tiers(int argc, char **argv)
 {
-    tiers_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .prompt = 512,
-                          .tokens = 64, .runs = 3 };
+    /* memory as moe-run plans it, with a version for drafts */
+    tiers_options opt = { .run.engine = { .kv = "f16", .device = "auto", .drafts = "on" },
+                          .prompt = 512, .tokens = 64, .runs = 3 };
     tiers t = { .opt = &opt, .table = { .gpu = "" } };
     sizes vram = { .n = 0 }, ram = { .n = 0 };
     int rc;

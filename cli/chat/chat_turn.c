@@ -179,7 +179,7 @@ static int run(turn *u, const id_list *prompt, int n_stable, err_ctx *err)
     const chat_request req = request_of(t);
     answer_options o = { .tok = t->l.tok, .format = t->l.format, .req = &req,
                                .stop = t->draw.stop, .max_tokens = t->max_tokens,
-                               .n_stable = n_stable };
+                               .n_stable = n_stable, .drafts = &draft_by_lookup };
     const answer_hooks hooks = { .ctx = u, .text = on_text, .go_on = on_token, .watch = on_watch };
     const bool has_system = req.n_message > 0 && req.messages[0].role == CHAT_SYSTEM;
     const prompt_parts parts = {

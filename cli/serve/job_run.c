@@ -195,6 +195,7 @@ static int open_answer(job_run *run, err_ctx *err)
         .req = r->api->raw ? NULL : &r->parsing, .stop = run->stop, .form = run->mask,
         .max_tokens = r->api->max_tokens, .n_stable = n_stable, .cache = r->engine->cache,
         .cuts = &r->n_system, .n_cut = 1, .cut_every = CHECKPOINT_TOKENS,
+        .drafts = &draft_by_lookup,
     };
     const int rc = r->api->echo ? echo_prompt(run) : 0;
     if (rc < 0) return err_set(err, rc, "cannot echo");

@@ -220,6 +220,8 @@ static void count_answer(void *ctx, const answer_stats *s)
     q->stats.prompt_tokens += (uint64_t)(s->n_taken - s->n_reused);
     q->stats.cached_tokens += (uint64_t)s->n_reused;
     q->stats.answer_tokens += (uint64_t)s->n_answer;
+    q->stats.drafts += (uint64_t)s->n_draft;
+    q->stats.right_drafts += (uint64_t)s->n_right;
     q->stats.prompt_s += (double)s->prompt_ns * 1e-9;
     q->stats.answer_s += (double)s->answer_ns * 1e-9;
     if (n_tokens > q->stats.longest_tokens) q->stats.longest_tokens = n_tokens;

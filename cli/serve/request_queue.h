@@ -45,7 +45,7 @@ bool engine_call(request_queue *q, engine_call_when when, engine_call_fn *fn, vo
 typedef struct queue_stats {
     uint64_t requests, cancelled, failed, refused;
     uint64_t prompt_tokens;              /* computed */
-    uint64_t cached_tokens, answer_tokens;
+    uint64_t cached_tokens, answer_tokens, drafts, right_drafts;
     double prompt_s, answer_s;
     uint64_t steps, busy_steps;          /* tokens and chunks; busy_steps: summed over busy slots */
     double queue_s;                      /* from arrival to a slot, summed over requests */

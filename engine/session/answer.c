@@ -387,7 +387,7 @@ static void guess(running_answer *a, bool alone)
     const int pos = session_pos(a->s), left = o->max_tokens - a->stats.n_answer;
     int most = min_int(DRAFTS_MOST, session_ctx(a->s) - pos - 1);
     a->n_pass = 1;
-    if (!o->drafts || !alone || !runner_can_go_back(r)) return;
+    if (!o->drafts || !alone || !runner_drafts(r)) return;
     most = min_int(most, runner_most_taken(r) - 1);
     if (o->max_tokens >= 0) most = min_int(most, left - 1);
     most = o->n_draft > 0 ? min_int(most, o->n_draft) : draft_control_choose(&a->drafting, most);

@@ -48,7 +48,8 @@ typedef struct answer_options {
                                           * 1 .. n_prompt - 1 are ignored */
     int n_cut;
     int cut_every;                       /* further cuts at its multiples; 0: none */
-    const draft_source *drafts;          /* guesses that are verified together, or NULL */
+    const draft_source *drafts;          /* guesses that are verified together, or NULL; used if
+                                          * the session has n_version */
     int n_draft;                         /* always this many if there are; 0: chosen by time */
 } answer_options;
 

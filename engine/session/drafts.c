@@ -40,6 +40,8 @@ int draft_lookup(void *ctx, int32_t *out, int most, const int32_t *ids, int n)
     return found;
 }
 
+const draft_source draft_by_lookup = { NULL, draft_lookup };
+
 /* ---- their number ---------------------------------------------------------------------------- */
 
 static double running(double old, double now)

@@ -25,6 +25,7 @@ typedef struct draft_source {
  * model. At least DRAFT_LOOKUP_LEAST tokens must be equal. Needs no ctx. */
 enum { DRAFT_LOOKUP_LEAST = 3 };
 int draft_lookup(void *ctx, int32_t *out, int most, const int32_t *ids, int n);
+extern const draft_source draft_by_lookup;
 
 /* All zero: nothing is known yet. */
 typedef struct draft_control {

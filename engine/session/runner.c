@@ -403,8 +403,8 @@ int runner_most_taken(const runner *r)
     return min_int(min_int(RUNNER_MOST_ROWS, r->opt.chunk), forward_most_taken(r->f));
 }
 
+bool runner_drafts(const runner *r) { return r->opt.n_version > 0; }
 bool runner_keeps(const runner *r) { return r->kept != NULL; }
-bool runner_can_go_back(const runner *r) { return r->kept || recurrent_bytes(r->e->m) == 0; }
 
 int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_ctx *err)
 {

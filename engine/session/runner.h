@@ -43,10 +43,10 @@ int runner_most_taken(const runner *r);
  * computed. session_pick is that of a row of one token. */
 int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err);
 
-/* Whether rows may have keep; where nothing is recurrent, a session can be rewound into its last
- * tokens without. */
+/* Whether sessions can draft: with n_version. keeps: their rows need keep; where nothing is
+ * recurrent, a session can be rewound into its last tokens without. */
+bool runner_drafts(const runner *r);
 bool runner_keeps(const runner *r);
-bool runner_can_go_back(const runner *r);
 
 /* ---- counts, since runner_reset_counts ---- */
 
