@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+#include "moe/trial.h"
+
 typedef struct scheduler_slot {
     session *s;
     job_run run;                         /* run.request NULL: idle */
@@ -18,6 +20,7 @@ struct scheduler {
     int n_slot, n_busy;
     int last;                            /* the last slot of the last step */
     int64_t prompt_debt_ns;              /* time that prompts had of the answers' half */
+    trial_levels joint;                  /* 1: several answers in one pass, 0: in turns */
     uint64_t n_assigned, n_released;
     uint64_t keepalive_ns;               /* the last scheduler_keepalive */
     pthread_mutex_t lock;                /* of every slot's status, and the next two */
@@ -35,6 +38,7 @@ int scheduler_create(scheduler **out, session *const *sessions, int n_slot,
     s->hooks = hooks;
     s->n_slot = n_slot;
     for (int i = 0; i < n_slot; i++) s->slots[i].s = sessions[i];
+    trial_levels_begin(&s->joint, 1, 1, true, false);
     return 0;
 }
 
@@ -155,6 +159,25 @@ void scheduler_keepalive(scheduler *s)
         if (s->slots[i].run.request) (void)job_request_keepalive(s->slots[i].run.request);
 }
 
+/* A token for each run, or several where drafts are right. */
+static void draw(scheduler *s, job_run *const *runs, int n, int *rc)
+{
+    const uint64_t start_ns = clock_ns();
+    int before = 0, after = 0;
+    for (int i = 0; i < n; i++) before += runs[i]->request->usage.n_answer;
+    if (trial_levels_now(&s->joint) > 0) job_run_step_together(runs, n, rc);
+    else for (int i = 0; i < n; i++) job_run_step_together(&runs[i], 1, &rc[i]);
+    for (int i = 0; i < n; i++) after += runs[i]->request->usage.n_answer;
+    if (n < 2 || after <= before) return;
+    if (trial_levels_token(&s->joint, clock_since(start_ns) / (after - before)) != TRIAL_SWITCHED)
+        return;
+    const trial_result *t = &s->joint.switched;
+    const int turns = t->candidate == 0;                 /* index of their cost */
+    log_line("conversations are computed %s: %.2f ms a token together, %.2f in turns",
+             s->joint.level > 0 ? "together" : "in turns", 1e3 * t->cost[!turns],
+             1e3 * t->cost[turns]);
+}
+
 int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS])
 {
     const pass p = choose_busy(s);
@@ -165,7 +188,7 @@ int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS])
     int rc[RUNNER_MOST_ROWS], n_ended = 0;
     for (int i = 0; i < p.n; i++) runs[i] = &p.slots[i]->run;
     s->last = (int)(p.slots[p.n - 1] - s->slots);
-    if (draws) job_run_step_together(runs, p.n, rc);
+    if (draws) draw(s, runs, p.n, rc);
     else rc[0] = job_run_step(runs[0]);
     for (int i = 0; i < p.n; i++) {
         if (rc[i] > 0) continue;
