@@ -121,9 +121,9 @@ static int recover(const runner *r, int rc)
     return rc;
 }
 
-/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. Returns the
- * version that is free now, or NULL: there was one only. */
-static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, int rc)
+/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. single: its
+ * batch has one token. Returns the version that is free now, or NULL: there was one only. */
+static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, bool single, int rc)
 {
     const bool spare = row->next != state_recurrent(s->st);
     if (rc < 0) {
@@ -133,7 +133,7 @@ static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, 
     }
     memcpy(s->ids + session_pos(s), ids, (size_t)row->n * sizeof *s->ids);
     state_advance(s->st, row->n);
-    if (row->n == 1) s->r->n_single++;
+    if (single) s->r->n_single++;
     else s->r->n_batched += (uint64_t)row->n;
     return spare ? state_exchange_recurrent(s->st, row->next) : NULL;
 }
@@ -145,7 +145,7 @@ static void give_spare(runner *r, recurrent *version)
 
 static int end_token(session *s, int32_t id, const batch_row *row, int rc)
 {
-    give_spare(s->r, end_row(s, &id, row, rc));
+    give_spare(s->r, end_row(s, &id, row, true, rc));
     return rc < 0 ? recover(s->r, rc) : 0;
 }
 
@@ -162,8 +162,9 @@ static void keep_version(session *s, recurrent *before, const batch_row *row)
 static void end_rows(runner *r, session *const *s, const batch_row *rows, const bool *keep,
                      int n_row, const int32_t *ids, int rc)
 {
+    const bool single = n_row == 1 && rows->n == 1;
     for (int i = 0; i < n_row; i++) {
-        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], rc);
+        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], single, rc);
         if (before && keep[i] && rc == 0) keep_version(s[i], before, &rows[i]);
         else give_spare(r, before);
     }
