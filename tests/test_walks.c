@@ -3,7 +3,7 @@
  *
  * A step is a pass of some conversations (single tokens, or drafts of which the wrong ones are taken
  * back), a piece of a prompt, a snapshot, a rewind, or a conversation that leaves and another that
- * joins. After each step the twin, a session with a runner of its own, does the same alone, one
+ * joins. After each step the reference, a session with a runner of its own, does the same alone, one
  * token at a time where the pass had several; all logits that are drawn from are compared by the
  * hash of their log probabilities. CPU and GPU, real or simulated; experts in every place. */
 #include "tests/test.h"
@@ -22,7 +22,7 @@ enum { TALKS = 4, CTX = 256, CHUNK = 48, MOST_PIECE = 40, MOST_DRAFTS = 3, STEPS
 typedef struct walk {
     engine *e;
     session_options shared, alone;
-    session *s[TALKS], *twin[TALKS];
+    session *s[TALKS], *ref[TALKS];
     sampler *smp;                        /* greedy: draws do not depend on order */
     token_scores scores;
     test_rng rng;
@@ -62,14 +62,14 @@ static int take_row(row *r, walk *w, int k, int room, bool drafts)
     return random_ids(r->ids, r->n, w);
 }
 
-/* The twin takes in the right tokens one by one. Returns 1 if logits differ. */
+/* The reference takes in the right tokens one by one. Returns 1 if logits differ. */
 static int follow(walk *w, const row *r, err_ctx *err)
 {
     int wrong = 0;
     for (int t = 0; t < r->right; t++) {
         uint64_t hash;
-        int rc = session_take(w->twin[r->k], r->ids[t], err);
-        if (rc == 0) rc = draw(&hash, w, w->twin[r->k], 0, err);
+        int rc = session_take(w->ref[r->k], r->ids[t], err);
+        if (rc == 0) rc = draw(&hash, w, w->ref[r->k], 0, err);
         if (rc < 0) return rc;
         wrong |= hash != r->hash[t];
     }
@@ -115,18 +115,18 @@ static int piece(walk *w, int k, err_ctx *err)
     const int n = random_ids(ids, 2 + (int)test_below(&w->rng, MOST_PIECE - 1), w);
     if (session_pos(w->s[k]) + n >= CTX) return 0;
     const int rc = session_eval(w->s[k], ids, n, NULL, 0, NULL, NULL, err);
-    return rc < 0 ? rc : session_eval(w->twin[k], ids, n, NULL, 0, NULL, NULL, err);
+    return rc < 0 ? rc : session_eval(w->ref[k], ids, n, NULL, 0, NULL, NULL, err);
 }
 
 /* To a position that both can reach: drafts may have taken the memory of a window's oldest keys. */
 static int rewind_both(walk *w, int k, err_ctx *err)
 {
-    const int pos = session_pos(w->twin[k]), wish = (int)test_below(&w->rng, (uint32_t)pos + 1);
-    int to = session_rewind_target(w->twin[k], wish);
+    const int pos = session_pos(w->ref[k]), wish = (int)test_below(&w->rng, (uint32_t)pos + 1);
+    int to = session_rewind_target(w->ref[k], wish);
     if (session_rewind_target(w->s[k], to) != to) to = 0;
-    if (session_rewind(w->twin[k], to) == to && session_rewind(w->s[k], to) == to) return 0;
+    if (session_rewind(w->ref[k], to) == to && session_rewind(w->s[k], to) == to) return 0;
     return err_set(err, ERR_IO, "rewound to %d and %d instead of %d", session_pos(w->s[k]),
-                   session_pos(w->twin[k]), to);
+                   session_pos(w->ref[k]), to);
 }
 
 static int join(walk *w, int k, err_ctx *err)
@@ -135,14 +135,14 @@ static int join(walk *w, int k, err_ctx *err)
     while (!w->s[other] && other != k) other = (other + 1) % TALKS;
     const int rc = w->s[other] ? session_create_sharing(&w->s[k], session_runner(w->s[other]), err)
                                : session_create(&w->s[k], w->e, &w->shared, err);
-    return rc < 0 ? rc : session_create(&w->twin[k], w->e, &w->alone, err);
+    return rc < 0 ? rc : session_create(&w->ref[k], w->e, &w->alone, err);
 }
 
 static void leave(walk *w, int k)
 {
     session_free(w->s[k]);
-    session_free(w->twin[k]);
-    w->s[k] = w->twin[k] = NULL;
+    session_free(w->ref[k]);
+    w->s[k] = w->ref[k] = NULL;
 }
 
 /* < 0: a failure; 1: logits differ. */
@@ -154,7 +154,7 @@ static int step(walk *w, err_ctx *err)
     case 1: return piece(w, k, err);
     case 2:
         session_snapshot(w->s[k]);
-        session_snapshot(w->twin[k]);
+        session_snapshot(w->ref[k]);
         return 0;
     case 3: return rewind_both(w, k, err);
     case 4:
