@@ -81,6 +81,9 @@ equal "tokenize --add-special and back" '{"text": "<s>the text</s> and the rest"
 oss=$build/golden/models/tiny-gptoss-f32.gguf
 expect 0 "decode" $bench decode -m $oss -p 1,9,33 -n 3 -r 1
 equal "decode of three lengths" "3 1" "$(grep -c '^prompt ' "$tmp/out") $(grep -c '^weights ' "$tmp/out")"
+expect 0 " times; 1.00 tokens a pass" $bench decode -m $oss -p 5 -n 3 -r 1 --draft oracle:0
+expect 0 '"right_drafts":' $bench decode -m $oss -p 5 -n 9 -r 1 --draft oracle:1 --json
+refuse 2 "--draft: 'x' is neither lookup nor oracle:P" $bench decode -m $oss --draft x
 expect 0 "in turns" $bench batch -m $oss -s 1,3 -p 5 -n 3 -r 1
 expect 0 '"sessions":3,' $bench batch -m $oss -s 3 -p 5 -n 3 -r 1 --json
 refuse 2 "--sessions: '0' is not a number within 1..64" $bench batch -m $oss -s 2,0

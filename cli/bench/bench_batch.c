@@ -1,8 +1,8 @@
 /* bench_batch.c - moe-bench batch: several conversations at once, in joint passes and in turns.
  *
- * Each conversation has a prompt of its own, then draws its likeliest tokens. Joint passes and turns
- * alternate, run by run. A conversation must draw the same tokens in every run and in company of any
- * size; otherwise the verb fails. */
+ * Each conversation has a prompt of its own, then draws its likeliest tokens. Joint passes and
+ * turns alternate, run by run. A conversation must draw the same tokens in every run and in company
+ * of any size; otherwise the verb fails. */
 #include "cli/commands.h"
 
 #include <inttypes.h>

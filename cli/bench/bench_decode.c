@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cli/bench/bench_drafts.h"
 #include "cli/bench/bench_model.h"
 #include "cli/bench/bench_profile.h"
 #include "cli/console.h"
@@ -27,6 +28,7 @@ typedef struct decode_options {
     int64_t skip, tokens, runs;
     int64_t sms;
     double bandwidth;                    /* per cent */
+    const char *draft;
     bool json, profile;
 } decode_options;
 
@@ -41,6 +43,8 @@ static const arg_option options[] = {
       "Tokens to generate before these without measuring. Default: 0" },
     { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, MEDIAN_MAX_RUNS,
       "Number of measurements; the result is their median. Default: 5" },
+    { "draft", 0, ARG_TEXT, offsetof(decode_options, draft), "HOW", NULL, 0, 0,
+      "Decode with and without drafts in turn: lookup, or oracle:P, right with probability P" },
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
@@ -281,12 +285,42 @@ static int profile(bench *m, err_ctx *err)
     return rc;
 }
 
+static int measure_drafts(bench *m, err_ctx *err)
+{
+    bench_draft how;
+    bench_draft_result r;
+    int rc = bench_draft_read(&how, m->opt->draft);
+    if (rc != 0) return rc;
+    progress_begin_tokens(&m->bar, "measuring", 1);
+    rc = bench_draft_measure(&r, m->s, &how, m->prompt, max_int(m->n_prompt, 1),
+                             (int)m->opt->tokens, (int)m->opt->runs, progress_watch, &m->bar, err);
+    progress_end(&m->bar);
+    if (rc < 0) return rc;
+    if (!m->opt->json) {
+        printf("drafts    %.2f tok/s, %.2f without: %.2f times; %.2f tokens a pass, %d of %d "
+               "drafts right\n", r.drafted, r.plain, r.drafted / r.plain,
+               (double)(r.n_token - 1) / r.n_pass, r.n_right, r.n_draft);
+        return 0;
+    }
+    json_t *row = json_pack("{s:s, s:i, s:f, s:f, s:i, s:i, s:i, s:i}", "draft", m->opt->draft,
+                            "prompt", m->n_prompt, "drafted_tok_s", r.drafted, "plain_tok_s",
+                            r.plain, "tokens", r.n_token, "passes", r.n_pass, "drafts", r.n_draft,
+                            "right_drafts", r.n_right);
+    return console_report(row, REPORT_FLAGS, "");
+}
+
 /* 0, or the exit code after one line. */
 static int measure_all(bench *m)
 {
     err_ctx err;
     for (int i = 0; i < m->n_prompts; i++) {
         m->n_prompt = m->prompts[i];
+        if (m->opt->draft) {
+            const int done = measure_drafts(m, &err);
+            if (done < 0) return bench_model_fail(m->b.l.path, done, &err);
+            if (done > 0) return done;
+            continue;
+        }
         int rc = measure(m, &err);
         if (rc < 0) return bench_model_fail(m->b.l.path, rc, &err);
         if ((rc = report(m)) != 0) return rc;
@@ -365,6 +399,9 @@ int cmd_bench_decode(int argc, char **argv)
         console_error("--sms needs --device cuda");
         return 2;
     }
+    bench_draft checked;
+    if (opt.draft && (rc = bench_draft_read(&checked, opt.draft)) != 0) return rc;
+    if (opt.draft) opt.run.engine.drafts = "on";
     if (opt.sms > 0) gpu_limit_sms((int)opt.sms);
     m.opt = &opt;
     rc = run_model(&m);

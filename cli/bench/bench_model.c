@@ -73,5 +73,6 @@ void bench_model_prompt(int32_t *ids, int number, int n, int n_vocab)
 {
     const int below = n_vocab < 100000 ? n_vocab - n_vocab / 16 : 100000;
     for (int t = 0; t < n; t++)
-        ids[t] = (int32_t)((random_word(1 + (uint64_t)number, (uint64_t)t) >> 32) * (uint64_t)below >> 32);
+        ids[t] = (int32_t)((random_word(1 + (uint64_t)number, (uint64_t)t) >> 32) *
+                           (uint64_t)below >> 32);
 }
