@@ -47,7 +47,7 @@ typedef struct queue_stats {
     uint64_t prompt_tokens;              /* computed */
     uint64_t cached_tokens, answer_tokens, drafts, right_drafts;
     double prompt_s, answer_s;
-    uint64_t steps, busy_steps;          /* tokens and chunks; busy_steps: summed over busy slots */
+    uint64_t steps, busy_steps;          /* of the scheduler; busy_steps: summed over busy slots */
     double queue_s;                      /* from arrival to a slot, summed over requests */
     int running, waiting;
     uint64_t longest_tokens;             /* of one conversation */

@@ -18,7 +18,7 @@ typedef struct scheduler_slot {
 struct scheduler {
     const job_run_hooks *hooks;
     int n_slot, n_busy;
-    int last;                            /* the last slot of the last step */
+    int last_answer, last_prompt;        /* the last slot of the last pass; of the last chunk */
     int64_t prompt_debt_ns;              /* time that prompts had of the answers' half */
     trial_levels joint;                  /* 1: several answers in one pass, 0: in turns */
     uint64_t n_assigned, n_released;
@@ -110,9 +110,10 @@ typedef struct pass {
 /* The first slots after the last one that draw, or, with draws false, that compute a prompt. */
 static pass next_slots(scheduler *s, bool draws, int most)
 {
+    const int last = draws ? s->last_answer : s->last_prompt;
     pass p = { .n = 0 };
     for (int i = 1; i <= s->n_slot && p.n < most; i++) {
-        scheduler_slot *slot = &s->slots[(s->last + i) % s->n_slot];
+        scheduler_slot *slot = &s->slots[(last + i) % s->n_slot];
         if (slot->run.request && job_run_draws(&slot->run) == draws) p.slots[p.n++] = slot;
     }
     return p;
@@ -187,7 +188,7 @@ int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS])
     job_run *runs[RUNNER_MOST_ROWS];
     int rc[RUNNER_MOST_ROWS], n_ended = 0;
     for (int i = 0; i < p.n; i++) runs[i] = &p.slots[i]->run;
-    s->last = (int)(p.slots[p.n - 1] - s->slots);
+    *(draws ? &s->last_answer : &s->last_prompt) = (int)(p.slots[p.n - 1] - s->slots);
     if (draws) draw(s, runs, p.n, rc);
     else rc[0] = job_run_step(runs[0]);
     for (int i = 0; i < p.n; i++) {

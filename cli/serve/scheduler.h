@@ -47,7 +47,7 @@ typedef struct slot_status {
 } slot_status;
 slot_status scheduler_status(scheduler *s, int slot);
 
-/* Passes and chunks so far, and the sum of busy slots over them. */
+/* Steps so far, and the sum of busy slots over them. */
 void scheduler_steps(scheduler *s, uint64_t *steps, uint64_t *busy_steps);
 
 #endif

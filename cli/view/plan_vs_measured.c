@@ -33,6 +33,12 @@ static void consider(cause *best, double excess_s, const char *fmt, ...)
 
 static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
+/* Tokens whose questions were counted: those computed one at a time. */
+static double asked_tokens(const plan_counts *counts)
+{
+    return counts->host.tokens > 0 ? (double)counts->host.tokens : counts->tokens;
+}
+
 static void consider_cpu(cause *best, double excess_s, double rate, double planned)
 {
     consider(best, excess_s, "the CPU read weights at %.1f GB/s instead of %.1f (other programs "
@@ -60,7 +66,7 @@ static void consider_share(cause *best, double excess_s, const plan *p, const pl
         consider(best, excess_s, "post-fetch is off after its trial");
     else
         consider(best, excess_s, "the CPU computed %.0f MB of experts per token, %.0f were "
-                 "expected", (double)c->cpu_bytes / counts->tokens * 1e-6,
+                 "expected", (double)c->cpu_bytes / asked_tokens(counts) * 1e-6,
                  p->t_cpu * (p->t_pull > 0 ? p->rate.cpu_busy : p->rate.cpu) * 1e-6);
 }
 
@@ -68,7 +74,7 @@ static void consider_share(cause *best, double excess_s, const plan *p, const pl
 static void consider_both(cause *best, const plan *p, const plan_counts *counts)
 {
     const expert_server_stats *c = &counts->host;
-    const double n = counts->tokens;
+    const double n = asked_tokens(counts);
     const double planned_rate = c->pull_bytes > 0 ? p->rate.cpu_busy : p->rate.cpu;
     const double waited_s = fmin(counts->store.wait_s, c->cpu_s);
     const double cpu_s = (c->cpu_s - waited_s) / n, bytes = (double)c->cpu_bytes / n;

@@ -6,7 +6,8 @@
 
 enum {
     RETRY_PASSES = 64,                   /* from one attempt without VRAM to the next; a recording
-                                          * that was used in as many passes is not given up */
+                                          * that was used in as many passes is not given up, */
+    OUTGROWN_PASSES = 4,                 /* or in these, if the new one is for more positions */
     LAYER_KERNELS = 16                   /* most kernels of a pass in a layer, or after the last */
 };
 
@@ -43,14 +44,23 @@ static recorded_pass *find_recording(gpu_steps *s, const batch *b)
     return NULL;
 }
 
-/* The recording that has not been used for longest, an empty one before all others; recorded: none
- * that is empty. NULL: there is none. */
-static recorded_pass *least_used(gpu_steps *s, bool recorded)
+/* Whether t was used too lately to be given up for a recording of b. */
+static bool is_in_use(const gpu_steps *s, const recorded_pass *t, const batch *b)
+{
+    const bool outgrown = t->n == b->n && t->kind == kind_of(s, b->n, b->keep) &&
+                          t->reach < b->last;
+    return t->reach > 0 && s->n_pass - t->used < (outgrown ? OUTGROWN_PASSES : RETRY_PASSES);
+}
+
+/* Of the recordings that are not in use, the one that was used longest ago, an empty one before all
+ * others; recorded: none that is empty. NULL: there is none. */
+static recorded_pass *spare_recording(gpu_steps *s, const batch *b, bool recorded)
 {
     recorded_pass *best = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
         recorded_pass *t = &s->recordings[i];
-        if ((t->reach > 0 || !recorded) && (!best || t->used < best->used)) best = t;
+        if (is_in_use(s, t, b) || (recorded && t->reach == 0)) continue;
+        if (!best || t->used < best->used) best = t;
     }
     return best;
 }
@@ -60,17 +70,11 @@ bool gpu_steps_is_recorded(gpu_steps *s, const batch *b)
     return find_recording(s, b) != NULL;
 }
 
-static bool is_in_use(const gpu_steps *s, const recorded_pass *t)
-{
-    return t->reach > 0 && s->n_pass - t->used < RETRY_PASSES;
-}
-
 /* Called once for each pass. */
 bool gpu_steps_wants_recording(gpu_steps *s, const batch *b)
 {
     s->n_pass++;
-    return s->n_pass >= s->retry_at && !find_recording(s, b) &&
-           !is_in_use(s, least_used(s, false));
+    return s->n_pass >= s->retry_at && !find_recording(s, b) && spare_recording(s, b, false);
 }
 
 int gpu_steps_record_begin(gpu_steps *s, err_ctx *err)
@@ -88,10 +92,10 @@ static int empty_recording(recorded_pass *t, err_ctx *err)
 }
 
 /* VRAM was too small for a further recording. */
-static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
+static int make_room(gpu_steps *s, const batch *b, const err_ctx *failure, err_ctx *err)
 {
-    recorded_pass *oldest = least_used(s, true);
-    if (oldest && !is_in_use(s, oldest)) return empty_recording(oldest, err);
+    recorded_pass *oldest = spare_recording(s, b, true);
+    if (oldest) return empty_recording(oldest, err);
     s->retry_at = s->n_pass + RETRY_PASSES;
     if (!s->refusal_logged)
         log_line("%s: tokens are computed without a recording, which is slower", failure->msg);
@@ -101,7 +105,7 @@ static int make_room(gpu_steps *s, const err_ctx *failure, err_ctx *err)
 
 int gpu_steps_record_end(gpu_steps *s, const batch *b, err_ctx *err)
 {
-    recorded_pass *same = find_recording(s, b), *t = same ? same : least_used(s, false);
+    recorded_pass *same = find_recording(s, b), *t = same ? same : spare_recording(s, b, false);
     err_ctx failure = { 0 };
     s->recording = false;
     gpu_steps_end_pass(s);
@@ -110,7 +114,7 @@ int gpu_steps_record_end(gpu_steps *s, const batch *b, err_ctx *err)
     t->kind = kind_of(s, b->n, b->keep);
     t->reach = rc == 0 ? b->last : 0;
     t->used = rc == 0 ? s->n_pass : 0;
-    if (rc == ERR_NOMEM) return make_room(s, &failure, err);
+    if (rc == ERR_NOMEM) return make_room(s, b, &failure, err);
     if (rc < 0 && err) *err = failure;
     return rc;
 }

@@ -93,7 +93,7 @@ static int prepare(void *ctx, const sampler_rules *r, float *block_max, double *
     if (s->has_top) gpu_shortlist_gather_top(s->g, &s->list, s->pairs, MAX_PAIRS, s->count);
     const uint64_t from = clock_ns();
     if ((rc = gpu_wait(s->g, err)) < 0) return rc;
-    s->waited_s += clock_since(from);
+    if (s->single) s->waited_s += clock_since(from);
     memcpy(block_max, s->maxima, n_block * sizeof *block_max);
     if (mass) memcpy(mass, s->masses, n_block * sizeof *mass);
     return 0;

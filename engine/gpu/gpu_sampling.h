@@ -13,7 +13,8 @@ typedef struct gpu_sampling {
     int t;                               /* the token of the source */
     gpu_shortlist list;                  /* of the pick under way */
     bool has_top;                        /* its largest logits are in pairs already */
-    double waited_s;                     /* for the logits, maxima and masses of picks */
+    bool single;                         /* the source is of a pass of one token; */
+    double waited_s;                     /* for picks of such: logits, maxima and masses */
     /* page-locked */
     void *memory;
     uint32_t *count;                     /* candidates */

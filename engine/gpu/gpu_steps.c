@@ -181,6 +181,7 @@ int gpu_steps_logits(void *self, float *out, int first, int n_row, err_ctx *err)
 sampler_source gpu_steps_source(gpu_steps *s, int t)
 {
     assert(s->has_logits && t < s->n);
+    s->sampling.single = s->n == 1;
     return gpu_sampling_source(&s->sampling, t);
 }
 

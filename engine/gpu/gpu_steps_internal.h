@@ -33,7 +33,7 @@ typedef struct recorded_pass {
     uint64_t used;                       /* the pass that used it last */
 } recorded_pass;
 
-enum { RECORDINGS = 10 };                /* most that are kept */
+enum { RECORDINGS = 12 };                /* most that are kept */
 
 struct gpu_steps {
     layer_steps live, replay_table;

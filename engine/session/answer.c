@@ -361,7 +361,8 @@ static void leave(joint_pass *p, int i)
     }
 }
 
-/* An answer whose session cannot take its token in leaves the pass. */
+/* An answer whose session cannot take its drafts in goes on without; one that cannot take its token
+ * in leaves the pass. */
 static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
 {
     err_ctx why;
@@ -369,6 +370,11 @@ static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
         int failed;
         const int taken = runner_take(session_runner(p->rows[0].s), p->rows, p->n, &failed, &why);
         if (taken == 0) return;
+        if (failed >= 0 && p->rows[failed].n > 1) {
+            p->rows[failed].n = p->a[failed]->n_pass = 1;
+            p->rows[failed].keep = false;
+            continue;
+        }
         for (int i = 0; i < p->n; i++) {
             if (failed >= 0 && i != failed) continue;
             rc[p->at[i]] = taken;

@@ -82,7 +82,7 @@ typedef struct answer_stats {
  * to keep a state is ignored.
  *
  * answer_open fails if the prompt is empty or fills the context. A step computes a chunk of the
- * prompt, or draws a token, and returns 1, or 0 at the end. It fails, with the session usable, if
+ * prompt, or draws a token, or several if drafts are right, and returns 1, or 0 at the end. It fails, with the session usable, if
  * the prompt has an id outside the vocabulary or if logits are not numbers. Interrupted in the
  * prompt it returns 0, with n_answer 0. Chunks depend only on the prompt, its cuts and the
  * session's options. */

@@ -7,7 +7,8 @@
 enum {
     LONGEST = 32,                        /* equal tokens that count */
     STALE = 512,                         /* passes after which a time is measured again */
-    MOST_MISSES = 8                      /* that make the wait longer */
+    FREE_MISSES = 2,                     /* without a wait, once a draft was right */
+    LONGEST_WAIT = 6                     /* 63 passes, as a power of 2 */
 };
 static const double WEIGHT = 1.0 / 8;    /* of a new figure in the running ones */
 static const double TOKEN_COST = 0.1;    /* assumed cost of a further token, in single ones */
@@ -44,21 +45,24 @@ const draft_source draft_by_lookup = { NULL, draft_lookup };
 
 /* ---- their number ---------------------------------------------------------------------------- */
 
-static double running(double old, double now)
-{
-    if (old == 0.0) return now;
-    return old + WEIGHT * (fmin(now, 4.0 * old) - old);  /* a single late pass says little */
-}
-
-/* Seconds of a pass with n drafts. An unknown time is assumed to be short, from the shortest known
- * pass, so that it gets measured. */
+/* Seconds of a pass with n drafts. An unknown time is assumed to be short, so that it gets
+ * measured. */
 static double time_of(const draft_control *c, int n)
 {
-    int known = 0;
-    if (c->pass_s[n] > 0.0 && (n == 0 || c->age[n] < STALE)) return c->pass_s[n];
-    while (known < DRAFTS_MOST && c->pass_s[known] == 0.0) known++;
-    const double one = c->pass_s[known] > 0.0 ? c->pass_s[known] / (1.0 + TOKEN_COST * known) : 1.0;
-    return one * (1.0 + TOKEN_COST * n);
+    const bool known = c->n_timed[n] > 1 && (n == 0 || c->age[n] < STALE);
+    return known ? c->pass_s[n] : c->pass_s[0] * (1.0 + TOKEN_COST * n);
+}
+
+/* The first pass of a length is not counted: it loads kernels and records them. A single late pass
+ * says little. */
+static void note_time(draft_control *c, int n, double seconds)
+{
+    for (int i = 0; i <= DRAFTS_MOST; i++) c->age[i]++;
+    const bool stale = c->age[n] > STALE;
+    c->age[n] = 0;
+    if (c->n_timed[n] == 0) c->n_timed[n] = 1;
+    else if (c->n_timed[n] == 1 || stale) c->pass_s[n] = seconds, c->n_timed[n] = 2;
+    else c->pass_s[n] += WEIGHT * (fmin(seconds, 4.0 * c->pass_s[n]) - c->pass_s[n]);
 }
 
 int draft_control_choose(const draft_control *c, int most)
@@ -66,7 +70,7 @@ int draft_control_choose(const draft_control *c, int most)
     const double right = c->limit == 0 ? fmax(1.0 - c->wrong, PROBE_RIGHT) : 1.0 - c->wrong;
     double expected = 0.0, reached = 1.0, best_rate = 0.0;
     int best = 0;
-    if (c->wait > 0) return 0;
+    if (c->wait > 0 || c->n_timed[0] < 2 || c->age[0] >= STALE) return 0;
     for (int n = 0; n <= most && n <= c->limit + 1; n++, reached *= right) {
         expected += reached;
         const double rate = expected / time_of(c, n);
@@ -79,9 +83,7 @@ int draft_control_choose(const draft_control *c, int most)
 
 void draft_control_note(draft_control *c, int n, int n_right, double seconds)
 {
-    for (int i = 0; i <= DRAFTS_MOST; i++) c->age[i]++;
-    c->pass_s[n] = c->age[n] > STALE ? seconds : running(c->pass_s[n], seconds);
-    c->age[n] = 0;
+    note_time(c, n, seconds);
     if (n == 0) {
         c->wait -= c->wait > 0;
         return;
@@ -89,11 +91,13 @@ void draft_control_note(draft_control *c, int n, int n_right, double seconds)
     for (int i = 0; i <= n_right && i < n; i++)          /* those after a wrong one are unknown */
         c->wrong += WEIGHT * ((i == n_right) - c->wrong);
     if (n_right > 0) {
+        c->was_right = true;
         c->misses = 0;
         c->limit = min_int(n_right < n ? n_right - 1 : 2 * n_right, DRAFTS_MOST - 1);
         return;
     }
-    c->misses = min_int(c->misses + 1, MOST_MISSES);
-    c->wait = (1 << max_int(c->misses - 2, 0)) - 1;
+    c->misses = min_int(c->misses + 1, LONGEST_WAIT + FREE_MISSES);
+    const int power = c->misses - (c->was_right ? FREE_MISSES : -1);
+    c->wait = (1 << min_int(max_int(power, 0), LONGEST_WAIT)) - 1;
     c->limit = 0;
 }

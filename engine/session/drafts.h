@@ -30,12 +30,14 @@ extern const draft_source draft_by_lookup;
 /* All zero: nothing is known yet. */
 typedef struct draft_control {
     double wrong;                        /* share of verified drafts that were wrong, lately */
-    double pass_s[1 + DRAFTS_MOST];      /* of passes with this many drafts; 0: unknown */
-    int age[1 + DRAFTS_MOST];            /* passes since that was measured */
+    double pass_s[1 + DRAFTS_MOST];      /* of passes with this many drafts, */
+    int n_timed[1 + DRAFTS_MOST];        /* known once two were timed */
+    int age[1 + DRAFTS_MOST];            /* passes since the last of them */
     int limit;                           /* most drafts of the next pass, less one: doubled while
                                           * all are right */
-    int misses;                          /* passes in a row whose first draft was wrong; then a */
-    int wait;                            /* number of passes without drafts: 0, 0, 1, 3, 7 .. 63 */
+    bool was_right;                      /* some draft */
+    int misses;                          /* passes in a row whose first draft was wrong; then some */
+    int wait;                            /* without: 0, 0, 1, 3, 7 .. 63; at first 3, 7 .. 63 */
 } draft_control;
 
 /* The best number of drafts, 0 .. most. */

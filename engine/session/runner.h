@@ -28,8 +28,7 @@ typedef struct runner_row {
 
 /* Takes in rows of different sessions of this runner, up to a chunk of tokens in all, and writes
  * logits [sum of n_logits, n_vocab], row after row. On the CPU they go through the layers together,
- * on a GPU as many as have up to GPU_FEW tokens together; there the number of tokens and the
- * longest context change the rounding of attention. Everything is checked before anything is
+ * on a GPU as many as have up to GPU_FEW tokens together. Everything is checked before anything is
  * computed. After a failure session_pos tells which rows were taken in. */
 int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err_ctx *err);
 

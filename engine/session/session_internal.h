@@ -30,7 +30,7 @@ struct runner {
     taken_pass taken;
     recurrent *spares[1 + SESSION_MOST_VERSIONS];     /* versions that no session has */
     int n_spare;
-    kept_inputs *kept;                   /* of the last runner_eval with keep; or NULL */
+    kept_inputs *kept;                   /* of the last batch with keep; or NULL */
     session *kept_of[SESSION_MOST_VERSIONS];     /* its sessions that have not given it up */
     int n_kept_of;
     page_pool *pages[SEGMENTS_MOST];     /* of segments in VRAM: keys and values of all sessions */
