@@ -29,6 +29,7 @@ struct forward {
     gpu_steps *gpu;                      /* NULL: no GPU */
     expert_server *server;               /* NULL: all experts of the GPU's layers are in VRAM */
     const layer_steps *last;             /* the steps that ended the last batch: give its logits */
+    bool has_inner;                      /* batches between the layers of others are possible */
 };
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -246,7 +247,16 @@ static void add_segment(forward *f, int end, const layer_steps *live, const laye
     f->segments[f->n_segment++] = (segment){ end, live, replay, on_gpu };
 }
 
-int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err)
+bool forward_inner_begin(forward *f)
+{
+    if (f->has_inner) host_steps_inner_begin(f->host);
+    return f->has_inner;
+}
+
+void forward_inner_end(forward *f) { host_steps_inner_end(f->host); }
+
+int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, int inner,
+                   err_ctx *err)
 {
     forward *f = mem_zalloc(sizeof *f);
     int rc = 0;
@@ -255,7 +265,9 @@ int forward_create(forward **out, const engine *e, bool skip_missing, int chunk,
     f->m = e->m;
     f->o = &e->ops_table;
     if (engine_on_gpu(e)) rc = make_gpu(f, e, skip_missing, chunk, err);
-    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, chunk, err);
+    if (f->gpu) inner = 0;
+    f->has_inner = inner > 0;
+    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, chunk, inner, err);
     if (rc < 0) {
         forward_free(f);
         return rc;

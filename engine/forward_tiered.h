@@ -18,9 +18,15 @@
 typedef struct forward forward;
 
 /* Everything for batches of up to chunk tokens. Borrows e. skip_missing: engine.h; it needs a
- * cache. */
-int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, err_ctx *err);
+ * cache. inner: tokens of batches within others, or 0. */
+int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, int inner,
+                   err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
+
+/* Called by the watcher of a batch: until end, other batches may be computed, of sessions that this
+ * one does not have. False: not where the GPU computes layers, or inner was 0. */
+bool forward_inner_begin(forward *f);
+void forward_inner_end(forward *f);
 
 /* Takes in the rows of b. Keys and values are written; the caller advances the positions. Calls the
  * watcher after each layer that the host knows to be complete, and returns ERR_STOPPED if the

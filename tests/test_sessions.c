@@ -124,8 +124,9 @@ static void test_bytes(const model *m, engine *e)
     const state_options st = { .ctx = CTX, .slack = CHUNK, .kv = KV_F16, .n_snapshot = 2 };
     uint64_t one, four, vram_one, vram_four;
     err_ctx err = { 0 };
+    so.n_sharing = 1;
     CHECK(session_plan(&one, &vram_one, e, &so, &err) == 0);
-    so.n_sharing = 3;
+    so.n_sharing = 4;
     CHECK(session_plan(&four, &vram_four, e, &so, &err) == 0);
     CHECK_MSG(four - one == 3 * (state_bytes(m, &st) + CTX * sizeof(int32_t)), "%llu",
               (unsigned long long)(four - one));

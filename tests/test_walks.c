@@ -2,10 +2,10 @@
  * same conversation alone.
  *
  * A step is a pass of some conversations (single tokens, or drafts of which the wrong ones are taken
- * back), a piece of a prompt, a snapshot, a rewind, or a conversation that leaves and another that
- * joins. After each step the reference, a session with a runner of its own, does the same alone, one
- * token at a time where the pass had several; all logits that are drawn from are compared by the
- * hash of their log probabilities. CPU and GPU, real or simulated; experts in every place. */
+ * back), a piece of a prompt (on a CPU with passes between its layers), a snapshot, a rewind, or a
+ * conversation that leaves and another that joins. After each step the reference, a session with a
+ * runner of its own, does the same alone, one token at a time where the pass had several; all
+ * logits that are drawn from are compared by the hash of their log probabilities. CPU and GPU, real or simulated; experts in every place. */
 #include "tests/test.h"
 
 #include <string.h>
@@ -23,6 +23,7 @@ typedef struct walk {
     engine *e;
     session_options shared, alone;
     session *s[TALKS], *ref[TALKS];
+    int busy;                            /* the one whose prompt is being computed; or -1 */
     sampler *smp;                        /* greedy: draws do not depend on order */
     token_scores scores;
     test_rng rng;
@@ -87,7 +88,7 @@ static int pass(walk *w, err_ctx *err)
     for (int i = 0; i < TALKS && most > 0; i++) {
         const int k = (from + i) % TALKS;
         session *s = w->s[k];
-        if (session_pos(s) + 2 + MOST_DRAFTS > CTX) continue;
+        if (k == w->busy || session_pos(s) + 2 + MOST_DRAFTS > CTX) continue;
         most -= take_row(&list[n], w, k, most, test_below(&w->rng, 2) > 0);
         rows[n] = (runner_row){ .s = s, .ids = list[n].ids, .n = list[n].n,
                                 .keep = list[n].n > 1 && runner_keeps(r) };
@@ -109,13 +110,31 @@ static int pass(walk *w, err_ctx *err)
     return rc < 0 ? rc : wrong;
 }
 
+typedef struct inner { walk *w; int rc; err_ctx *err; } inner;
+
+/* Between two layers of a prompt, where that is possible: a pass of the other conversations. */
+static bool between_layers(void *ctx, double done, double all)
+{
+    inner *i = ctx;
+    runner *r = session_runner(i->w->s[i->w->busy]);
+    (void)done, (void)all;
+    if (i->rc != 0 || test_below(&i->w->rng, 3) > 0 || !runner_inner_begin(r)) return true;
+    i->rc = pass(i->w, i->err);
+    runner_inner_end(r);
+    return true;
+}
+
 static int piece(walk *w, int k, err_ctx *err)
 {
     int32_t ids[MOST_PIECE];
     const int n = random_ids(ids, 2 + (int)test_below(&w->rng, MOST_PIECE - 1), w);
+    inner i = { w, 0, err };
     if (session_pos(w->s[k]) + n >= CTX) return 0;
-    const int rc = session_eval(w->s[k], ids, n, NULL, 0, NULL, NULL, err);
-    return rc < 0 ? rc : session_eval(w->ref[k], ids, n, NULL, 0, NULL, NULL, err);
+    w->busy = k;
+    const int rc = session_eval(w->s[k], ids, n, NULL, 0, between_layers, &i, err);
+    w->busy = -1;
+    if (rc < 0 || i.rc != 0) return rc < 0 ? rc : i.rc;
+    return session_eval(w->ref[k], ids, n, NULL, 0, NULL, NULL, err);
 }
 
 /* To a position that both can reach: drafts may have taken the memory of a window's oldest keys. */
@@ -171,7 +190,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
     static const kv_type types[] = { KV_F16, KV_Q8_0, KV_F32 };
     const sampler_options greedy = { .top_p = 1, .repeat_penalty = 1 };
     const int steps = test_is_long() ? 10 * STEPS : STEPS;
-    walk w = { .e = e, .n_vocab = m->hp.n_vocab, .rng = { 60 + (uint64_t)index } };
+    walk w = { .e = e, .busy = -1, .n_vocab = m->hp.n_vocab, .rng = { 60 + (uint64_t)index } };
     err_ctx err = { 0 };
     int i = 0;
     if (p == &places[1] && index > 1 && !test_is_long()) return;

@@ -48,7 +48,7 @@ static bool on_prompt(void *ctx, double done, double all)
 {
     job_run *run = ctx;
     (void)done, (void)all;
-    run->hooks->prompt_chunk(run->hooks->ctx);
+    run->hooks->prompt_layer(run->hooks->ctx);
     return continues(run);
 }
 

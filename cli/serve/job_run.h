@@ -14,7 +14,7 @@
 typedef struct job_run_hooks {
     void *ctx;
     const atomic_bool *finish_now;       /* true: every run ends as if its length were reached */
-    void (*prompt_chunk)(void *ctx);     /* between two chunks of a prompt */
+    void (*prompt_layer)(void *ctx);     /* before a chunk of a prompt, after each of its layers */
     void (*count)(void *ctx, const answer_stats *s);     /* after each choice */
 } job_run_hooks;
 

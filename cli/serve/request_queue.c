@@ -135,12 +135,13 @@ static void poll_calls(request_queue *q, engine_call_when now)
     run_calls(c, &q->engine);
 }
 
-/* Between two chunks of a prompt, on the engine thread. */
+/* Before a chunk of a prompt and after each of its layers, on the engine thread. */
 static void queue_poll(void *ctx)
 {
     request_queue *q = ctx;
     scheduler_keepalive(q->slots);
     poll_calls(q, CALL_READ);
+    scheduler_between_layers(q->slots);
 }
 
 bool engine_call(request_queue *q, engine_call_when when, engine_call_fn *fn, void *ctx)
@@ -231,8 +232,8 @@ static void count_answer(void *ctx, const answer_stats *s)
 /* One step of some slots. */
 static void compute(request_queue *q)
 {
-    ended_request ended[RUNNER_MOST_ROWS];
-    const int n = scheduler_step(q->slots, ended);
+    const ended_request *ended;
+    const int n = scheduler_step(q->slots, &ended);
     scheduler_keepalive(q->slots);
     for (int i = 0; i < n; i++) job_request_free(ended[i].request);
     if (n == 0) return;
@@ -326,7 +327,7 @@ int queue_open(request_queue **out, const engine_context *ec, int max_waiting, e
     if (!q) return err_set(err, ERR_NOMEM, "request queue: %zu bytes", sizeof *q);
     q->engine = *ec;
     q->max_waiting = max_waiting;
-    q->hooks = (job_run_hooks){ .ctx = q, .finish_now = &q->finish_now, .prompt_chunk = queue_poll,
+    q->hooks = (job_run_hooks){ .ctx = q, .finish_now = &q->finish_now, .prompt_layer = queue_poll,
                                 .count = count_answer };
     pthread_mutex_init(&q->lock, NULL);
     pthread_mutex_init(&q->shared.lock, NULL);

@@ -7,6 +7,8 @@
 
 #include "moe/trial.h"
 
+enum { MOST_WAIT_NS = 40000000 };        /* of an answer for a pass, while a prompt is computed */
+
 typedef struct scheduler_slot {
     session *s;
     job_run run;                         /* run.request NULL: idle */
@@ -23,6 +25,10 @@ struct scheduler {
     trial_levels joint;                  /* 1: several answers in one pass, 0: in turns */
     uint64_t n_assigned, n_released;
     uint64_t keepalive_ns;               /* the last scheduler_keepalive */
+    uint64_t pass_ns;                    /* the end of the last pass */
+    uint64_t inner_ns;                   /* time of passes within the chunk under way */
+    ended_request *ended;                /* [n_slot]: in this step */
+    int n_ended;
     pthread_mutex_t lock;                /* of every slot's status, and the next two */
     uint64_t steps, busy_steps;
     scheduler_slot slots[];
@@ -37,6 +43,12 @@ int scheduler_create(scheduler **out, session *const *sessions, int n_slot,
     pthread_mutex_init(&s->lock, NULL);
     s->hooks = hooks;
     s->n_slot = n_slot;
+    s->ended = mem_array((size_t)n_slot, sizeof *s->ended);
+    if (!s->ended) {
+        scheduler_free(s);
+        *out = NULL;
+        return err_set(err, ERR_NOMEM, "scheduler: %d slots", n_slot);
+    }
     for (int i = 0; i < n_slot; i++) s->slots[i].s = sessions[i];
     trial_levels_begin(&s->joint, 1, 1, true, false);
     return 0;
@@ -46,6 +58,7 @@ void scheduler_free(scheduler *s)
 {
     if (!s) return;
     pthread_mutex_destroy(&s->lock);
+    mem_free(s->ended);
     mem_free(s);
 }
 
@@ -179,26 +192,48 @@ static void draw(scheduler *s, job_run *const *runs, int n, int *rc)
              1e3 * t->cost[turns]);
 }
 
-int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS])
+/* One pass, or one chunk. */
+static void run(scheduler *s, const pass *p, bool draws)
+{
+    const int n_busy = s->n_busy;
+    job_run *runs[RUNNER_MOST_ROWS];
+    int rc[RUNNER_MOST_ROWS];
+    for (int i = 0; i < p->n; i++) runs[i] = &p->slots[i]->run;
+    *(draws ? &s->last_answer : &s->last_prompt) = (int)(p->slots[p->n - 1] - s->slots);
+    if (draws) draw(s, runs, p->n, rc);
+    else rc[0] = job_run_step(runs[0]);
+    if (draws) s->pass_ns = clock_ns();
+    for (int i = 0; i < p->n; i++) {
+        if (rc[i] > 0) continue;
+        s->ended[s->n_ended++] = (ended_request){ runs[i]->request, rc[i] };
+        runs[i]->request = NULL;
+        p->slots[i]->released = ++s->n_released;
+        s->n_busy--;
+    }
+    publish(s, p, n_busy);
+}
+
+void scheduler_between_layers(scheduler *s)
+{
+    const uint64_t start_ns = clock_ns();
+    if (start_ns - s->pass_ns < MOST_WAIT_NS) return;
+    const pass p = next_slots(s, true, job_run_most_together(s->slots[0].s));
+    runner *r = session_runner(s->slots[0].s);
+    if (p.n == 0 || !runner_inner_begin(r)) return;
+    run(s, &p, true);
+    runner_inner_end(r);
+    s->inner_ns += clock_ns() - start_ns;
+}
+
+int scheduler_step(scheduler *s, const ended_request **ended)
 {
     const pass p = choose_busy(s);
     const bool draws = job_run_draws(&p.slots[0]->run);
     const uint64_t start_ns = clock_ns();
-    const int n_busy = s->n_busy;
-    job_run *runs[RUNNER_MOST_ROWS];
-    int rc[RUNNER_MOST_ROWS], n_ended = 0;
-    for (int i = 0; i < p.n; i++) runs[i] = &p.slots[i]->run;
-    *(draws ? &s->last_answer : &s->last_prompt) = (int)(p.slots[p.n - 1] - s->slots);
-    if (draws) draw(s, runs, p.n, rc);
-    else rc[0] = job_run_step(runs[0]);
-    for (int i = 0; i < p.n; i++) {
-        if (rc[i] > 0) continue;
-        ended[n_ended++] = (ended_request){ runs[i]->request, rc[i] };
-        runs[i]->request = NULL;
-        p.slots[i]->released = ++s->n_released;
-        s->n_busy--;
-    }
-    account(s, draws, clock_ns() - start_ns);
-    publish(s, &p, n_busy);
-    return n_ended;
+    s->n_ended = 0;
+    s->inner_ns = 0;
+    run(s, &p, draws);
+    account(s, draws, clock_ns() - start_ns - s->inner_ns);
+    *ended = s->ended;
+    return s->n_ended;
 }

@@ -3,7 +3,8 @@
  * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token each
  * in one pass, or in turns if they are more than a pass holds; and in turns, where drafts work, if
  * trials show that these give more tokens a second. Chunks of prompts come between passes and get
- * at most half of the time while any slot draws. Results do not depend on any of this. The engine thread calls these functions;
+ * at most half of the time while any slot draws; on a CPU passes also come between the layers of a
+ * chunk. Results do not depend on any of this. The engine thread calls these functions;
  * scheduler_status and scheduler_steps are for any thread. */
 #ifndef CLI_SERVE_SCHEDULER_H
 #define CLI_SERVE_SCHEDULER_H
@@ -31,9 +32,12 @@ typedef struct ended_request {
 } ended_request;
 
 /* A token for each of some slots that draw, or a chunk of one prompt; at least one slot must be
- * busy. Returns the number of requests that have ended, and lists
- * them. */
-int scheduler_step(scheduler *s, ended_request ended[RUNNER_MOST_ROWS]);
+ * busy. Returns the number of requests that have ended, and lists them until the next step. */
+int scheduler_step(scheduler *s, const ended_request **ended);
+
+/* Called between two layers of a prompt: a pass of the slots that draw, if the last one was a while
+ * ago and the engine allows it. */
+void scheduler_between_layers(scheduler *s);
 
 /* Sends keep-alives to the clients of all slots that have written nothing for 10 s. At most once a
  * second; earlier calls return at once. */

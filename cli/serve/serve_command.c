@@ -320,21 +320,22 @@ static int open_cache(server *v, err_ctx *err)
 /* The number of slots: --parallel, or as many as 1/16 of the memory holds, at most 8. */
 static int choose_n_slot(server *v, err_ctx *err)
 {
-    session_options two = v->so;
+    session_options some = v->so;
     plan_machine machine;
-    uint64_t one_bytes, two_bytes, vram;
+    uint64_t bytes[2] = { 0 }, vram;
     int rc = 0;
     v->n_slot = (int)v->o.parallel;
-    two.n_sharing = 1;
-    if (v->n_slot == 0 &&
-        (rc = session_plan(&one_bytes, &vram, v->handle.e, &v->so, err)) == 0 &&
-        (rc = session_plan(&two_bytes, &vram, v->handle.e, &two, err)) == 0 &&
+    for (int i = 0; i < 2 && v->n_slot == 0 && rc == 0; i++) {
+        some.n_sharing = 1 + i;
+        rc = session_plan(&bytes[i], &vram, v->handle.e, &some, err);
+    }
+    if (rc == 0 && v->n_slot == 0 &&
         (rc = planning_machine(&machine, v->load.where.device != DEVICE_CPU, err)) == 0) {
         const plan_wish *w = &v->load.where.wish;
         const uint64_t free = machine.gpu ? machine.vram_free : machine.ram_available;
         const uint64_t bound = machine.gpu ? w->vram : w->ram;
         const uint64_t limit = bound < free ? bound : free;
-        const uint64_t each = two_bytes - one_bytes;
+        const uint64_t each = bytes[1] - bytes[0];
         for (v->n_slot = 1; v->n_slot < DEFAULT_SLOTS; v->n_slot++)
             if ((uint64_t)v->n_slot * each > limit / SLOTS_FRACTION) break;
     }

@@ -14,7 +14,9 @@
 
 struct host_steps {
     layer_steps table;
-    host_batch b;                        /* the batch under way; ws is ours */
+    host_batch b;                        /* the batch under way */
+    host_batch outer;                    /* the one that is set aside */
+    workspace *own, *inner;              /* for chunks; for inner batches, or NULL */
     experts_cpu *experts;
     usage_profile *usage;                /* or NULL */
 };
@@ -279,13 +281,22 @@ static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-uint64_t host_steps_bytes(const model *m, int n_thread, int chunk)
+uint64_t host_steps_bytes(const model *m, int n_thread, int chunk, int inner)
 {
-    return size_plus(workspace_bytes(m, n_thread, chunk),
+    const uint64_t more = inner > 0 ? workspace_bytes(m, n_thread, inner) : 0;
+    return size_plus(size_plus(workspace_bytes(m, n_thread, chunk), more),
                      experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used));
 }
 
-int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err)
+void host_steps_inner_begin(host_steps *s)
+{
+    s->outer = s->b;
+    s->b.ws = s->inner;
+}
+
+void host_steps_inner_end(host_steps *s) { s->b = s->outer; }
+
+int host_steps_create(host_steps **out, const engine *e, int chunk, int inner, err_ctx *err)
 {
     const model *m = e->m;
     const ops *o = &e->ops_table;
@@ -300,12 +311,15 @@ int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err
     };
     s->usage = e->usage;
     s->b = (host_batch){ .m = m, .w = e->w, .o = o, .rope = &e->rope };
-    if ((rc = workspace_create(&s->b.ws, m, pool_threads(o->team), chunk, err)) < 0 ||
+    const int n_thread = pool_threads(o->team);
+    if ((rc = workspace_create(&s->own, m, n_thread, chunk, err)) < 0 ||
+        (inner > 0 && (rc = workspace_create(&s->inner, m, n_thread, inner, err)) < 0) ||
         (rc = experts_cpu_create(&s->experts, o, &m->hp, e->store, e->ahead,
                                  chunk * m->hp.n_expert_used, err)) < 0) {
         host_steps_free(s);
         return rc;
     }
+    s->b.ws = s->own;
     *out = s;
     return 0;
 }
@@ -314,7 +328,8 @@ void host_steps_free(host_steps *s)
 {
     if (!s) return;
     experts_cpu_free(s->experts);
-    workspace_free(s->b.ws);
+    workspace_free(s->inner);
+    workspace_free(s->own);
     mem_free(s);
 }
 

@@ -9,10 +9,17 @@
 
 typedef struct host_steps host_steps;
 
-/* Everything for batches of up to chunk tokens. Borrows e. */
-int host_steps_create(host_steps **out, const engine *e, int chunk, err_ctx *err);
+/* Everything for batches of up to chunk tokens, and for batches of up to inner ones between two
+ * layers of such a batch; inner 0: there are none. Borrows e. */
+int host_steps_create(host_steps **out, const engine *e, int chunk, int inner, err_ctx *err);
 void host_steps_free(host_steps *s);     /* NULL is fine */
-uint64_t host_steps_bytes(const model *m, int n_thread, int chunk);      /* UINT64_MAX: too much */
+/* UINT64_MAX: too much */
+uint64_t host_steps_bytes(const model *m, int n_thread, int chunk, int inner);
+
+/* Between two layers of a batch: begin sets it aside, and any number of inner batches may follow;
+ * end goes back to it. */
+void host_steps_inner_begin(host_steps *s);
+void host_steps_inner_end(host_steps *s);
 
 const layer_steps *host_steps_table(const host_steps *s);
 

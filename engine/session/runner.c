@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/engine_stats.h"
+#include "engine/session/session_bytes.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -61,7 +62,8 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
     const state_options so = session_state_options(e, o);
     if (rc == 0) rc = make_pages(r, &so, err);
     if (rc == 0) rc = make_versions(r, &so.in, err);
-    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk, err);
+    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk,
+                                     session_inner_tokens(o), err);
     if (rc == 0) *out = r;
     else runner_release(r);
     return rc;
@@ -397,6 +399,13 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     const batch_row row = row_of(s, 0, 1, uses_spare(s, 1, false));
     rc = forward_next(s->r->f, next, &row, id, s->r->logits, err);
     return end_token(s, id, &row, rc);
+}
+
+bool runner_inner_begin(runner *r) { return forward_inner_begin(r->f); }
+void runner_inner_end(runner *r)
+{
+    (void)runner_settle(r, NULL);
+    forward_inner_end(r->f);
 }
 
 int runner_most_taken(const runner *r)

@@ -42,6 +42,12 @@ int runner_most_taken(const runner *r);
  * computed. session_pick is that of a row of one token. */
 int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err);
 
+/* Called by the watcher of a session_eval: until end, other sessions of the runner may take in and
+ * draw tokens in passes, between two layers of that prompt. Their results and those of the prompt
+ * stay the same. False: not possible where a GPU computes layers. */
+bool runner_inner_begin(runner *r);
+void runner_inner_end(runner *r);
+
 /* Whether sessions can draft: with n_version. keeps: their rows need keep; where nothing is
  * recurrent, a session can be rewound into its last tokens without. */
 bool runner_drafts(const runner *r);

@@ -4,6 +4,12 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
 #include "engine/session/kept_inputs.h"
+#include "engine/session/runner.h"
+
+int session_inner_tokens(const session_options *o)
+{
+    return o->n_sharing > 0 ? RUNNER_MOST_ROWS : 0;
+}
 
 /* Of layer l. */
 static uint64_t versions_bytes(const model *m, int n_version, int l)
@@ -25,7 +31,7 @@ session_bytes session_bytes_of(const model *m, const state_options *so, const se
         .ids = n * (uint64_t)so->ctx * sizeof(int32_t),
         .recordings = gpu_steps_recordings_bytes(m),
         .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .spare = recurrent_bytes(m),
-        .host_work = host_steps_bytes(m, n_thread, so->slack),
+        .host_work = host_steps_bytes(m, n_thread, so->slack, session_inner_tokens(o)),
     };
 }
 

@@ -16,6 +16,9 @@ typedef struct session_bytes {
     uint64_t host_work;
 } session_bytes;
 
+/* Tokens of a pass between the layers of a chunk: none unless sessions share a runner. */
+int session_inner_tokens(const session_options *o);
+
 /* One session and o->n_sharing others, with chunks of so->slack tokens. */
 session_bytes session_bytes_of(const model *m, const state_options *so, const session_options *o,
                                int n_thread);
