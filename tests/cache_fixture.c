@@ -13,6 +13,13 @@
 #include "tiers/fault_injection.h"
 #include "tiers/plan.h"
 
+const char *const family_models[N_FAMILY_MODELS] = {
+    "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32", "families/tiny-qwen3moe-bf16",
+    "families/tiny-qwen35moe-bf16", "families/tiny-llama-wide-bf16",
+    "families/tiny-olmoe-wide-bf16", "families/tiny-glm4moe-bf16", "families/tiny-gemma4-bf16",
+    "families/tiny-gemma4-shared-bf16",
+};
+
 const place places[N_PLACES] = {
     { .name = "CPU, mapped file" },
     { .name = "CPU, cache before the file", .planned = true, .disk = true },

@@ -37,4 +37,8 @@ bool place_engine(engine *e, const model *m, const place *p);
 typedef void at_place(const model *m, engine *e, const place *p, int index);
 void each_place(const char *const *models, size_t n, int of, at_place *fn);
 
+/* A model of each family, and those with a tensor layout of their own. */
+enum { N_FAMILY_MODELS = 9 };
+extern const char *const family_models[N_FAMILY_MODELS];
+
 #endif

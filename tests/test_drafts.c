@@ -191,11 +191,6 @@ static void test_place(const model *m, engine *e, const place *p, int index)
 
 int main(int argc, char **argv)
 {
-    static const char *const models[] = {
-        "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32", "families/tiny-qwen3moe-bf16",
-        "families/tiny-qwen35moe-bf16", "families/tiny-olmoe-wide-bf16",
-        "families/tiny-glm4moe-bf16", "families/tiny-gemma4-bf16",
-    };
     gguf *g = NULL;
     err_ctx err = { 0 };
     test_begin("drafts", argc, argv);
@@ -203,7 +198,7 @@ int main(int argc, char **argv)
     test_control();
     if (CHECK_MSG(gguf_open(&g, "tests/models/demo-gptoss-MXFP4.gguf", &err) == 0 &&
                   tokenizer_create(&tok, g, &err) == 0, "%s", err.msg))
-        each_place(models, ARRAY_LEN(models), 12, test_place);
+        each_place(family_models, N_FAMILY_MODELS, 12, test_place);
     tokenizer_free(tok);
     gguf_close(g);
     return test_end();

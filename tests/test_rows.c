@@ -237,13 +237,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
 
 int main(int argc, char **argv)
 {
-    static const char *const models[] = {
-        "models/tiny-qwen3next-f32", "models/tiny-gptoss-f32", "families/tiny-qwen3moe-bf16",
-        "families/tiny-qwen35moe-bf16", "families/tiny-llama-wide-bf16",
-        "families/tiny-olmoe-wide-bf16", "families/tiny-glm4moe-bf16", "families/tiny-gemma4-bf16",
-        "families/tiny-gemma4-shared-bf16",
-    };
     test_begin("rows", argc, argv);
-    each_place(models, ARRAY_LEN(models), 12, test_place);
+    each_place(family_models, N_FAMILY_MODELS, 12, test_place);
     return test_end();
 }
