@@ -19,8 +19,8 @@ typedef struct batch_row {
 } batch_row;
 
 typedef struct batch {
-    const int32_t *ids;                  /* [n]; NULL in a recording: the token that the device's
-                                          * cursor names */
+    const int32_t *ids;                  /* [n]; NULL in a recording, whose tokens are in device
+                                          * memory */
     int n;                               /* tokens of all rows, 1 .. the runner's chunk */
     const batch_row *rows;               /* [n_row], without gaps; one on a GPU, unless they have
                                           * up to GPU_FEW tokens together */

@@ -14,7 +14,7 @@
  * no layers. */
 typedef struct segment {
     int end;                             /* layers from the end of the one before, up to end - 1 */
-    const layer_steps *live, *replay;    /* the latter for a recorded token; on a CPU the same */
+    const layer_steps *live, *replay;    /* the latter for a recorded pass; on a CPU the same */
     bool on_gpu;
 } segment;
 

@@ -2,7 +2,7 @@
  *
  * There are two implementations. engine/host/host_steps.h computes on the CPU, at once.
  * engine/gpu/gpu_steps.h enqueues operations on the GPU's stream or into a recording; a second
- * table has the host's half of a recorded token. forward_tiered.c alone decides the order of the
+ * table has the host's half of a recorded pass. forward_tiered.c alone decides the order of the
  * calls: begin or resume, then for each layer mix, route, one of the experts' steps and join; end
  * after the last layer of this implementation, then copy_to_host or logits. again goes back within
  * the last batch. */

@@ -1,5 +1,5 @@
 /* gpu_steps.c - one batch on the GPU: its begin, its end, its logits, and the memory of all of it.
- * gpu_layers.c has the layers, gpu_recordings.c recorded tokens. */
+ * gpu_layers.c has the layers, gpu_recordings.c recorded passes. */
 #include "engine/gpu/gpu_steps_internal.h"
 
 #include <assert.h>
