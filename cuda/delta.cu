@@ -69,9 +69,9 @@ static __device__ __forceinline__ void load_tile(delta_token<DIM> *tile, const g
     copy_commit();
 }
 
-/* ONE: a single token. fresh: earlier tokens of the batch have written the
- * state, perhaps in the previous kernel. blockIdx.z is a token: if a conversation begins with it,
- * the block computes all tokens of that one. */
+/* ONE: a single token. fresh: earlier tokens of the batch have written the state, perhaps in the
+ * previous kernel. blockIdx.z is a token: if a conversation begins with it, the block computes all
+ * tokens of that one. */
 template <int DIM, bool ONE>
 static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu_delta d,
                                                              bool fresh)

@@ -83,6 +83,8 @@ expect 0 "decode" $bench decode -m $oss -p 1,9,33 -n 3 -r 1
 equal "decode of three lengths" "3 1" "$(grep -c '^prompt ' "$tmp/out") $(grep -c '^weights ' "$tmp/out")"
 expect 0 " times; 1.00 tokens a pass" $bench decode -m $oss -p 5 -n 3 -r 1 --draft oracle:0
 expect 0 '"right_drafts":' $bench decode -m $oss -p 5 -n 9 -r 1 --draft oracle:1 --json
+refuse 2 "--draft needs -n 2 or more" $bench decode -m $oss -p 5 -n 1 --draft lookup
+refuse 2 "--draft needs -n 2 or more" $bench decode -m $oss -p 5 -n 9 --skip 1 --draft lookup
 refuse 2 "--draft: 'x' is neither lookup nor oracle:P" $bench decode -m $oss --draft x
 expect 0 "in turns" $bench batch -m $oss -s 1,3 -p 5 -n 3 -r 1
 expect 0 '"sessions":3,' $bench batch -m $oss -s 3 -p 5 -n 3 -r 1 --json

@@ -6,7 +6,6 @@
 #include "cli/commands.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,7 +73,6 @@ typedef struct bench {
     bench_counts counts;
     bench_model b;
     conversation of[MOST_SESSIONS];
-    int n_session;                       /* opened: the largest count */
     sampler *likeliest;
     float *logits;                       /* [n_vocab] */
     double *pass_s;                      /* [tokens]: seconds of each pass of a run */
@@ -259,7 +257,6 @@ static int open_sessions(bench *m, int n)
         if (m->of[i].prompt) bench_model_prompt(m->of[i].prompt, i, n_prompt, n_vocab);
     }
     if (!complete) console_error("out of memory for %d conversations", n);
-    m->n_session = n;
     return !complete;
 }
 

@@ -84,6 +84,7 @@ typedef struct bench {
     double prompt_rate[MEDIAN_MAX_RUNS], decode_rate[MEDIAN_MAX_RUNS];   /* tok/s */
     uint64_t hash;                       /* of the last logits */
     bool same;                           /* ... of every run of this length */
+    bench_draft draft;                   /* of --draft */
 } bench;
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -287,13 +288,11 @@ static int profile(bench *m, err_ctx *err)
 
 static int measure_drafts(bench *m, err_ctx *err)
 {
-    bench_draft how;
     bench_draft_result r;
-    int rc = bench_draft_read(&how, m->opt->draft);
-    if (rc != 0) return rc;
     progress_begin_tokens(&m->bar, "measuring", 1);
-    rc = bench_draft_measure(&r, m->s, &how, m->prompt, max_int(m->n_prompt, 1),
-                             (int)m->opt->tokens, (int)m->opt->runs, progress_watch, &m->bar, err);
+    const int rc = bench_draft_measure(&r, m->s, &m->draft, m->prompt, max_int(m->n_prompt, 1),
+                                       (int)m->opt->tokens, (int)m->opt->runs, progress_watch,
+                                       &m->bar, err);
     progress_end(&m->bar);
     if (rc < 0) return rc;
     if (!m->opt->json) {
@@ -399,9 +398,15 @@ int cmd_bench_decode(int argc, char **argv)
         console_error("--sms needs --device cuda");
         return 2;
     }
-    bench_draft checked;
-    if (opt.draft && (rc = bench_draft_read(&checked, opt.draft)) != 0) return rc;
-    if (opt.draft) opt.run.engine.drafts = "on";
+    if (opt.draft) {
+        if ((rc = bench_draft_read(&m.draft, opt.draft)) != 0) return rc;
+        if (opt.tokens < 2 || opt.skip > 0 || opt.profile || opt.bandwidth < 100) {
+            console_error("--draft needs -n 2 or more, and cannot be used with --skip, --profile "
+                          "and --bandwidth-share");
+            return 2;
+        }
+        opt.run.engine.drafts = "on";
+    }
     if (opt.sms > 0) gpu_limit_sms((int)opt.sms);
     m.opt = &opt;
     rc = run_model(&m);

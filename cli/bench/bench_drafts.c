@@ -4,7 +4,6 @@
  * right drafts can be measured, also with random weights. */
 #include "cli/bench/bench_drafts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
