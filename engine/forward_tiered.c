@@ -126,6 +126,7 @@ static int take(forward *f, const batch_row *rows, int n_row, const int32_t *ids
                 kept_inputs *keep, err_ctx *err)
 {
     batch b = batch_of(rows, n_row, ids, keep);
+    b.in_pass = true;
     for (int i = 0; i < n_row; i++)
         b.last = max_int(b.last, gpu_steps_reach(rows[i].pos + rows[i].n - 1));
     int rc = record(f, &b, err);
@@ -172,7 +173,7 @@ int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *id
     return f->head_on_gpu ? take(f, rows, n_row, ids, keep, err) : forward_eval(f, &b, err);
 }
 
-int forward_most_taken(const forward *f) { return f->gpu ? GPU_RECORDED : INT_MAX; }
+int forward_most_taken(const forward *f) { return f->gpu ? gpu_steps_most_taken(f->gpu) : INT_MAX; }
 
 int forward_wait(forward *f, err_ctx *err)
 {
@@ -232,13 +233,13 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const batch_row *row, 
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int make_gpu(forward *f, const engine *e, bool skip_missing, int chunk, err_ctx *err)
+static int make_gpu(forward *f, const engine *e, bool skip_missing, batch_sizes most, err_ctx *err)
 {
     const int rc = e->store ? expert_server_create(&f->server, e, skip_missing, err) : 0;
     if (rc < 0) return rc;
     f->g = e->devices[0].g;
     f->head_on_gpu = engine_head_on_gpu(e);
-    return gpu_steps_create(&f->gpu, e, f->server, skip_missing, chunk, err);
+    return gpu_steps_create(&f->gpu, e, f->server, skip_missing, most, err);
 }
 
 static void add_segment(forward *f, int end, const layer_steps *live, const layer_steps *replay,
@@ -255,7 +256,7 @@ bool forward_inner_begin(forward *f)
 
 void forward_inner_end(forward *f) { host_steps_inner_end(f->host); }
 
-int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, int inner,
+int forward_create(forward **out, const engine *e, bool skip_missing, batch_sizes most, int inner,
                    err_ctx *err)
 {
     forward *f = mem_zalloc(sizeof *f);
@@ -264,10 +265,10 @@ int forward_create(forward **out, const engine *e, bool skip_missing, int chunk,
     if (!f) return err_set(err, ERR_NOMEM, "forward: %zu bytes", sizeof *f);
     f->m = e->m;
     f->o = &e->ops_table;
-    if (engine_on_gpu(e)) rc = make_gpu(f, e, skip_missing, chunk, err);
+    if (engine_on_gpu(e)) rc = make_gpu(f, e, skip_missing, most, err);
     if (f->gpu) inner = 0;
     f->has_inner = inner > 0;
-    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, chunk, inner, err);
+    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, most.chunk, inner, err);
     if (rc < 0) {
         forward_free(f);
         return rc;

@@ -17,9 +17,9 @@
 
 typedef struct forward forward;
 
-/* Everything for batches of up to chunk tokens. Borrows e. skip_missing: engine.h; it needs a
+/* Everything for batches and passes of that many tokens. Borrows e. skip_missing: engine.h; it needs a
  * cache. inner: tokens of batches within others, or 0. */
-int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, int inner,
+int forward_create(forward **out, const engine *e, bool skip_missing, batch_sizes most, int inner,
                    err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 

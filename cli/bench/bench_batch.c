@@ -103,6 +103,7 @@ static int step(bench *m, int n, int most, err_ctx *err)
             rows[i] = (runner_row){ .s = c->s, .ids = &c->id, .n = 1 };
         }
         rc = runner_take(session_runner(rows[0].s), rows, each, &failed, err);
+        for (int i = 0; i < each && rc == 0; i++) runner_ask(rows[i].s, 0, m->likeliest);
         for (int i = 0; i < each && rc == 0; i++) rc = draw(m, &m->of[first + i], err);
     }
     m->bar.done += (uint64_t)n;

@@ -62,7 +62,8 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
     const state_options so = session_state_options(e, o);
     if (rc == 0) rc = make_pages(r, &so, err);
     if (rc == 0) rc = make_versions(r, &so.in, err);
-    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk,
+    const batch_sizes most = { o->chunk, session_pass_tokens(o) };
+    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), most,
                                      session_inner_tokens(o), err);
     if (rc == 0) *out = r;
     else runner_release(r);
@@ -474,6 +475,13 @@ int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err)
     if (rc <= 0) return rc;
     rc = read_logits(r, r->logits, at, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, r->logits, err);
+}
+
+void runner_ask(session *s, int t, const sampler *smp)
+{
+    sampler_source source;
+    if (s->r->taken.rc == 0 && forward_source(s->r->f, taken_row_of(s)->first + t, &source))
+        (void)sampler_ask(smp, &source, NULL);
 }
 
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)

@@ -41,6 +41,9 @@ int runner_most_taken(const runner *r);
 /* Draws the token after token t of the session's row in the last pass, before anything else is
  * computed. session_pick is that of a row of one token. */
 int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err);
+/* Begins that draw, so that the draws of several sessions wait for the device together. The sampler
+ * must not change before runner_pick, which reports a failure. */
+void runner_ask(session *s, int t, const sampler *smp);
 
 /* Called by the watcher of a session_eval: until end, other sessions of the runner may take in and
  * draw tokens in passes, between two layers of that prompt. Their results and those of the prompt
