@@ -173,6 +173,13 @@ static int fill_form_mask(stream *st, err_ctx *err)
     return 0;
 }
 
+/* Guesses tokens of text that the form leaves no choice about. */
+static int guess_form(const stream *st, int32_t *out, int most)
+{
+    if (!st->in_form || (st->parser && !chat_parser_in_answer(st->parser))) return 0;
+    return grammar_mask_forced(st->o->form, out, most);
+}
+
 /* Gives the sampler the mask of the next token. */
 static int apply_form(stream *st, sampler *smp, err_ctx *err)
 {
@@ -238,7 +245,8 @@ struct running_answer {
     float *logits;                       /* [n_vocab], after the prompt */
     int32_t pass[1 + DRAFTS_MOST];       /* the latest token, to be taken in, and drafts after it */
     int n_pass;                          /* of the pass under way */
-    draft_control drafting;
+    bool by_form;                        /* its drafts are text that the form forces */
+    draft_control drafting[2];           /* the number of others, and of these */
     answer_stats stats;
     int n_computed;                      /* tokens of the prompt */
     enum { TO_REACH, TO_TAKE, TO_DRAW, ENDED } next;
@@ -396,10 +404,23 @@ static void guess(running_answer *a, bool alone)
     if (!o->drafts || !alone || !runner_drafts(r)) return;
     most = min_int(most, runner_most_taken(r) - 1);
     if (o->max_tokens >= 0) most = min_int(most, left - 1);
-    most = o->n_draft > 0 ? min_int(most, o->n_draft) : draft_control_choose(&a->drafting, most);
+    const int n_form = o->form && most > 0 ? guess_form(&a->st, a->pass + 1, most) : 0;
+    a->by_form = n_form > 0;
+    if (a->by_form) most = n_form;
+    most = o->n_draft > 0 ? min_int(most, o->n_draft)
+                          : draft_control_choose(&a->drafting[a->by_form], most);
     if (most <= 0) return;
-    const int32_t *ids = session_with(a->s, a->pass[0]);
-    a->n_pass += o->drafts->guess(o->drafts->ctx, a->pass + 1, most, ids, pos + 1);
+    a->n_pass += a->by_form ? most
+                            : o->drafts->guess(o->drafts->ctx, a->pass + 1, most,
+                                               session_with(a->s, a->pass[0]), pos + 1);
+}
+
+/* Passes without drafts tell both controls the time of a single token. */
+static void note_pass(running_answer *a, int n_right, double seconds)
+{
+    for (int i = 0; i < 2; i++)
+        if (a->n_pass == 1 || i == a->by_form)
+            draft_control_note(&a->drafting[i], a->n_pass - 1, n_right, seconds);
 }
 
 /* Draws the tokens of a pass from its rows, up to the first that is not the draft. Then the session
@@ -452,8 +473,7 @@ static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *
         const int n_right = a->stats.n_right;
         if (rc[p.at[i]] == 0) rc[p.at[i]] = draw_verified(a, &err[p.at[i]]);
         if (p.n == 1 && a->o.drafts)
-            draft_control_note(&a->drafting, a->n_pass - 1, a->stats.n_right - n_right,
-                               clock_since(from));
+            note_pass(a, a->stats.n_right - n_right, clock_since(from));
     }
 }
 

@@ -49,7 +49,8 @@ typedef struct answer_options {
     int n_cut;
     int cut_every;                       /* further cuts at its multiples; 0: none */
     const draft_source *drafts;          /* guesses that are verified together, or NULL; used if
-                                          * the session has n_version */
+                                          * the session has n_version. Where the form leaves no
+                                          * choice of text, that text is the guess */
     int n_draft;                         /* always this many if there are; 0: chosen by time */
 } answer_options;
 
