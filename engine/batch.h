@@ -25,6 +25,7 @@ typedef struct batch {
     const batch_row *rows;               /* [n_row], without gaps; one on a GPU, unless they have
                                           * up to GPU_FEW tokens together */
     int n_row;
+    bool is_pass;                        /* tokens of answers: their experts are counted */
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     kept_inputs *keep;                   /* gets what forward_again needs; or NULL */

@@ -93,7 +93,7 @@ static void write_experts(textbuf *out, const perf_counts *p)
         { "drive", (double)p->drive_bytes },
     };
     write_labelled(out, "moe_expert_choices_total", "found",
-                   "Experts chosen by single tokens, in VRAM (hot) and outside (cold); experts "
+                   "Experts chosen by tokens of answers, in VRAM (hot) and outside (cold); experts "
                    "read from the drive, also for prompts", choices, ARRAY_LEN(choices));
     write_labelled(out, "moe_expert_bytes_total", "from",
                    "Bytes of experts by the tier that they were read from",

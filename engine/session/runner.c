@@ -123,9 +123,17 @@ static int recover(const runner *r, int rc)
     return rc;
 }
 
-/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. single: its
- * batch has one token. Returns the version that is free now, or NULL: there was one only. */
-static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, bool single, int rc)
+/* A batch of n tokens has been taken in. */
+static void count_tokens(runner *r, int n, bool is_pass)
+{
+    r->n_pass += is_pass;
+    r->n_single += is_pass && n == 1;
+    *(is_pass ? &r->n_taken : &r->n_batched) += (uint64_t)n;
+}
+
+/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. Returns the
+ * version that is free now, or NULL: there was one only. */
+static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, int rc)
 {
     const bool spare = row->next != state_recurrent(s->st);
     if (rc < 0) {
@@ -135,8 +143,6 @@ static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, 
     }
     memcpy(s->ids + session_pos(s), ids, (size_t)row->n * sizeof *s->ids);
     state_advance(s->st, row->n);
-    if (single) s->r->n_single++;
-    else s->r->n_batched += (uint64_t)row->n;
     return spare ? state_exchange_recurrent(s->st, row->next) : NULL;
 }
 
@@ -147,8 +153,10 @@ static void give_spare(runner *r, recurrent *version)
 
 static int end_token(session *s, int32_t id, const batch_row *row, int rc)
 {
-    give_spare(s->r, end_row(s, &id, row, true, rc));
-    return rc < 0 ? recover(s->r, rc) : 0;
+    give_spare(s->r, end_row(s, &id, row, rc));
+    if (rc < 0) return recover(s->r, rc);
+    count_tokens(s->r, 1, true);
+    return 0;
 }
 
 /* The version before a row is kept for session_rewind. */
@@ -162,11 +170,12 @@ static void keep_version(session *s, recurrent *before, const batch_row *row)
 
 /* Rows of a batch have ended; ids: of all rows. */
 static void end_rows(runner *r, session *const *s, const batch_row *rows, const bool *keep,
-                     int n_row, const int32_t *ids, int rc)
+                     int n_row, const int32_t *ids, bool is_pass, int rc)
 {
-    const bool single = n_row == 1 && rows->n == 1;
+    const batch_row *last = &rows[n_row - 1];
+    if (rc == 0) count_tokens(r, last->first + last->n, is_pass);
     for (int i = 0; i < n_row; i++) {
-        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], single, rc);
+        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], rc);
         if (before && keep[i] && rc == 0) keep_version(s[i], before, &rows[i]);
         else give_spare(r, before);
     }
@@ -178,7 +187,7 @@ static int end_taken(runner *r, int rc)
     taken_pass *t = &r->taken;
     t->in_flight = false;
     t->rc = rc;
-    end_rows(r, t->s, t->rows, t->keep, t->n_row, t->ids, rc);
+    end_rows(r, t->s, t->rows, t->keep, t->n_row, t->ids, true, rc);
     return rc < 0 ? recover(r, rc) : 0;
 }
 
@@ -250,10 +259,11 @@ static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *
         b.watch = watch_chunk;
         b.watch_ctx = w;
     }
+    b.is_pass = b.n == 1;
     const bool spare = n_row <= r->n_spare && uses_spare(rows->s, b.n, b.watch != NULL);
     (void)place_rows(list, s, keep, r->ids, rows, n_row, spare);
     const int rc = forward_eval(r->f, &b, err);
-    end_rows(r, s, list, keep, n_row, r->ids, rc);
+    end_rows(r, s, list, keep, n_row, r->ids, b.is_pass, rc);
     return rc < 0 ? recover(r, rc) : 0;
 }
 
