@@ -324,12 +324,12 @@ int job_run_step(job_run *run)
 
 int job_run_most_together(const session *s) { return answer_most_together(s); }
 
-void job_run_step_together(job_run *const *runs, int n, int *rc)
+void job_run_step_together(job_run *const *runs, int n, int n_draft, int *rc)
 {
     running_answer *answers[RUNNER_MOST_ROWS] = { 0 };
     err_ctx err[RUNNER_MOST_ROWS];
     for (int i = 0; i < n; i++) answers[i] = runs[i]->answer;
-    answer_step_together(answers, n, rc, err);
+    answer_step_together(answers, n, n_draft, rc, err);
     for (int i = 0; i < n; i++)
         rc[i] = end_step(runs[i], after_step(runs[i], rc[i], &err[i]), &err[i]);
 }

@@ -46,8 +46,9 @@ void job_run_begin(job_run *run, job_request *request, session *s, const job_run
  * has left, or the error that the client got. */
 int job_run_step(job_run *run);
 
-/* job_run_step of n runs that draw, in one pass; at most job_run_most_together. */
-void job_run_step_together(job_run *const *runs, int n, int *rc);
+/* job_run_step of n runs that draw, in one pass with up to n_draft drafts of each
+ * (answer_step_together); at most job_run_most_together. */
+void job_run_step_together(job_run *const *runs, int n, int n_draft, int *rc);
 int job_run_most_together(const session *s);
 
 bool job_run_draws(const job_run *run);          /* the next step is a token of an answer */

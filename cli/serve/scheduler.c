@@ -7,7 +7,10 @@
 
 #include "moe/trial.h"
 
-enum { MOST_WAIT_NS = 40000000 };        /* of an answer for a pass, while a prompt is computed */
+enum {
+    MOST_WAIT_NS = 40000000,             /* of an answer for a pass, while a prompt is computed */
+    FIRST_DRAFTS = 4                     /* the first number that a trial compares with none */
+};
 
 typedef struct scheduler_slot {
     session *s;
@@ -23,6 +26,7 @@ struct scheduler {
     int last_answer, last_prompt;        /* the last slot of the last pass; of the last chunk */
     int64_t prompt_debt_ns;              /* time that prompts had of the answers' half */
     trial_levels joint;                  /* 1: several answers in one pass, 0: in turns */
+    trial_levels drafts;                 /* most of each of several answers in one pass */
     uint64_t n_assigned, n_released;
     uint64_t keepalive_ns;               /* the last scheduler_keepalive */
     uint64_t pass_ns;                    /* the end of the last pass */
@@ -51,6 +55,8 @@ int scheduler_create(scheduler **out, session *const *sessions, int n_slot,
     }
     for (int i = 0; i < n_slot; i++) s->slots[i].s = sessions[i];
     trial_levels_begin(&s->joint, 1, 1, true, false);
+    const bool can = runner_most_drafting(session_runner(sessions[0])) > 0;
+    trial_levels_begin(&s->drafts, can ? FIRST_DRAFTS : 0, can ? DRAFTS_MOST : 0, false, false);
     return 0;
 }
 
@@ -173,23 +179,34 @@ void scheduler_keepalive(scheduler *s)
         if (s->slots[i].run.request) (void)job_request_keepalive(s->slots[i].run.request);
 }
 
+/* After a pass of several answers that cost so many seconds a token. One trial at a time. */
+static void note_cost(scheduler *s, double cost)
+{
+    const trial_result *t = &s->joint.switched, *d = &s->drafts.switched;
+    if (s->drafts.candidate < 0 && trial_levels_token(&s->joint, cost) == TRIAL_SWITCHED) {
+        const int turns = t->candidate == 0;             /* index of their cost */
+        log_line("conversations are computed %s: %.2f ms a token together, %.2f in turns",
+                 s->joint.level > 0 ? "together" : "in turns", 1e3 * t->cost[!turns],
+                 1e3 * t->cost[turns]);
+    }
+    if (s->joint.candidate < 0 && s->joint.level > 0 &&
+        trial_levels_token(&s->drafts, cost) == TRIAL_SWITCHED)
+        log_line("conversations that are computed together have %s: %.2f ms a token with drafts, "
+                 "%.2f without", s->drafts.level > 0 ? "drafts" : "no drafts",
+                 1e3 * d->cost[d->level == 0], 1e3 * d->cost[d->level > 0]);
+}
+
 /* A token for each run, or several where drafts are right. */
 static void draw(scheduler *s, job_run *const *runs, int n, int *rc)
 {
     const uint64_t start_ns = clock_ns();
+    const int n_draft = trial_levels_now(&s->drafts);
     int before = 0, after = 0;
     for (int i = 0; i < n; i++) before += runs[i]->request->usage.n_answer;
-    if (trial_levels_now(&s->joint) > 0) job_run_step_together(runs, n, rc);
-    else for (int i = 0; i < n; i++) job_run_step_together(&runs[i], 1, &rc[i]);
+    if (trial_levels_now(&s->joint) > 0) job_run_step_together(runs, n, n_draft, rc);
+    else for (int i = 0; i < n; i++) job_run_step_together(&runs[i], 1, 0, &rc[i]);
     for (int i = 0; i < n; i++) after += runs[i]->request->usage.n_answer;
-    if (n < 2 || after <= before) return;
-    if (trial_levels_token(&s->joint, clock_since(start_ns) / (after - before)) != TRIAL_SWITCHED)
-        return;
-    const trial_result *t = &s->joint.switched;
-    const int turns = t->candidate == 0;                 /* index of their cost */
-    log_line("conversations are computed %s: %.2f ms a token together, %.2f in turns",
-             s->joint.level > 0 ? "together" : "in turns", 1e3 * t->cost[!turns],
-             1e3 * t->cost[turns]);
+    if (n > 1 && after > before) note_cost(s, clock_since(start_ns) / (after - before));
 }
 
 /* One pass, or one chunk. */

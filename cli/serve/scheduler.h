@@ -2,10 +2,11 @@
  *
  * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token each
  * in one pass, or in turns if they are more than a pass holds; and in turns, where drafts work, if
- * trials show that these give more tokens a second. Chunks of prompts come between passes and get
- * at most half of the time while any slot draws; on a CPU passes also come between the layers of a
- * chunk. Results do not depend on any of this. The engine thread calls these functions;
- * scheduler_status and scheduler_steps are for any thread. */
+ * trials show that these give more tokens a second. Several slots in one pass have drafts only if
+ * trials show that these give more. Chunks of prompts come between passes and get at most half of
+ * the time while any slot draws; on a CPU passes also come between the layers of a chunk. Results
+ * do not depend on any of this. The engine thread calls these functions; scheduler_status and
+ * scheduler_steps are for any thread. */
 #ifndef CLI_SERVE_SCHEDULER_H
 #define CLI_SERVE_SCHEDULER_H
 

@@ -96,9 +96,11 @@ bool answer_draws(const running_answer *a);      /* the next step draws a token 
 const answer_stats *answer_so_far(const running_answer *a);
 
 /* A step of each of several answers that draw, in one pass through the layers: at most
- * answer_most_together, of sessions of one runner. Each gets the result that answer_step would
- * have, in rc[i] and err[i]; the failure of one ends no other, unless the pass itself fails. */
-void answer_step_together(running_answer *const *list, int n, int *rc, err_ctx *err);
+ * answer_most_together, of sessions of one runner. n_draft: most drafts of each, if the pass has
+ * several; those that were right less often than not lately get none. Each gets the result that
+ * answer_step would have, in rc[i] and err[i]; the failure of one ends no other, unless the pass
+ * itself fails. */
+void answer_step_together(running_answer *const *list, int n, int n_draft, int *rc, err_ctx *err);
 int answer_most_together(const session *s);
 
 /* Opens an answer, runs all steps and frees it. */

@@ -423,7 +423,11 @@ int runner_most_taken(const runner *r)
     return min_int(min_int(RUNNER_MOST_ROWS, r->opt.chunk), forward_most_taken(r->f));
 }
 
-bool runner_drafts(const runner *r) { return r->opt.n_version > 0; }
+int runner_most_drafting(const runner *r)
+{
+    return r->opt.n_version == 0 || r->kept ? r->opt.n_version : RUNNER_MOST_ROWS;
+}
+
 bool runner_keeps(const runner *r) { return r->kept != NULL; }
 
 int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_ctx *err)
