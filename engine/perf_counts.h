@@ -26,7 +26,7 @@ typedef struct perf_layer {
 
 typedef struct perf_counts {
     int n_layer, n_used;                 /* of the model: layers, and experts of a token in each */
-    uint64_t passes;
+    uint64_t passes, rows;               /* rows: sessions, summed over passes */
     uint64_t tokens, prompt_tokens;      /* of passes; of other batches */
 
     /* layers with experts in two tiers: once for each token */

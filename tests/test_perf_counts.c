@@ -392,7 +392,8 @@ static void test_together(model_fixture *f, const place *p)
     const perf_counts c = runner_perf(session_runner(s[0]));
     for (int l = 0; l < m->hp.n_layer; l++)
         if (has_experts(m, l)) all += TOGETHER * N_PASS * (uint64_t)m->hp.n_expert_used;
-    CHECK_MSG(c.passes == N_PASS && c.tokens == TOGETHER * N_PASS && c.prompt_tokens == 0,
+    CHECK_MSG(c.passes == N_PASS && c.rows == TOGETHER * N_PASS &&
+              c.tokens == TOGETHER * N_PASS && c.prompt_tokens == 0,
               "%s: %d passes of %d tokens, %d others", p->name, (int)c.passes, (int)c.tokens,
               (int)c.prompt_tokens);
     CHECK_MSG((p->gpu ? c.hot : c.cold) == all && c.hot + c.cold == all,

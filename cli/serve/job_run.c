@@ -142,6 +142,7 @@ static int open_rows(job_run *run, err_ctx *err)
 static void close_choice(job_run *run)
 {
     if (run->scores_prompt && run->n_scored > 0) session_rewind(run->s, 0);   /* not finished */
+    job_run_drafts(run, &run->n_draft, &run->n_right);
     answer_free(run->answer);
     grammar_mask_free(run->mask);
     stop_strings_free(run->stop);
@@ -291,6 +292,13 @@ int job_run_cached(const job_run *run)
 {
     const bool counts = run->answer && run->choice % run->request->api->n == 0;
     return run->request->usage.n_cached + (counts ? answer_so_far(run->answer)->n_reused : 0);
+}
+
+void job_run_drafts(const job_run *run, int *n_draft, int *n_right)
+{
+    const answer_stats *s = run->answer ? answer_so_far(run->answer) : NULL;
+    *n_draft = run->n_draft + (s ? s->n_draft : 0);
+    *n_right = run->n_right + (s ? s->n_right : 0);
 }
 
 bool job_run_draws(const job_run *run) { return run->answer && answer_draws(run->answer); }

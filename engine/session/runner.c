@@ -124,9 +124,10 @@ static int recover(const runner *r, int rc)
 }
 
 /* A batch of n tokens has been taken in. */
-static void count_tokens(runner *r, int n, bool is_pass)
+static void count_tokens(runner *r, int n_row, int n, bool is_pass)
 {
     r->n_pass += is_pass;
+    r->n_pass_row += is_pass ? (uint64_t)n_row : 0;
     r->n_single += is_pass && n == 1;
     *(is_pass ? &r->n_taken : &r->n_batched) += (uint64_t)n;
 }
@@ -155,7 +156,7 @@ static int end_token(session *s, int32_t id, const batch_row *row, int rc)
 {
     give_spare(s->r, end_row(s, &id, row, rc));
     if (rc < 0) return recover(s->r, rc);
-    count_tokens(s->r, 1, true);
+    count_tokens(s->r, 1, 1, true);
     return 0;
 }
 
@@ -173,7 +174,7 @@ static void end_rows(runner *r, session *const *s, const batch_row *rows, const 
                      int n_row, const int32_t *ids, bool is_pass, int rc)
 {
     const batch_row *last = &rows[n_row - 1];
-    if (rc == 0) count_tokens(r, last->first + last->n, is_pass);
+    if (rc == 0) count_tokens(r, n_row, last->first + last->n, is_pass);
     for (int i = 0; i < n_row; i++) {
         recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], rc);
         if (before && keep[i] && rc == 0) keep_version(s[i], before, &rows[i]);

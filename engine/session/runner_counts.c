@@ -14,7 +14,7 @@ void runner_reset_counts(runner *r)
     if (server) expert_server_reset_counts(server);
     forward_reset_waited(r->f);
     forward_reset_split(r->f);
-    r->n_single = r->n_taken = r->n_batched = r->n_pass = 0;
+    r->n_single = r->n_taken = r->n_batched = r->n_pass = r->n_pass_row = 0;
     r->read = forward_read(r->f);
     if (r->e->store) expert_store_reset_counts(r->e->store);
     if (r->e->cache) vram_cache_reset_counts(r->e->cache);
@@ -90,8 +90,8 @@ perf_counts runner_perf(const runner *r)
     const frame_table_stats moves = runner_vram_moves(r);
     perf_counts c = {
         .n_layer = r->e->m->hp.n_layer, .n_used = r->e->m->hp.n_expert_used,
-        .passes = r->n_pass, .tokens = r->n_taken, .prompt_tokens = r->n_batched,
-        .read_experts = read.n,
+        .passes = r->n_pass, .rows = r->n_pass_row, .tokens = r->n_taken,
+        .prompt_tokens = r->n_batched, .read_experts = read.n,
         .calls = h.questions + h.quiet, .quiet = h.quiet, .hot = h.hot,
         .cold = h.on_cpu + h.down_fetched + h.all_fetched, .on_cpu = h.on_cpu,
         .down_fetched = h.down_fetched, .all_fetched = h.all_fetched,

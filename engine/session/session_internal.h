@@ -27,7 +27,7 @@ struct runner {
     int32_t *ids;                        /* [chunk], of the batch under way */
     /* since the counts were reset */
     uint64_t n_single, n_taken, n_batched;       /* tokens alone in a pass; of all passes; others */
-    uint64_t n_pass;
+    uint64_t n_pass, n_pass_row;
     experts_read read;                   /* forward_read at that time */
     perf_level perf;
     taken_pass taken;
