@@ -25,8 +25,8 @@ typedef struct batch {
     const batch_row *rows;               /* [n_row], without gaps; one on a GPU, unless they have
                                           * up to GPU_FEW tokens together, or are a pass */
     int n_row;
-    bool in_pass;                        /* up to GPU_RECORDED tokens, each with the bits that it
-                                          * has alone */
+    bool is_pass;                        /* tokens of answers, on a GPU up to GPU_RECORDED: each has
+                                          * the bits that it has alone. Their experts are counted */
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     kept_inputs *keep;                   /* gets what forward_again needs; or NULL */

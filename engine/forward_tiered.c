@@ -118,7 +118,7 @@ static batch batch_of(const batch_row *rows, int n_row, const int32_t *ids, kept
 {
     const batch_row *last = &rows[n_row - 1];
     return (batch){ .ids = ids, .n = last->first + last->n, .rows = rows, .n_row = n_row,
-                    .keep = keep };
+                    .keep = keep, .is_pass = true };
 }
 
 /* Takes in a pass without waiting for the GPU to finish it. */
@@ -126,7 +126,6 @@ static int take(forward *f, const batch_row *rows, int n_row, const int32_t *ids
                 kept_inputs *keep, err_ctx *err)
 {
     batch b = batch_of(rows, n_row, ids, keep);
-    b.in_pass = true;
     for (int i = 0; i < n_row; i++)
         b.last = max_int(b.last, gpu_steps_reach(rows[i].pos + rows[i].n - 1));
     int rc = record(f, &b, err);
@@ -293,6 +292,12 @@ void forward_free(forward *f)
 }
 
 expert_server *forward_expert_server(forward *f) { return f->server; }
+
+experts_read forward_read(const forward *f)
+{
+    return f->host ? host_steps_read(f->host) : (experts_read){ 0 };
+}
+
 double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gpu) : 0.0; }
 
 void forward_reset_waited(forward *f)

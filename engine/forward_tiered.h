@@ -65,6 +65,9 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const batch_row *row, 
 /* NULL if no layer of the GPU has cold experts. */
 expert_server *forward_expert_server(forward *f);
 
+/* Experts that the CPU's layers read for passes. */
+experts_read forward_read(const forward *f);
+
 /* Seconds that the host waited for single tokens after their last layer; 0 without a GPU. */
 double forward_waited(const forward *f);
 void forward_reset_waited(forward *f);

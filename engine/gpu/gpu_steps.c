@@ -53,12 +53,12 @@ static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 
 void gpu_steps_take_batch(gpu_steps *s, const batch *b)
 {
-    s->contract = !gpu_is_few(b->n, b->in_pass) && by_contract(s, b->strategy, b->n);
-    assert(b->n_row == 1 || b->n <= GPU_FEW || (b->in_pass && b->n <= GPU_RECORDED));
+    s->contract = !gpu_is_few(b->n, b->is_pass) && by_contract(s, b->strategy, b->n);
+    assert(b->n_row == 1 || b->n <= GPU_FEW || (b->is_pass && b->n <= GPU_RECORDED));
     memcpy(s->rows, b->rows, (size_t)b->n_row * sizeof *b->rows);
     s->n_row = b->n_row;
     s->n = b->n;
-    s->in_pass = b->in_pass;
+    s->in_pass = b->is_pass;
     s->last = b->last;
     s->keep = b->keep;
     s->watched = b->watch != NULL;
@@ -74,7 +74,7 @@ static int begin(void *self, const batch *b, err_ctx *err)
     int rc = 0;
     gpu_steps_take_batch(s, b);
     if (b->ids) {
-        if (gpu_is_few(b->n, b->in_pass)) gpu_steps_send_ids(s, b->ids, b->n);
+        if (gpu_is_few(b->n, b->is_pass)) gpu_steps_send_ids(s, b->ids, b->n);
         else rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
         gpu_steps_set_cursors(s, -1);
         const bool streams = b->n > GPU_MAIL && b->strategy == PROMPT_BUS;

@@ -19,6 +19,7 @@ struct host_steps {
     workspace *own, *inner;              /* for chunks; for inner batches, or NULL */
     experts_cpu *experts;
     usage_profile *usage;                /* or NULL */
+    experts_read read;
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -31,6 +32,7 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.rows = b->rows;
     s->b.n_row = b->n_row;
     s->b.keep = b->keep;
+    s->b.is_pass = b->is_pass;
     for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
         for (int i = 0; i < rope->n_table; i++) {
             const size_t at = (size_t)row->first * (size_t)(rope->dim[i] / 2);
@@ -164,6 +166,10 @@ static int routed_experts(host_steps *s, int l, err_ctx *err)
         .work = ws->work, .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots,
         .layer = l,
     };
+    if (s->b.is_pass) {
+        s->read.n += (uint64_t)job.n_item;
+        s->read.bytes += (uint64_t)job.n_item * expert_slabs_bytes(job.bank);
+    }
     const int rc = experts_cpu_run(s->experts, &job, err);
     return rc < 0 ? err_prefix(err, rc, "layer %d", l) : 0;
 }
@@ -332,5 +338,7 @@ void host_steps_free(host_steps *s)
     workspace_free(s->own);
     mem_free(s);
 }
+
+experts_read host_steps_read(const host_steps *s) { return s->read; }
 
 const layer_steps *host_steps_table(const host_steps *s) { return &s->table; }

@@ -65,9 +65,25 @@ static void note_time(draft_control *c, int n, double seconds)
     else c->pass_s[n] += WEIGHT * (fmin(seconds, 4.0 * c->pass_s[n]) - c->pass_s[n]);
 }
 
+/* The probability that a draft is right, where those before it are. */
+static double share_right(const draft_control *c)
+{
+    return c->limit == 0 ? fmax(1.0 - c->wrong, PROBE_RIGHT) : 1.0 - c->wrong;
+}
+
+int draft_control_likely(const draft_control *c, int most)
+{
+    const double right = share_right(c);
+    double reached = right;
+    int n = 0;
+    if (c->wait > 0) return 0;
+    for (; n < most && n <= c->limit && reached >= PROBE_RIGHT; reached *= right) n++;
+    return n;
+}
+
 int draft_control_choose(const draft_control *c, int most)
 {
-    const double right = c->limit == 0 ? fmax(1.0 - c->wrong, PROBE_RIGHT) : 1.0 - c->wrong;
+    const double right = share_right(c);
     double expected = 0.0, reached = 1.0, best_rate = 0.0;
     int best = 0;
     if (c->wait > 0 || c->n_timed[0] < 2 || c->age[0] >= STALE) return 0;
@@ -83,7 +99,7 @@ int draft_control_choose(const draft_control *c, int most)
 
 void draft_control_note(draft_control *c, int n, int n_right, double seconds)
 {
-    note_time(c, n, seconds);
+    if (seconds > 0.0) note_time(c, n, seconds);
     if (n == 0) {
         c->wait -= c->wait > 0;
         return;

@@ -42,7 +42,11 @@ typedef struct draft_control {
 
 /* The best number of drafts, 0 .. most. */
 int draft_control_choose(const draft_control *c, int most);
-/* A pass with n drafts, of which n_right were right before the first wrong one, took this long. */
+/* The same for a pass of several answers, whose time says nothing about one of them: as many as are
+ * all right more likely than not. */
+int draft_control_likely(const draft_control *c, int most);
+/* A pass with n drafts, of which n_right were right before the first wrong one, took this long. 0:
+ * unknown. */
 void draft_control_note(draft_control *c, int n, int n_right, double seconds);
 
 #endif

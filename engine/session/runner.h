@@ -51,9 +51,9 @@ void runner_ask(session *s, int t, const sampler *smp);
 bool runner_inner_begin(runner *r);
 void runner_inner_end(runner *r);
 
-/* Whether sessions can draft: with n_version. keeps: their rows need keep; where nothing is
- * recurrent, a session can be rewound into its last tokens without. */
-bool runner_drafts(const runner *r);
+/* The most rows of a pass that may have drafts: n_version of those that need keep. keeps: they do;
+ * where nothing is recurrent, a session can be rewound into its last tokens without. */
+int runner_most_drafting(const runner *r);
 bool runner_keeps(const runner *r);
 
 /* ---- counts, since runner_reset_counts ---- */
