@@ -27,6 +27,7 @@ static __device__ __forceinline__ void store_mid_block(const gemm &p, size_t pos
     if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
 }
 
+/* UP: a unit has 32 rows of gate and of up, which make a block of down's input. */
 template <int TYPE, bool UP>
 static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, const gemm p)
 {
@@ -60,7 +61,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, 
                                                                   : input_row(p, at);
         return (const uint8_t *)p.x + (size_t)from * pitch;
     };
-    const auto finish = [&](int unit, const float (&sum)[2]) {
+    const auto finish = [&](int unit, const float (&sum)[tile_of_few::EACH]) {
         const token_tile tile = tile_of(unit);
         const int t = threadIdx.x / 32, first = unit % n_panel * rows_of_unit;
         if (t >= tile.n) return;

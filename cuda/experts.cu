@@ -228,11 +228,15 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
     }
 }
 
+/* Tokens from which kernels that read an expert once for all of them are faster than those that read
+ * it for each. */
+enum { TILES_FROM = 6 };
+
 /* With batch.contract the same kernels compute the shared expert for any placement of the bank. */
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
     const bool few = gpu_is_few(in->n, in->in_pass);
-    if (few && in->n > 1 && experts_tiles_fit(a)) experts_tiles(g, in, a);
+    if (few && in->n >= TILES_FROM && experts_tiles_fit(a)) experts_tiles(g, in, a);
     else if (in->n <= GPU_FEW) experts_few(g, in, a);
     else if (few || (!a->batch.contract && gemm_follows_contract(g, in->n) && in->blocks &&
                      is_whole_bank(a)))

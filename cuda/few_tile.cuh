@@ -26,9 +26,9 @@
 
 template <int TYPE, int ROWS> struct few_layout {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    enum { stages = few_stages(ROWS, 75) };
+    enum { stages = few_stages(TYPE, ROWS, 75) };
 #else
-    enum { stages = few_stages(ROWS, 80) };
+    enum { stages = few_stages(TYPE, ROWS, 80) };
 #endif
     enum {
         groups = few_groups(TYPE), blocks = 8 * groups, group_bytes = format<TYPE>::group_bytes,
@@ -68,8 +68,13 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
     uint8_t *chunks, *own;               /* in shared memory; own: this warp's */
     float *spare_sums;                   /* [8 tokens][L::sum_pitch]: of all threads */
     int n_chunk, magic;
-    int unit, chunk, stage;              /* of the next copy */
-    const uint8_t *row, *vector;         /* that this thread copies */
+
+    /* the next copy */
+    int unit, chunk;
+    uint8_t *to;                         /* the memory of its chunk */
+    const uint8_t *row_from;             /* this thread's part of a row, at a multiple of 16 */
+    int row_skip, row_left;              /* bytes before the chunk's; bytes of the row from it on */
+    const uint8_t *vector;               /* the int8 form that this warp copies, or NULL */
 
     static __device__ __forceinline__ int row_of_sum(int i)
     {
@@ -81,39 +86,43 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
     __device__ __forceinline__ void aim(RowOf row_of, VectorOf vector_of)
     {
         if (unit >= k.end) return;
-        row = row_of(unit, (int)threadIdx.x / COPIERS);
+        const uint8_t *row = row_of(unit, (int)threadIdx.x / COPIERS);
+        row_skip = (int)((uintptr_t)row & 15u);
+        row_from = row - row_skip + 16 * (threadIdx.x % COPIERS);
+        row_left = k.row_bytes;
         vector = vector_of(unit, (int)threadIdx.x / 32);
     }
 
-    __device__ __forceinline__ void copy_rows(int chunk_, int stage_) const
+    /* Requests the next chunk's rows: COPIERS threads for each. */
+    __device__ __forceinline__ void copy_rows(void)
     {
-        const int from = chunk_ * L::groups * L::group_bytes;
-        const int skip = (int)((uintptr_t)(row + from) & 15u);
-        const int bytes = min((int)(L::groups * L::group_bytes), k.row_bytes - from);
-        const uint8_t *at = row + from - skip;
-        const int r = threadIdx.x / COPIERS;
-        uint8_t *to = chunks + stage_ * L::chunk_bytes + L::rows_at + r * L::row_pitch;
-        if (threadIdx.x % COPIERS == 0)
-            ((uint32_t *)(chunks + stage_ * L::chunk_bytes))[r] =
-                (uint32_t)(L::rows_at + r * L::row_pitch + skip);
+        enum { bytes = L::groups * L::group_bytes };
+        const int r = threadIdx.x / COPIERS, part = threadIdx.x % COPIERS;
+        const int left = row_skip + min((int)bytes, row_left) - 16 * part;
+        uint8_t *into = to + L::rows_at + r * L::row_pitch + 16 * part;
+        if (part == 0) ((uint32_t *)to)[r] = (uint32_t)(L::rows_at + r * L::row_pitch + row_skip);
         #pragma unroll
-        for (int c = 0; c < L::row_pitch / 16; c += COPIERS) {
-            const int i = 16 * (c + (int)threadIdx.x % COPIERS);
-            if (i < skip + bytes) copy16(to + i, at + i);
-        }
+        for (int i = 0; i < L::row_pitch; i += 16 * COPIERS)
+            if (i < left) copy16(into + i, row_from + i);
+        const int ahead = row_skip + bytes;
+        row_from += ahead & ~15;
+        row_skip = ahead & 15;
+        row_left -= bytes;
     }
 
-    __device__ __forceinline__ void copy_tokens(int chunk_, int stage_) const
+    /* Requests its tokens: a warp for each. A lane copies 16 codes and a word for each i. */
+    __device__ __forceinline__ void copy_tokens(void) const
     {
-        const int first = chunk_ * L::blocks, n = min((int)L::blocks, k.n_block - first);
-        uint8_t *to = chunks + stage_ * L::chunk_bytes + L::tokens_at +
-                      threadIdx.x / 32 * L::token_pitch;
+        const int first = chunk * L::blocks, n = k.n_block - first, lane = threadIdx.x % 32;
+        uint8_t *into = to + L::tokens_at + threadIdx.x / 32 * L::token_pitch;
         if (!vector) return;
-        for (int i = threadIdx.x % 32; i < 2 * n; i += 32) {
-            const int h = i >= n, j = i - h * n;
-            copy16(to + 16 * (h * L::blocks + j), vector + 16 * (h * k.n_block + first + j));
-            copy4(to + 32 * L::blocks + 4 * (h * L::blocks + j),
-                  vector + 32 * k.n_block + 4 * (h * k.n_block + first + j));
+        #pragma unroll
+        for (int i = 0; i < 2 * L::blocks; i += 32) {
+            const int h = i + lane >= L::blocks, j = i + lane - h * L::blocks;
+            if (j >= n || j >= L::blocks) continue;
+            const int at = h * k.n_block + first + j;
+            copy16(into + 16 * (i + lane), vector + 16 * at);
+            copy4(into + 32 * L::blocks + 4 * (i + lane), vector + 32 * k.n_block + 4 * at);
         }
     }
 
@@ -122,16 +131,22 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
     __device__ __forceinline__ void fetch(RowOf row_of, VectorOf vector_of, bool has_rows)
     {
         if (unit < k.end) {
-            if (!has_rows) copy_rows(chunk, stage);
-            copy_tokens(chunk, stage);
+            if (!has_rows) copy_rows();
+            copy_tokens();
             if (++chunk == n_chunk) {
                 chunk = 0;
                 unit += k.step;
                 aim(row_of, vector_of);
             }
         }
-        stage = stage + 1 == L::stages ? 0 : stage + 1;
+        next_memory();
         copy_commit();                   /* even if empty, because copy_wait counts groups */
+    }
+
+    __device__ __forceinline__ void next_memory(void)
+    {
+        to += L::chunk_bytes;
+        if (to == chunks + L::stages * L::chunk_bytes) to = chunks;
     }
 
     /* Where a row's scale is among a warp's: those of a thread are neighbours. */
@@ -140,18 +155,24 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
         return r % 8 * (2 * TILES) + r / 16 * 2 + r / 8 % 2;
     }
 
-    /* Makes the scales of block l of a group of each row. True: some t * MAGIC is not finite. */
-    __device__ __forceinline__ bool make_scales(const uint8_t *from, int group, int l) const
+    /* Makes the scales of block l of each row and group. left: blocks of the columns from the chunk
+     * on. True: some t * MAGIC is not finite. */
+    __device__ __forceinline__ bool make_scales(const uint8_t *from, int left, int l) const
     {
-        float *scales = (float *)own;
         bool odd = false;
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int r = threadIdx.x % 32 + 32 * i;
             if (ROWS < 32 && r >= ROWS) break;
-            weight_parts p;
-            few_scales<TYPE>(p, from + ((const uint32_t *)from)[r] + group * L::group_bytes, l);
-            odd |= contract_store_scales<TYPE>(scales + scale_place(r), ROWS, p);
+            const uint8_t *row = from + ((const uint32_t *)from)[r];
+            float *to_scales = (float *)own + scale_place(r);
+            #pragma unroll
+            for (int g = 0; g < L::groups; g++) {
+                if (8 * g + l >= left) break;
+                weight_parts p;
+                few_scales<TYPE>(p, row + g * L::group_bytes, l);
+                odd |= contract_store_scales<TYPE>(to_scales + g * T::row_floats * ROWS, ROWS, p);
+            }
         }
         return __any_sync(~0u, odd);
     }
@@ -203,8 +224,9 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
         for (int i = 0; i < T::row_floats; i++)
             #pragma unroll
             for (int r = 0; r < 2 * TILES; r += 2) {
-                const float2 two = *(const float2 *)((const float *)own + ROWS * i + 2 * TILES * g +
-                                                     r);
+                const float2 two = *(const float2 *)((const float *)own +
+                                                     ROWS * (G * T::row_floats + i) +
+                                                     2 * TILES * g + r);
                 ws[i][r] = two.x;
                 ws[i][r + 1] = two.y;
             }
@@ -248,30 +270,26 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
     }
 
     /* Group G of a chunk, if the columns reach that far, and the groups after it. */
-    template <int G>
+    template <int G, bool ODD>
     __device__ __forceinline__ void add_groups(out_sums &sum, const uint32_t (&at)[2 * TILES],
-                                               const uint8_t *from, int left, int l) const
+                                               const uint8_t *tokens, int left, int l) const
     {
-        const int j = 8 * G + l;
-        if (j >= left) return;
-        const bool odd = make_scales(from, G, l);
-        __syncwarp();
-        if (T::folded && odd) multiply<G, true>(sum, at, from + L::tokens_at, l, j);
-        else multiply<G, false>(sum, at, from + L::tokens_at, l, j);
-        __syncwarp();
-        if constexpr (G + 1 < L::groups) add_groups<G + 1>(sum, at, from, left, l);
+        if (8 * G + l >= left) return;
+        multiply<G, ODD>(sum, at, tokens, l, 8 * G + l);
+        if constexpr (G + 1 < L::groups) add_groups<G + 1, ODD>(sum, at, tokens, left, l);
     }
 
     /* Folds the warps' sums, adds them to those of the parts before, and sets them to 0. */
     __device__ __forceinline__ void fold(float (&out)[EACH], out_sums &sum)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        float *to = (float *)own;
+        float *sums = (float *)own;
+        __syncwarp();                    /* all lanes have read the scales */
         #pragma unroll
         for (int i = 0; i < TILES; i++)
             #pragma unroll
             for (int e = 0; e < 4; e++) {
-                to[(2 * t + e % 2) * L::sum_pitch + 16 * i + 8 * (e / 2) + g] = sum[i][e];
+                sums[(2 * t + e % 2) * L::sum_pitch + 16 * i + 8 * (e / 2) + g] = sum[i][e];
                 sum[i][e] = 0.0f;
             }
         __syncthreads();
@@ -303,11 +321,16 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
         magic = magic_bits;
         n_chunk = (k.n_block + L::blocks - 1) / L::blocks;
         unit = k.first;
-        chunk = stage = 0;
+        chunk = 0;
+        to = chunks;
         aim(row_of, vector_of);
         const int early = unit < k.end ? min((int)L::stages - 1, n_chunk) : 0;
         #pragma unroll 1
-        for (int i = 0; i < early; i++) copy_rows(i, i);
+        for (int i = 0; i < early; i++) {
+            copy_rows();
+            next_memory();
+        }
+        to = chunks;
         wait();
         #pragma unroll 1
         for (int i = 0; i < L::stages - 1; i++) fetch(row_of, vector_of, i < early);
@@ -322,7 +345,7 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
         #pragma unroll 1
         for (int u = k.first; u < k.end; u += k.step) {
             float out[EACH] = {};
-            int part = 1;
+            int part = 1, part_end = n_chunk / k.n_part;
             #pragma unroll 1
             for (int c = 0; c < n_chunk; c++) {
                 /* the chunk has arrived, and no thread still reads the memory of the next copy */
@@ -337,10 +360,14 @@ template <int TYPE, int ROWS, bool PAIRED> struct few_tile {
                     at[i] = few_codes<TYPE>::where(
                         (uint32_t)__cvta_generic_to_shared(from) +
                             ((const uint32_t *)from)[8 * i + lane / 4], warp, lane % 4);
-                add_groups<0>(sum, at, from, k.n_block - c * L::blocks, warp);
+                const int left = k.n_block - c * L::blocks;
+                const bool odd = make_scales(from, left, warp);
+                __syncwarp();
+                if (T::folded && odd) add_groups<0, true>(sum, at, from + L::tokens_at, left, warp);
+                else add_groups<0, false>(sum, at, from + L::tokens_at, left, warp);
                 now = now + 1 == L::stages ? 0 : now + 1;
-                if (c + 1 < part * n_chunk / k.n_part) continue;
-                while (c + 1 >= part * n_chunk / k.n_part) part++;
+                if (c + 1 < part_end) continue;
+                while (c + 1 >= part_end) part_end = ++part * n_chunk / k.n_part;
                 fold(out, sum);          /* the next chunk begins with a synchronisation */
             }
             finish(u, out);

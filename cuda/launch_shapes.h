@@ -345,13 +345,6 @@ enum {
     FEW_MOST_ROWS = 64, FEW_LEAST_ROWS = 16      /* of a unit: 64, 32 or 16 */
 };
 
-/* Chunks in flight: fewer rows need more. Before sm_80 copies do not run in the background, so
- * there is one. */
-SHAPE_FN int few_stages(int rows, int code)
-{
-    return code < 80 ? 1 : rows == 64 ? 3 : rows == 32 ? 5 : 8;
-}
-
 /* Groups of a chunk: as many as a chunk of matvec.cuh has, whose parts of a row end there. */
 SHAPE_FN int few_groups(int type) { return chunk_groups(type, DENSE_STAGES, false); }
 
@@ -367,27 +360,39 @@ SHAPE_FN int few_chunk_bytes(int type, int rows)
     return rows * (4 + few_row_pitch(type)) + GPU_FEW * few_token_pitch(type);
 }
 
+/* Chunks in flight: fewer rows need more, as far as 80 KiB hold them. Before sm_80 copies do not run
+ * in the background, so there is one. */
+SHAPE_FN int few_stages(int type, int rows, int code)
+{
+    int most = rows == 64 ? 3 : rows == 32 ? 5 : 8;
+    while (most > 3 && most * few_chunk_bytes(type, rows) > 80 << 10) most--;
+    return code < 80 ? 1 : most;
+}
+
 /* Floats between the sums of two tokens. */
 SHAPE_FN int few_sum_pitch(int rows) { return rows + 4; }
 
-/* A warp's own memory: scales of one block of each row; later its sums. */
+/* A warp's own memory: scales of a block of each row and group of a chunk; later its sums. */
 SHAPE_FN int few_warp_bytes(int type, int rows)
 {
-    const int scales = rows * contract_row_floats(type) * (int)sizeof(float);
+    const int scales = few_groups(type) * rows * contract_row_floats(type) * (int)sizeof(float);
     const int sums = GPU_FEW * few_sum_pitch(rows) * (int)sizeof(float);
     return scales > sums ? scales : sums;
 }
 
 SHAPE_FN int few_bytes(int type, int rows, int code)
 {
-    return few_stages(rows, code) * few_chunk_bytes(type, rows) +
+    return few_stages(type, rows, code) * few_chunk_bytes(type, rows) +
            FEW_WARPS * few_warp_bytes(type, rows);
 }
 
-/* Blocks of a multiprocessor: two if they fit. */
+/* Blocks of a multiprocessor: as many as its shared memory holds, up to the limit by registers. */
+SHAPE_FN int few_most_active(int rows) { return rows == 64 ? 2 : 3; }
 static inline unsigned few_active(const chip *c, int type, int rows)
 {
-    return 2 * ((size_t)few_bytes(type, rows, c->code) + 1024) <= c->block_bytes + 1024 ? 2 : 1;
+    const size_t each = (size_t)few_bytes(type, rows, c->code) + 1024, room = c->block_bytes + 1024;
+    const unsigned most = (unsigned)few_most_active(rows), fit = (unsigned)(room / each);
+    return fit < 1 ? 1 : fit < most ? fit : most;
 }
 
 /* ---- products of F32 weights: gemm_float.cu -------------------------------------------------- */
