@@ -29,7 +29,7 @@ llama format mistral
 olmoe queries and keys normed over all heads
 olmoe router softmax over all experts, weights as they are
 olmoe format tulu
-glm4moe 23 are of next-token blocks, which are not used
+glm4moe layers 2 (full attention), and 1 next-token block
 glm4moe router sigmoids, corrected for the choice, weights divided by their sum
 glm4moe dense layer the first, width 64, no experts
 glm4moe shared, dense 6 Q8_0 313,344 B 313.3 kB
