@@ -234,7 +234,7 @@ $B/%.S.o: %.S
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  as      $<")
 	$Q$(CC) -I. -MMD -MP -c -o $@ $<
-$B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
+$B/cli/demo_model.S.o: tests/models/demo-qwen3next-mtp.gguf
 $B/cli/serve/page_files.S.o: $(wildcard cli/serve/page/*)
 
 # Searches for the scales of blocks. The flag lets compilers use vectors where a value is picked from

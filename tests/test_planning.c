@@ -222,7 +222,7 @@ static void test_sizes(const char *path)
 int main(int argc, char **argv)
 {
     test_begin("planning", argc, argv);
-    test_sizes("tests/models/demo-qwen3next-Q4_K_M.gguf");
+    test_sizes("tests/models/demo-qwen3next-mtp.gguf");
     test_sizes("tests/models/demo-gptoss-MXFP4.gguf");
     test_embed_bytes("tests/models/demo-gptoss-MXFP4.gguf");
     return test_end();
