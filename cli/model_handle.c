@@ -135,6 +135,7 @@ int model_handle_open(model_handle *out, const load_options *o, err_ctx *err)
         if (rc == 0) rc = encoder_create(&out->enc, out->tok, err);
         if (rc == 0) rc = chat_create(&out->format, out->file, out->tok, err);
     }
+    if (rc == 0) model_use_mtp(out->m, o->where.mtp);
     if (rc == 0) rc = engine_open(&out->e, out->m, &o->where.engine, err);
     if (rc < 0) model_handle_close(out);
     return rc;
@@ -220,7 +221,7 @@ static void warm_tensor(void *ctx, const tensor *t, model_use use, int layer)
 
 static int warm(const model *m, bool dense_only, err_ctx *err)
 {
-    warming w = { .n_layer = m->hp.n_layer, .dense_only = dense_only,
+    warming w = { .n_layer = hparams_layers(&m->hp), .dense_only = dense_only,
                   .embed_by_row = !m->head_tied && gguf_part_path(m->file, 0)[0] != '\0',
                   .page = (size_t)sysconf(_SC_PAGESIZE) };
     model_visit(m, warm_tensor, &w);

@@ -106,6 +106,12 @@ same all.f32 step.f32 "logits --decode gives other bits"
 tail -c 2048 "$tmp/all.f32" >"$tmp/want"
 tail -c 2048 "$tmp/last.f32" >"$tmp/got"
 same want got "logits --last"
+expect 0 "" $bench logits -m $qwen --ids "$tmp/ids" -o "$tmp/all.f32" --mtp
+expect 0 "" $bench logits -m $qwen --ids "$tmp/ids" -o "$tmp/step.f32" --mtp --decode
+equal "bytes of three rows of 4096 logits of a next-token block" 49152 "$(wc -c <"$tmp/all.f32")"
+same all.f32 step.f32 "logits --mtp --decode gives other bits"
+refuse 1 "no next-token block" $bench logits -m $oss --ids "$tmp/ids" -o "$tmp/none.f32" --mtp
+refuse 2 "--nll is of the model's own logits" $bench logits -m $qwen --ids "$tmp/ids" --nll --mtp
 for ids in '1 2\n3 x\n' '511 512\n'; do
     printf "$ids" >"$tmp/ids"
     refuse 1 "ids:" $bench logits -m $oss --ids "$tmp/ids" -o "$tmp/none.f32"

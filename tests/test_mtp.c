@@ -1,0 +1,304 @@
+/* test_mtp.c - the next-token block: its logits and its chains of guesses against those that others
+ * computed, and its rows after rewinds and copies of a state.
+ *
+ * That guesses change no answer: test_walks.c. */
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/gpu.h"
+#include "engine/session/runner.h"
+#include "tests/cache_fixture.h"
+#include "tests/model_fixture.h"
+#include "tests/sim_gpu.h"
+
+enum { MAX_SEQ = 4, MAX_TOKENS = 64, CHAIN = 3, CTX = 512 };
+
+static const char demo[] = "tests/models/demo-qwen3next-mtp.gguf";
+
+typedef struct block {
+    const char *name, *file;             /* file NULL: a tiny one of the family */
+    double error, rounded;               /* of F32 arithmetic, and with int8 activations */
+    model_fixture x;
+    int n_seq, n_vocab, n[MAX_SEQ], n_row[MAX_SEQ];
+    int32_t ids[MAX_SEQ][MAX_TOKENS], drafts[MAX_SEQ][MAX_TOKENS][CHAIN];
+    int n_start[MAX_SEQ];                /* rows with drafts */
+    float *want;                         /* the last n_row rows of each sequence */
+} block;
+
+static block blocks[] = {
+    { .name = "demo", .file = demo, .error = 2e-5, .rounded = 6e-2 },
+    { .name = "tiny-glm4moe", .error = 2e-5, .rounded = 2e-5 },
+    { .name = "tiny-qwen35moe", .error = 4e-5, .rounded = 4e-5 },
+};
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static int read_ids(int32_t *ids, const json_t *list)
+{
+    size_t i;
+    json_t *id;
+    if (!CHECK(json_array_size(list) <= MAX_TOKENS)) return 0;
+    json_array_foreach(list, i, id) ids[i] = (int32_t)json_integer_value(id);
+    return (int)json_array_size(list);
+}
+
+static bool read_golden(block *b)
+{
+    char path[512];
+    json_error_t at;
+    size_t bytes, n_row = 0, i, k;
+    json_t *seq, *three;
+    test_path(path, sizeof path, "%s/mtp/%s.logits.json", test_golden(), b->name);
+    json_t *j = json_load_file(path, 0, &at);
+    if (!CHECK_MSG(j, "%s: %s", path, at.text)) return false;
+    b->n_vocab = (int)json_integer_value(json_object_get(j, "vocab"));
+    json_array_foreach(json_object_get(j, "seqs"), i, seq) {
+        b->n[i] = read_ids(b->ids[i], seq);
+        b->n_row[i] = (int)json_integer_value(json_array_get(json_object_get(j, "rows"), i));
+        n_row += (size_t)b->n_row[i];
+        b->n_seq++;
+    }
+    json_array_foreach(json_object_get(j, "drafts"), i, seq) {
+        json_array_foreach(seq, k, three) read_ids(b->drafts[i][k], three);
+        b->n_start[i] = (int)json_array_size(seq);
+    }
+    json_decref(j);
+    test_path(path, sizeof path, "%s/mtp/%s.logits.f32", test_unpacked(), b->name);
+    b->want = test_read_file(path, &bytes);
+    return CHECK(b->want && b->n_seq > 0 && bytes == n_row * (size_t)b->n_vocab * sizeof(float));
+}
+
+static bool block_open(block *b)
+{
+    char path[512];
+    if (b->file) test_path(path, sizeof path, "%s", b->file);
+    else test_path(path, sizeof path, "%s/families/%s-bf16.gguf", test_unpacked(), b->name);
+    if (!model_fixture_open(&b->x, path) || !read_golden(b)) return false;
+    CHECK(b->x.m->hp.n_mtp == 1 && !b->x.m->hp.uses_mtp);
+    model_use_mtp(b->x.m, true);
+    return CHECK(b->x.m->hp.uses_mtp && b->x.m->hp.n_vocab == b->n_vocab);
+}
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+static double worst_row(const float *got, const float *want, int n_row, int n)
+{
+    double most = 0;
+    for (int r = 0; r < n_row; r++, got += n, want += n) {
+        double diff = 0, norm = 0;
+        for (int i = 0; i < n; i++) {
+            diff += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+            norm += (double)want[i] * want[i];
+        }
+        most = fmax(most, isfinite(diff) ? sqrt(diff / norm) : INFINITY);
+    }
+    return most;
+}
+
+/* Takes in a sequence in pieces; rows gets the block's logits of each position but the last. */
+static int eval_rows(float *rows, const block *b, session *s, int q, int piece, err_ctx *err)
+{
+    int rc = session_rewind(s, 0);
+    for (int t = 0, n; t < b->n[q] && rc == 0; t += n) {
+        n = min_int(piece, b->n[q] - t);
+        const int first = max_int(t - 1, 0), n_row = t + n - 1 - first;
+        rc = session_eval(s, b->ids[q] + t, n, NULL, 0, NULL, NULL, err);
+        if (rc == 0 && n_row > 0)
+            rc = runner_mtp_logits(s, rows + (size_t)first * (size_t)b->n_vocab, 0, n_row, err);
+    }
+    return rc;
+}
+
+static void see_logits(const block *b, session *s, const place *p, double error, int piece)
+{
+    float *rows = test_alloc((size_t)MAX_TOKENS * (size_t)b->n_vocab, sizeof *rows);
+    const float *want = b->want;
+    err_ctx err = { 0 };
+    for (int q = 0; q < b->n_seq; want += b->n_row[q] * b->n_vocab, q++) {
+        const int first = b->n[q] - 1 - b->n_row[q];
+        const int rc = eval_rows(rows, b, s, q, piece, &err);
+        const double e = worst_row(rows + (size_t)first * (size_t)b->n_vocab, want, b->n_row[q],
+                                   b->n_vocab);
+        CHECK_MSG(rc == 0 && e < error, "%s, %s: %d tokens in pieces of %d: error %.2e %s", b->name,
+                  p->name, b->n[q], piece, e, err.msg);
+    }
+    mem_free(rows);
+}
+
+/* Guesses after each token, the tokens taken in as passes of up to `most`. */
+static void see_chains(const block *b, session *s, int most)
+{
+    err_ctx err = { 0 };
+    int rc = 0, n_right = 0, n_all = 0;
+    for (int q = 0; q < b->n_seq && rc >= 0; q++) {
+        session_rewind(s, 0);
+        for (int t = 0, n; t < b->n_start[q] && rc >= 0; t += n) {
+            int32_t got[CHAIN];
+            int failed;
+            n = min_int(most, b->n_start[q] - t);
+            const runner_row row = { .s = s, .ids = b->ids[q] + t, .n = n };
+            rc = runner_take(session_runner(s), &row, 1, &failed, &err);
+            if (rc == 0) rc = runner_guess(s, got, CHAIN, b->ids[q][t + n], &err);
+            n_all += CHAIN;
+            for (int i = 0; i < rc; i++) n_right += got[i] == b->drafts[q][t + n - 1][i];
+        }
+    }
+    CHECK_MSG(rc == CHAIN && n_right == n_all, "passes of %d: %d of %d guesses: %s", most, n_right,
+              n_all, err.msg);
+}
+
+/* Logits of the third guess after the first sequence. */
+static void see_third(const block *b, session *s)
+{
+    const int n = b->n[0] - 1;
+    float *row = test_alloc((size_t)b->n_vocab, sizeof *row);
+    char path[512];
+    size_t bytes;
+    int32_t got[CHAIN];
+    err_ctx err = { 0 };
+    test_path(path, sizeof path, "%s/mtp/%s.chain.f32", test_unpacked(), b->name);
+    float *want = test_read_file(path, &bytes);
+    session_rewind(s, 0);
+    int rc = session_eval(s, b->ids[0], n, NULL, 0, NULL, NULL, &err);
+    if (rc == 0) rc = runner_guess(s, got, CHAIN, b->ids[0][n], &err);
+    if (rc == CHAIN) rc = runner_mtp_logits(s, row, 0, 1, &err);
+    const double e = want && rc == 0 ? worst_row(row, want, 1, b->n_vocab) : INFINITY;
+    CHECK_MSG(e < b->error, "the third guess: error %.2e %s", e, err.msg);
+    mem_free(want);
+    mem_free(row);
+}
+
+static void test_block(block *b)
+{
+    static const int pieces[] = { 1, 7, MAX_TOKENS };
+    const session_options so = { .ctx = CTX, .chunk = 64, .kv = KV_F32, .n_version = 1 };
+    for (int i = 0; i < 1 + N_PLACES; i++) {
+        const place *p = &places[max_int(i - 1, 0)];
+        const bool exact = i == 0;
+        const engine_options eo = { .threads = test_n_thread(sim_gpu() ? 1 : 2), .exact = exact };
+        if (p->gpu ? gpu_count() == 0 || sim_gpu_skips(i, 5) : sim_gpu()) continue;
+        if (model_fixture_engine(&b->x, &eo) && place_engine(b->x.e, b->x.m, p) &&
+            model_fixture_session(&b->x, &so)) {
+            const double error = exact ? b->error : fmax(b->rounded, p->gpu ? 1e-3 : 0.0);
+            const bool slow = exact && b->file && !test_is_long();
+            for (size_t k = slow; k < (slow ? 2 : ARRAY_LEN(pieces)); k++)
+                see_logits(b, b->x.s, p, error, pieces[k]);
+            if (exact && b->n_start[0] > 0) {
+                see_chains(b, b->x.s, test_rounds(1, 7));
+                see_third(b, b->x.s);
+            }
+        }
+        model_fixture_stop(&b->x);
+    }
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+enum { WORDS = 40, HALF = 20 };
+
+static int32_t word(int i) { return 300 + 37 * i % 900; }
+
+/* Takes in the words up to `end` in two chunks, and guesses what comes after the next one. */
+static int guess_after(session *s, int end, int32_t got[CHAIN], err_ctx *err)
+{
+    int32_t ids[WORDS];
+    int rc = 0;
+    for (int i = 0; i < WORDS; i++) ids[i] = word(i);
+    while (session_pos(s) < end && rc == 0) {
+        const int pos = session_pos(s), to = pos < HALF ? HALF : end;
+        rc = session_eval(s, ids + pos, to - pos, NULL, 0, NULL, NULL, err);
+        if (session_pos(s) == HALF) session_snapshot(s);
+    }
+    return rc < 0 ? rc : runner_guess(s, got, CHAIN, word(end), err);
+}
+
+/* Takes in as many tokens after HALF words as drafts would be, and goes back to `end`. */
+static int go_back(session *s, int end, err_ctx *err)
+{
+    int32_t ids[4];
+    int failed, rc = session_rewind(s, HALF) == HALF ? 0 : ERR_IO;
+    for (int i = 0; i < 4; i++) ids[i] = HALF + i < end ? word(HALF + i) : 7;
+    const runner_row row = { .s = s, .ids = ids, .n = 4, .keep = true };
+    if (rc == 0) rc = runner_take(session_runner(s), &row, 1, &failed, err);
+    return rc == 0 && session_rewind(s, end) == end ? 0 : ERR_IO;
+}
+
+static void see_same(session *s, int end, const int32_t want[CHAIN], const char *why)
+{
+    int32_t got[CHAIN];
+    err_ctx err = { 0 };
+    const int n = guess_after(s, end, got, &err);
+    CHECK_MSG(n == CHAIN && memcmp(got, want, sizeof got) == 0, "%s: %d guesses: %s", why, n,
+              err.msg);
+}
+
+/* A file with the block's rows, or without, read by a session with the block, or without. */
+static void test_file(model_fixture *x, bool with, bool by)
+{
+    const session_options so = { .ctx = 64, .chunk = 32, .n_version = 1 };
+    char path[512], *extra = NULL;
+    int32_t got[CHAIN], want[CHAIN];
+    size_t n_extra;
+    err_ctx err = { 0 };
+    test_temp(path, sizeof path);
+    close(mkstemp(path));
+    for (int i = 0; i < 2; i++) {
+        model_use_mtp(x->m, i == 0 ? with : by);
+        if (!model_fixture_run(x, &(engine_options){ .threads = 1 }, &so)) break;
+        if (i == 0) {
+            const int n = guess_after(x->s, WORDS - 2, want, &err);
+            CHECK_MSG(n == (with ? CHAIN : 0) && session_save(x->s, path, str_from(""), &err) == 0,
+                      "%s", err.msg);
+        } else {
+            CHECK_MSG(session_load(x->s, path, &extra, &n_extra, &err) == 0 &&
+                      session_pos(x->s) == WORDS - 2, "%d %d: %s", with, by, err.msg);
+            CHECK(runner_guess(x->s, got, CHAIN, 5, &err) == 0);         /* its vector is unknown */
+            CHECK((guess_after(x->s, WORDS - 1, got, &err) == CHAIN) == by);
+        }
+        model_fixture_stop(x);
+    }
+    mem_free(extra);
+    unlink(path);
+}
+
+static void test_states(void)
+{
+    const session_options so = { .ctx = 64, .chunk = 32, .n_snapshot = 2, .n_version = 1 };
+    const engine_options eo = { .threads = 1 };
+    int32_t want[CHAIN], later[CHAIN];
+    model_fixture x;
+    err_ctx err = { 0 };
+    if (!model_fixture_open(&x, demo)) return;
+    model_use_mtp(x.m, true);
+    if (!model_fixture_run(&x, &eo, &so)) return;
+    CHECK(guess_after(x.s, WORDS - 2, want, &err) == CHAIN);
+    CHECK(runner_guess(x.s, later, CHAIN, 5, &err) == 0);        /* once for each position */
+    CHECK(guess_after(x.s, WORDS - 1, later, &err) == CHAIN && memcmp(want, later, sizeof want));
+    CHECK(session_rewind(x.s, WORDS - 4) == HALF);
+    see_same(x.s, WORDS - 2, want, "after a rewind to a snapshot");
+    CHECK(session_rewind(x.s, 0) == 0);
+    see_same(x.s, WORDS - 2, want, "from the start");
+    CHECK(session_rewind(x.s, 0) == 0 && guess_after(x.s, HALF + 2, want, &err) == CHAIN);
+    CHECK(go_back(x.s, HALF + 2, &err) == 0);
+    see_same(x.s, HALF + 2, want, "after wrong drafts");
+    model_fixture_stop(&x);
+    for (int i = 0; i < 4; i++) test_file(&x, i & 1, i & 2);
+    model_fixture_close(&x);
+}
+
+int main(int argc, char **argv)
+{
+    test_begin("mtp", argc, argv);
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        if (block_open(&blocks[i])) test_block(&blocks[i]);
+        mem_free(blocks[i].want);
+        model_fixture_close(&blocks[i].x);
+    }
+    if (!sim_gpu()) test_states();
+    return test_end();
+}
