@@ -85,7 +85,9 @@ expect 0 " times; 1.00 tokens a pass" $bench decode -m $oss -p 5 -n 3 -r 1 --dra
 expect 0 '"right_drafts":' $bench decode -m $oss -p 5 -n 9 -r 1 --draft oracle:1 --json
 refuse 2 "--draft needs -n 2 or more" $bench decode -m $oss -p 5 -n 1 --draft lookup
 refuse 2 "--draft needs -n 2 or more" $bench decode -m $oss -p 5 -n 9 --skip 1 --draft lookup
-refuse 2 "--draft: 'x' is neither lookup nor oracle:P" $bench decode -m $oss --draft x
+refuse 1 "no next-token block" $bench decode -m $oss -p 5 -n 9 -r 1 --draft mtp
+expect 0 '"draft_ms":' $bench decode -m $qwen -p 5 -n 40 -r 1 --draft mtp --json
+refuse 2 "--draft: 'x' is none of mtp, lookup and oracle:P" $bench decode -m $oss --draft x
 expect 0 "in turns" $bench batch -m $oss -s 1,3 -p 5 -n 3 -r 1
 expect 0 '"sessions":3,' $bench batch -m $oss -s 3 -p 5 -n 3 -r 1 --json
 refuse 2 "--sessions: '0' is not a number within 1..64" $bench batch -m $oss -s 2,0

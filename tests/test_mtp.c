@@ -1,7 +1,7 @@
 /* test_mtp.c - the next-token block: its logits and its chains of guesses against those that others
- * computed, and its rows after rewinds and copies of a state.
+ * computed, its rows after rewinds and copies of a state, and how many of its drafts are right.
  *
- * That guesses change no answer: test_walks.c. */
+ * That drafts change no answer: test_drafts.c, test_walks.c. */
 #include "tests/test.h"
 
 #include <jansson.h>
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cuda/gpu.h"
+#include "engine/session/answer.h"
 #include "engine/session/runner.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"
@@ -291,6 +292,68 @@ static void test_states(void)
     model_fixture_close(&x);
 }
 
+/* ---- right drafts ---------------------------------------------------------------------------- */
+
+static const char *const prompts[] = {
+    "The old house", "Tell me a story.", "She looked at him and", "Who are you?", "In the year of",
+    "Describe a ship.", "It was a dark", "Why was the door open?", "Upon the table", "What is love?",
+    "The captain", "Write a letter to a friend.", "My good sir", "What did the doctor say?",
+    "At the end of the street", "Tell me about the sea.", "When the morning",
+    "How do I get to London?", "There is no", "Give me some advice.", "The king of",
+    "What is the weather like?", "A little girl", "Describe the garden.",
+};
+
+static int guess_nothing(void *ctx, int32_t *out, int most, const int32_t *ids, int n)
+{
+    (void)ctx, (void)out, (void)most, (void)ids, (void)n;
+    return 0;
+}
+
+/* Tokens a pass of the greedy answer to a prompt, every second one in the chat's format. */
+static double tokens_a_pass(model_fixture *x, int i, int n_draft)
+{
+    static const draft_source none = { NULL, guess_nothing };
+    const sampler_options greedy = { .top_p = 1, .repeat_penalty = 1 };
+    const answer_options ao = { .tok = x->t, .max_tokens = test_rounds(129, 65), .drafts = &none,
+                                .n_draft = n_draft };
+    const chat_message said = { .role = CHAT_USER, .content = str_from(prompts[i]) };
+    const chat_request q = { .messages = &said, .n_message = 1 };
+    answer_stats st = { 0 };
+    id_list p = { 0 };
+    sampler *smp = NULL;
+    err_ctx err = { 0 };
+    session_rewind(x->s, 0);
+    int rc = i % 2 ? chat_render(&p, x->c, x->enc, &q, &err)
+                   : encoder_encode(x->enc, &p, said.content, true, &err);
+    if (rc == 0) rc = sampler_create(&smp, &greedy, x->m->hp.n_vocab, CTX, &err);
+    if (rc == 0) rc = answer_run(&st, x->s, smp, p.ids, (int)p.n, &ao, NULL, &err);
+    CHECK_MSG(rc == 0 && st.n_answer > 1, "%s: %s", prompts[i], err.msg);
+    ids_free(&p);
+    sampler_free(smp);
+    return (st.n_answer - 1.0) / (st.n_answer - 1.0 - st.n_right);
+}
+
+/* Measured by its training on other prompts: 1.90, 2.72 and 3.38. */
+static void test_right(void)
+{
+    static const double want[] = { 1.90, 2.72, 3.38 };
+    const session_options so = { .ctx = CTX, .kv = KV_F16, .n_version = 1 };
+    const engine_options eo = { .threads = test_n_thread(2) };
+    const int n = test_rounds((int)ARRAY_LEN(prompts), 2);
+    model_fixture x;
+    if (model_fixture_open(&x, demo) && model_fixture_chat(&x)) {
+        model_use_mtp(x.m, true);
+        for (int d = 0; d < 3 && model_fixture_run(&x, &eo, &so); d++) {
+            double sum = 0;
+            for (int i = 0; i < n; i++) sum += tokens_a_pass(&x, i, 1 + d);
+            CHECK_MSG(fabs(sum / n / want[d] - 1) < (test_is_long() ? 0.05 : 0.2),
+                      "%d drafts: %.3f tokens a pass, not %.2f", 1 + d, sum / n, want[d]);
+            model_fixture_stop(&x);
+        }
+    }
+    model_fixture_close(&x);
+}
+
 int main(int argc, char **argv)
 {
     test_begin("mtp", argc, argv);
@@ -300,5 +363,6 @@ int main(int argc, char **argv)
         model_fixture_close(&blocks[i].x);
     }
     if (!sim_gpu()) test_states();
+    if (!sim_gpu()) test_right();
     return test_end();
 }

@@ -238,7 +238,8 @@ struct running_answer {
     float *logits;                       /* [n_vocab], after the prompt */
     int32_t pass[1 + DRAFTS_MOST];       /* the latest token, to be taken in, and drafts after it */
     int n_pass;                          /* of the pass under way */
-    draft_control drafting;
+    enum { BY_SOURCE, BY_BLOCK, N_DRAFTING } drafted;    /* what made its drafts */
+    draft_control drafting[N_DRAFTING];
     answer_stats stats;
     int n_computed;                      /* tokens of the prompt */
     enum { TO_REACH, TO_TAKE, TO_DRAW, ENDED } next;
@@ -385,21 +386,55 @@ static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
     }
 }
 
+static int drafts_wanted(const running_answer *a, int by, int most)
+{
+    return a->o.n_draft > 0 ? min_int(most, a->o.n_draft)
+                            : draft_control_choose(&a->drafting[by], most);
+}
+
+/* Replaces the n drafts of the source by those of the block if these promise more tokens per
+ * second. Returns the number of drafts, < 0 on failure. */
+static int guess_by_block(running_answer *a, int n, int most)
+{
+    runner *r = session_runner(a->s);
+    const int n_block = drafts_wanted(a, BY_BLOCK, most);
+    const uint64_t from = clock_ns();
+    if (n_block <= 0 || (n > 0 && (a->o.n_draft > 0 ||
+                                   draft_control_rate(&a->drafting[BY_SOURCE], n) >=
+                                       draft_control_rate(&a->drafting[BY_BLOCK], n_block))))
+        return n;
+    a->drafted = BY_BLOCK;
+    n = runner_guess(a->s, a->pass + 1, n_block, a->pass[0], NULL);
+    draft_times_guess(runner_draft_times(r), n, clock_since(from));
+    return n;
+}
+
 /* Guesses what comes after the latest token, if the answer is alone in the pass. */
 static void guess(running_answer *a, bool alone)
 {
     const answer_options *o = &a->o;
-    const runner *r = session_runner(a->s);
+    runner *r = session_runner(a->s);
     const int pos = session_pos(a->s), left = o->max_tokens - a->stats.n_answer;
     int most = min_int(DRAFTS_MOST, session_ctx(a->s) - pos - 1);
     a->n_pass = 1;
     if (!o->drafts || !alone || !runner_drafts(r)) return;
     most = min_int(most, runner_most_taken(r) - 1);
     if (o->max_tokens >= 0) most = min_int(most, left - 1);
-    most = o->n_draft > 0 ? min_int(most, o->n_draft) : draft_control_choose(&a->drafting, most);
-    if (most <= 0) return;
+    int n = drafts_wanted(a, BY_SOURCE, most);
     const int32_t *ids = session_with(a->s, a->pass[0]);
-    a->n_pass += o->drafts->guess(o->drafts->ctx, a->pass + 1, most, ids, pos + 1);
+    if (n > 0) n = o->drafts->guess(o->drafts->ctx, a->pass + 1, n, ids, pos + 1);
+    a->drafted = BY_SOURCE;
+    if (runner_guesses(r)) n = guess_by_block(a, n, min_int(most, MTP_DRAFTS));
+    a->n_pass += max_int(n, 0);          /* the pass will fail where guesses do */
+}
+
+/* The pass with the drafts took this long. */
+static void note_pass(running_answer *a, int n_right, double seconds)
+{
+    const int n = a->n_pass - 1;
+    draft_times_pass(runner_draft_times(session_runner(a->s)), n, seconds);
+    for (int i = 0; i < N_DRAFTING; i++)
+        if (n == 0 || i == (int)a->drafted) draft_control_note(&a->drafting[i], n, n_right);
 }
 
 /* Draws the tokens of a pass from its rows, up to the first that is not the draft. Then the session
@@ -451,9 +486,7 @@ static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *
         running_answer *a = p.a[i];
         const int n_right = a->stats.n_right;
         if (rc[p.at[i]] == 0) rc[p.at[i]] = draw_verified(a, &err[p.at[i]]);
-        if (p.n == 1 && a->o.drafts)
-            draft_control_note(&a->drafting, a->n_pass - 1, a->stats.n_right - n_right,
-                               clock_since(from));
+        if (p.n == 1 && a->o.drafts) note_pass(a, a->stats.n_right - n_right, clock_since(from));
     }
 }
 
@@ -507,6 +540,9 @@ int answer_open(running_answer **out, session *s, sampler *smp, const int32_t *p
     a->o = *o;
     if (hooks) a->hooks = *hooks;
     a->stats = (answer_stats){ .n_prompt = n_prompt, .end = ANSWER_INTERRUPTED };
+    for (int i = 0; i < N_DRAFTING; i++)
+        a->drafting[i] = (draft_control){ .times = runner_draft_times(session_runner(s)),
+                                          .of_block = i == BY_BLOCK };
     a->logits = mem_array((size_t)n_vocab, sizeof *a->logits);
     const int rc = a->logits ? stream_open(&a->st, &a->o, &a->hooks, n_vocab, err)
                              : err_set(err, ERR_NOMEM, "answer: logits of %d tokens", n_vocab);

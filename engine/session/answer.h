@@ -48,8 +48,10 @@ typedef struct answer_options {
                                           * 1 .. n_prompt - 1 are ignored */
     int n_cut;
     int cut_every;                       /* further cuts at its multiples; 0: none */
-    const draft_source *drafts;          /* guesses that are verified together, or NULL; used if
-                                          * the session has n_version */
+    const draft_source *drafts;          /* guesses that are verified together, or NULL: none; used
+                                          * if the session has n_version. A next-token block
+                                          * guesses too (runner_guesses): for each pass, the source
+                                          * with the better expected speed */
     int n_draft;                         /* always this many if there are; 0: chosen by time */
 } answer_options;
 

@@ -430,6 +430,7 @@ int runner_most_taken(const runner *r)
 
 bool runner_drafts(const runner *r) { return r->opt.n_version > 0; }
 bool runner_keeps(const runner *r) { return r->kept != NULL; }
+draft_times *runner_draft_times(runner *r) { return &r->times; }
 
 int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_ctx *err)
 {

@@ -53,6 +53,9 @@ void runner_inner_end(runner *r);
 bool runner_drafts(const runner *r);
 bool runner_keeps(const runner *r);
 
+/* Times of passes, which answers measure. */
+struct draft_times *runner_draft_times(runner *r);
+
 /* Whether its sessions draft with the model's next-token block (model_use_mtp). */
 bool runner_guesses(const runner *r);
 /* Writes the block's guesses of up to `most` tokens after next, the token at the session's

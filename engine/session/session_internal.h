@@ -4,6 +4,7 @@
 
 #include "engine/engine_internal.h"
 #include "engine/forward_tiered.h"
+#include "engine/session/drafts.h"
 #include "engine/session/mtp.h"
 #include "engine/session/page_pool.h"
 #include "engine/session/runner.h"
@@ -29,6 +30,7 @@ struct runner {
     uint64_t n_single, n_batched;        /* tokens since the counts were reset, by size of batch */
     perf_level perf;
     taken_pass taken;
+    draft_times times;
     recurrent *spares[1 + SESSION_MOST_VERSIONS];     /* versions that no session has */
     int n_spare;
     kept_inputs *kept;                   /* of the last batch with keep; or NULL */
