@@ -12,6 +12,7 @@
 
 #include "cuda/gpu.h"
 #include "engine/session/answer.h"
+#include "engine/session/prefix_cache.h"
 #include "engine/session/runner.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"
@@ -267,6 +268,24 @@ static void test_file(model_fixture *x, bool with, bool by)
     unlink(path);
 }
 
+/* A state that a cache brings back has the block's rows, but not the vector of its last token. */
+static void test_cached(session *s)
+{
+    const prefix_cache_options po = { .ram_bytes = 16 << 20 };
+    int32_t ids[WORDS], got[CHAIN];
+    prefix_cache *c = NULL;
+    err_ctx err = { 0 };
+    for (int i = 0; i < WORDS; i++) ids[i] = word(i);
+    session_rewind(s, 0);
+    CHECK(prefix_cache_create(&c, s, &po, &err) == 0);
+    CHECK(guess_after(s, HALF, got, &err) == CHAIN && prefix_cache_keep(c, s, &err) == 0);
+    session_rewind(s, 0);
+    CHECK_MSG(prefix_cache_load(c, s, ids, WORDS, &err) == HALF, "%s", err.msg);
+    CHECK(runner_guess(s, got, CHAIN, 5, &err) == 0);
+    CHECK_MSG(guess_after(s, WORDS - 2, got, &err) == CHAIN, "%s", err.msg);
+    prefix_cache_free(c);
+}
+
 static void test_states(void)
 {
     const session_options so = { .ctx = 64, .chunk = 32, .n_snapshot = 2, .n_version = 1 };
@@ -287,6 +306,7 @@ static void test_states(void)
     CHECK(session_rewind(x.s, 0) == 0 && guess_after(x.s, HALF + 2, want, &err) == CHAIN);
     CHECK(go_back(x.s, HALF + 2, &err) == 0);
     see_same(x.s, HALF + 2, want, "after wrong drafts");
+    test_cached(x.s);
     model_fixture_stop(&x);
     for (int i = 0; i < 4; i++) test_file(&x, i & 1, i & 2);
     model_fixture_close(&x);

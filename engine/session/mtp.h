@@ -1,5 +1,6 @@
 /* mtp.h - the next-token block of a session (mtp.c), for session.c and runner.c. Everything is a
- * no-op where the model uses no block. */
+ * no-op where the model uses no block. What the block computes makes drafts better or worse and
+ * cannot change an answer. */
 #ifndef ENGINE_SESSION_MTP_H
 #define ENGINE_SESSION_MTP_H
 
