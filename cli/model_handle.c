@@ -48,6 +48,8 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     const engine_experts store = engine_expert_store(l->e);
     model_handle_say_gpu(l);
     if (store.note[0]) console_note("%s", store.note);
+    if (l->asked.mtp && l->m->hp.n_mtp > 0 && !l->m->hp.uses_mtp)
+        console_note("no memory for the next-token block: drafts come from repetitions alone");
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->format)) console_note("%s", chat_note(l->format));
