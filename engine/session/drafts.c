@@ -6,11 +6,13 @@
 
 enum {
     LONGEST = 32,                        /* equal tokens that count */
-    STALE = 512,                         /* passes after which a time is measured again */
+    STALE = 512,                         /* passes after which a time is measured again; */
+    STALE_SINGLE = 128,                  /* that of single tokens, by which all drafts are judged */
     FREE_MISSES = 2,                     /* without a wait, once a draft was right */
     LONGEST_WAIT = 6                     /* 63 passes, as a power of 2 */
 };
 static const double WEIGHT = 1.0 / 8;    /* of a new figure in the running ones */
+static const double OLD_WEIGHT = 1.0 / 2;
 static const double LATE = 1.5;          /* times the mean: a measurement counts as no more */
 static const double TOKEN_COST = 0.1;    /* assumed cost of a further token, in single ones */
 static const double PROBE_RIGHT = 0.5;   /* least share of right ones that a first draft assumes */
@@ -64,28 +66,28 @@ static double time_of(const draft_control *c, int n)
     return t->pass_s[0] + n * (each + (c->of_block ? t->guess_s : 0.0));
 }
 
-/* A single late measurement says little. */
-static void average(double *mean, double seconds)
+/* A single late measurement says little; more where the mean is old. */
+static void average(double *mean, double seconds, bool old)
 {
-    *mean += WEIGHT * (fmin(seconds, LATE * *mean) - *mean);
+    *mean += (old ? OLD_WEIGHT : WEIGHT) * (fmin(seconds, LATE * *mean) - *mean);
 }
 
 /* The first pass of a length is not counted: it loads kernels and records them. */
 void draft_times_pass(draft_times *t, int n, double seconds)
 {
     for (int i = 0; i <= DRAFTS_MOST; i++) t->age[i]++;
-    const bool stale = t->age[n] > STALE;
+    const bool stale = t->age[n] > STALE, old = t->age[n] >= STALE_SINGLE;
     t->age[n] = 0;
     if (t->n_timed[n] == 0) t->n_timed[n] = 1;
     else if (t->n_timed[n] == 1 || stale) t->pass_s[n] = seconds, t->n_timed[n] = 2;
-    else average(&t->pass_s[n], seconds);
+    else average(&t->pass_s[n], seconds, old);
 }
 
 void draft_times_guess(draft_times *t, int n, double seconds)
 {
     if (n <= 0) return;
     if (t->n_guessed == 1) t->guess_s = seconds / n;
-    else if (t->n_guessed > 1) average(&t->guess_s, seconds / n);
+    else if (t->n_guessed > 1) average(&t->guess_s, seconds / n, false);
     t->n_guessed = min_int(t->n_guessed + 1, 2);
 }
 
@@ -102,7 +104,8 @@ int draft_control_choose(const draft_control *c, int most)
 {
     double best_rate = 0.0;
     int best = 0;
-    if (c->wait > 0 || c->times->n_timed[0] < 2 || c->times->age[0] >= STALE) return 0;
+    if (c->wait > 0 || c->times->n_timed[0] < 2 || c->times->age[0] >= STALE_SINGLE)
+        return 0;
     for (int n = 0; n <= most && n <= c->limit + 1; n++) {
         const double rate = draft_control_rate(c, n);
         if (rate <= best_rate) continue;
