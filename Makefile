@@ -332,7 +332,7 @@ MAINS    := small_model soak_client http_client pull_server fuzz_seeds
 $B/fixtures.a: $(patsubst %,$B/%.o,$(filter-out tests/test_% tests/fuzz_% tests/sim_gpu% tests/bad_disk.c \
                $(MAINS:%=tests/%.c),$(wildcard tests/*.c)))
 $(addprefix $B/tests/test_,state_file usage_profile output_file prefix_drive): $B/tests/bad_disk.c.o
-$B/tests/test_synth_families $(call both,cache_routing): ALL_LDFLAGS += -Wl,--wrap=router_select
+$B/tests/test_synth_families $(call both,cache_routing perf_counts): ALL_LDFLAGS += -Wl,--wrap=router_select
 $B/tests/test_prefix_drive: ALL_LDFLAGS += -Wl,--wrap=prefix_tree_next
 $(call both,prompts): ALL_LDFLAGS += -Wl,--wrap=experts_cpu_run
 $(call both,draws): ALL_LDFLAGS += -Wl,--wrap=forward_logits

@@ -6,10 +6,10 @@
 
 static_assert(PART_TOKENS <= GPU_FEW * MAX_RANGES, "both kinds have room in gpu_attention.partial");
 
-size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim, int n)
 {
     (void)g;
-    return (size_t)GPU_FEW * (size_t)n_head * MAX_RANGES * ((size_t)head_dim + 2);
+    return (size_t)(n > GPU_FEW ? n : GPU_FEW) * (size_t)n_head * MAX_RANGES * ((size_t)head_dim + 2);
 }
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
@@ -30,9 +30,11 @@ static gpu_attention whole_norms(gpu *g, const gpu_attention *a)
 
 void gpu_attend(gpu *g, const gpu_attention *whole)
 {
+    if (whole->norm_whole && (!whole->q_norm || !whole->k_norm))
+        gpu_fail(g, cudaErrorInvalidValue, "attention: norms of all heads without weights");
     const gpu_attention rest = whole->norm_whole ? whole_norms(g, whole) : *whole, *a = &rest;
     if (a->n > 1) attention_prepare(g, a);
-    if (a->n > GPU_FEW && attention_prompt_fits(g, a)) attention_prompt(g, a);
+    if (!gpu_is_few(a->n, a->in_pass) && attention_prompt_fits(g, a)) attention_prompt(g, a);
     else if (a->kv == GPU_KV_F32) attention_decode_f32(g, a);
     else if (a->kv == GPU_KV_F16) attention_decode_f16(g, a);
     else attention_decode_q8(g, a);

@@ -1,4 +1,4 @@
-/* attention_decode.cuh - attention of up to GPU_FEW tokens over their keys, in F32 arithmetic.
+/* attention_decode.cuh - attention of few tokens (gpu_is_few) over their keys, in F32 arithmetic.
  * attention.cu calls it.
  *
  * A thread holds eight dimensions: head_dim / 8 threads make a key's score, and a warp computes
@@ -274,7 +274,7 @@ template <int KV, int DIM> static int room_of(const gpu *g, const gpu_attention 
 {
     const int heads = heads_for<DIM>(g, a, keys_of_reach(a, c), 1);
     const int each_sm = uses_mma<KV, DIM>(a, c) ? mma_blocks(DIM) : heads < FEW_HEADS ? 2 : 1;
-    return a->n > GPU_FEW ? 1 : room_for(each_sm * g->n_sm / rows_of_heads(a, heads));
+    return !gpu_is_few(a->n, a->in_pass) ? 1 : room_for(each_sm * g->n_sm / rows_of_heads(a, heads));
 }
 
 template <int KV, int DIM, int HEADS>
@@ -334,7 +334,7 @@ template <int KV> static void launch_dim(gpu *g, const gpu_attention *a)
     }
 }
 
-/* The attention of up to GPU_FEW tokens, or of more if attention_prompt has no kernel. The caller
+/* The attention of few tokens, or of more if attention_prompt has no kernel. The caller
  * has called attention_prepare if n > 1. */
 void attention_decode_f32(gpu *g, const gpu_attention *a);
 void attention_decode_f16(gpu *g, const gpu_attention *a);

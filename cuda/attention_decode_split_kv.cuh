@@ -223,7 +223,7 @@ static __device__ __forceinline__ float *range_values(const range_args &r, size_
 template <int DIM>
 static __device__ __forceinline__ float2 *range_stats(const range_args &r, size_t head, int range)
 {
-    float *behind = r.a.partial + (size_t)GPU_FEW * r.a.n_head * MAX_RANGES * DIM;
+    float *behind = r.a.partial + (size_t)r.a.n * r.a.n_head * MAX_RANGES * DIM;
     return (float2 *)behind + head * r.max_ranges + range;
 }
 

@@ -27,11 +27,12 @@ static inline gpu_input input_part(const gpu_input *in, int first, int n)
     const size_t at = (size_t)first * in->cols;
     gpu_input part = *in;
     part.n = n;
+    part.in_pass = false;
     part.x += at;
     if (part.gate) part.gate += (size_t)first * in->gate_stride;
     if (part.rows) part.rows += at;
     part.halves = part.lows = NULL;
-    part.has_rows = part.has_halves = part.has_blocks = false;
+    part.has_rows = part.has_halves = part.has_blocks = part.has_codes = false;
     return part;
 }
 
@@ -100,9 +101,20 @@ void slot_lists_make(gpu *g, const slot_lists *l, const int32_t *ids, const int3
                      const int32_t *order, int32_t *counts, int n_slot, int n_expert,
                      int tile_tokens);
 
+/* x [n, n_embd] += gates * y in rank order, + sigma * shared. y [n, k, n_embd], shared [n, n_embd]
+ * or NULL. */
+void experts_sum(gpu *g, const gpu_expert_args *a, int n, const float *gates, const float *y,
+                 const float *shared);
+
 /* gpu_experts for n > GPU_FEW. */
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a);
 size_t experts_many_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, int n_embd);
+
+/* gpu_experts for 2 .. GPU_RECORDED tokens by the contract, if experts_tiles_fit. in->blocks has room
+ * for all tokens. n_ff: the wider of routed and shared experts. */
+bool experts_tiles_fit(const gpu_expert_args *a);
+void experts_tiles(gpu *g, gpu_input *in, const gpu_expert_args *a);
+size_t experts_tiles_scratch(int n, int k, int n_ff, int n_embd);
 
 /* Scratch of gpu_experts_partial_begin. */
 size_t experts_partial_scratch(int n, int k, int n_expert, int n_ff, int n_embd);

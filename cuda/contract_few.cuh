@@ -1,110 +1,115 @@
-/* contract_few.cuh - products by the arithmetic contract for tiles of up to eight tokens.
+/* contract_few.cuh - products by the arithmetic contract for tiles of up to eight tokens, of which
+ * an expert with few tokens has one. The bits equal those of contract_tile.cuh, which includes this
+ * file; the arithmetic is that of few_tile.cuh.
  *
- * If experts have few tokens each, reading weights bounds the time, and tensor cores would multiply
- * zeros. So a warp computes units of rows as for single tokens (dot.cuh), with the tile's tokens in
- * shared memory. A unit of gate and up is four rows of each; a unit of a single matrix is eight
- * rows. The bits equal those of contract_tile.cuh, which includes this file. */
+ * There are as many blocks as can be active. They take units of rows, tile after tile. */
 #ifndef CUDA_CONTRACT_FEW_CUH
 #define CUDA_CONTRACT_FEW_CUH
 
 #include "cuda/contract_many.cuh"
-#include "cuda/dot.cuh"
+#include "cuda/few_tile.cuh"
 
-enum { FEW_UNITS = 32 };
-
-/* Value t of eight values in registers. */
-static __device__ __forceinline__ float value_at(const float (&v)[CONTRACT_FEW], int t)
+/* A warp stores a token's values of 32 rows as a block of an int8 form of p.rows values. */
+static __device__ __forceinline__ void store_mid_block(const gemm &p, size_t position, int group,
+                                                       float v)
 {
-    float r = v[0];
-    #pragma unroll
-    for (int i = 1; i < CONTRACT_FEW; i++) r = t == i ? v[i] : r;
-    return r;
+    const int lane = threadIdx.x % 32, n_block = p.rows / 32;
+    uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
+    for (int d = 16; d > 0; d >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
+    const code_scale scale = code_scale_of(largest);
+    const int q = scale.usual ? __float2int_rn(__fmul_rn(v, scale.inv)) : 0;
+    int sum = q;
+    for (int d = 8; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+
+    uint8_t *to = p.mid_blocks + position * (size_t)blocks_pitch(p.rows);
+    to[(lane < 16 ? 0 : 16 * n_block) + 16 * group + lane % 16] = (uint8_t)q;
+    if (lane == 0) ((float *)(to + 32 * n_block))[group] = scale.dx;
+    if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
 }
 
-/* A block computes FEW_UNITS units of a tile's rows. Eight threads have a row's sums; each of them
- * stores one token's result. */
 template <int TYPE, bool UP>
 static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, const gemm p)
 {
-    typedef piece_of<TYPE, FEW_STAGES> P;
-    enum { rows_of_unit = UP ? UNIT_ROWS / 2 : UNIT_ROWS };
+    enum { rows_of_unit = UP ? FEW_MOST_ROWS / 2 : FEW_MOST_ROWS };
+    typedef few_tile<TYPE, FEW_MOST_ROWS, UP> tile_of_few;
     extern __shared__ __align__(128) uint8_t shared[];
-    const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
-    const int pair = threadIdx.x % 32 / 8, l = threadIdx.x % 8;
-    const int n_unit = (p.rows + rows_of_unit - 1) / rows_of_unit;
-    const int first = (int)blockIdx.x * FEW_UNITS, end = min(first + FEW_UNITS, n_unit);
-    const int pitch = blocks_pitch(p.cols), chunks = pitch / 16;
-    uint8_t *const x = shared + n_warp * P::warp_bytes;
-    unit_runner<TYPE, FEW_STAGES, CONTRACT_FEW> runner;
-    token_tile tile;
+    const int n_panel = (p.rows + rows_of_unit - 1) / rows_of_unit, row_bytes = (int)p.w.row_bytes;
+    const size_t pitch = (size_t)blocks_pitch(p.cols);
 
     pdl_begin(f);
     pdl_wait(f);
-    if (tile_of_block(tile, p)) {
-        const int row_bytes = (int)p.w.row_bytes, last = p.rows - 1;
-        const uint8_t *const a = weight_row(p.w, tile.expert, 0);
-        const uint8_t *const b = UP ? weight_row(p.up, tile.expert, 0) : a;
-        const auto rows_of = [&](int unit) {
-            const int row = unit * rows_of_unit + pair;
-            return row_pair{ a + (size_t)min(row, last) * row_bytes,
-                             b + (size_t)min(UP ? row : row + 4, last) * row_bytes };
-        };
-        runner.begin(f, shared + warp * P::warp_bytes, row_bytes, 0, 1, first + warp, n_warp, end,
-                     rows_of);
-        for (int c = (int)threadIdx.x; c < tile.n * chunks; c += (int)blockDim.x) {
-            const int t = c / chunks;
-            const uint8_t *from = (const uint8_t *)p.x +
-                                  (size_t)input_row(p, tile.first + t) * (size_t)pitch;
-            ((uint4 *)x)[c] = ((const uint4 *)from)[c - t * chunks];
+    const int first_tile = p.tiles ? *p.tile_from : 0;
+    const int n_tile = p.tiles ? *p.tile_to - first_tile : (p.n + GPU_FEW - 1) / GPU_FEW;
+    const auto tile_of = [&](int unit) -> token_tile {
+        const int i = unit / n_panel;
+        if (p.tiles) return p.tiles[first_tile + i];
+        return { 0, i * GPU_FEW, min((int)GPU_FEW, p.n - i * GPU_FEW), 0 };
+    };
+    const auto row_of = [&](int unit, int r) {
+        const int first = unit % n_panel * rows_of_unit, expert = tile_of(unit).expert;
+        const int row = min(first + (UP ? r / 16 * 8 + r % 8 : r), p.rows - 1);
+        const bool up = UP && r / 8 % 2;
+        if (expert == SHARED_EXPERT) return weight_row(up ? p.up_shared : p.w_shared, 0, row);
+        return weight_row(up ? p.up : p.w, expert, row);
+    };
+    const auto vector_of = [&](int unit, int t) -> const uint8_t * {
+        const token_tile tile = tile_of(unit);
+        if (t >= tile.n) return NULL;
+        const int at = tile.first + t;
+        const int from = p.gather && tile.expert == SHARED_EXPERT ? at - p.n_routed
+                                                                  : input_row(p, at);
+        return (const uint8_t *)p.x + (size_t)from * pitch;
+    };
+    const auto finish = [&](int unit, const float (&sum)[2]) {
+        const token_tile tile = tile_of(unit);
+        const int t = threadIdx.x / 32, first = unit % n_panel * rows_of_unit;
+        if (t >= tile.n) return;
+        const bool is_shared = tile.expert == SHARED_EXPERT;
+        const int expert = is_shared ? 0 : tile.expert, at = tile.first + t;
+        const gemm_matrix &w = is_shared ? p.w_shared : p.w;
+        const size_t to = (size_t)(!is_shared ? output_row(p, at) : UP ? at : at - p.n_routed);
+        const float factor = contract_factor<TYPE>(w, expert);
+        if constexpr (UP) {
+            const int row = first + threadIdx.x % 32, own = min(row, p.rows - 1);
+            const gemm_matrix &u = is_shared ? p.up_shared : p.up;
+            const float gate = __fmaf_rn(factor, sum[0], bias_of(w, expert, p.rows, own));
+            const float up = __fmaf_rn(contract_factor<TYPE>(u, expert), sum[1],
+                                       bias_of(u, expert, p.rows, own));
+            const float v = contract_activation(gate, up, p.act);
+            if (row < p.rows && (p.mid_rows || p.mid_halves)) store_mid(p, to * p.rows + row, v);
+            if (p.mid_blocks) store_mid_block(p, to, first / 32, v);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int row = first + tile_of_few::row_of_sum(i);
+                if (row >= p.rows) continue;
+                float *y = (is_shared ? p.y_shared : p.y) + to * p.y_stride + row;
+                const float v = __fmaf_rn(factor, sum[i], bias_of(w, expert, p.rows, row));
+                *y = p.add ? __fadd_rn(*y, v) : v;
+            }
         }
-        __syncthreads();
-
-        const bool is_valid = l < tile.n;
-        const size_t to = is_valid ? (size_t)output_row(p, tile.first + l) : 0;
-        const float factor = contract_factor<TYPE>(p.w, tile.expert);
-        const float up_factor = UP ? contract_factor<TYPE>(p.up, tile.expert) : 0.0f;
-        const auto store_row = [&](int row, float sum) {
-            if (row >= p.rows) return;
-            float *y = p.y + to * p.y_stride + row;
-            const float v = __fmaf_rn(factor, sum, bias_of(p.w, tile.expert, p.rows, row));
-            *y = p.add ? __fadd_rn(*y, v) : v;
-        };
-        runner.run(first + warp, [&](int) { return x; }, pitch, tile.n, p.cols / 32, rows_of,
-                   [&](int unit, const float (&sa)[CONTRACT_FEW], const float (&sb)[CONTRACT_FEW]) {
-                       const int row = unit * rows_of_unit + pair;
-                       const float va = value_at(sa, l), vb = value_at(sb, l);
-                       if (!is_valid) return;
-                       if (!UP) {
-                           store_row(row, va);
-                           store_row(row + 4, vb);
-                       } else if (row < p.rows) {
-                           const float gate = __fmaf_rn(factor, va, bias_of(p.w, tile.expert,
-                                                                            p.rows, row));
-                           const float up = __fmaf_rn(up_factor, vb, bias_of(p.up, tile.expert,
-                                                                             p.rows, row));
-                           store_mid(p, to * p.rows + row, contract_activation(gate, up, p.act));
-                       }
-                   });
-    }
+    };
+    const few_work work = { (int)blockIdx.x, (int)gridDim.x, n_tile * n_panel, p.cols / 32,
+                            row_bytes, 1 };
+    tile_of_few few;
+    few.begin(work, shared, MAGIC_BITS + (int)f.zero, row_of, vector_of, [] {});
+    few.run(row_of, vector_of, finish);
     pdl_end(f);
 }
 
 /* ---- the host side --------------------------------------------------------------------------- */
 
-/* False: a block's shared memory is too small (few_shape); nothing is launched. */
-template <int TYPE> static bool launch_few(gpu *g, const gemm *p)
+template <int TYPE> static void launch_few(gpu *g, const gemm *p)
 {
     const chip c = chip_of(g);
-    size_t smem;
-    const unsigned threads = few_shape(&smem, &c, TYPE, p->cols);
     const uint64_t bytes = (uint64_t)p->rows * p->w.row_bytes * (p->up.data ? 2 : 1);
-    const uint64_t n_unit = ceil_div((uint64_t)p->rows, p->up.data ? UNIT_ROWS / 2 : UNIT_ROWS);
-    const unsigned n_tile = p->tiles ? (unsigned)p->max_tile
-                                     : ceil_div((uint64_t)p->n, (uint64_t)p->tile_tokens);
-    if (threads == 0) return false;
+    const uint64_t rows = p->up.data ? FEW_MOST_ROWS / 2 : FEW_MOST_ROWS;
+    const uint64_t n_tile = p->tiles ? (uint64_t)p->max_tile : ceil_div((uint64_t)p->n, GPU_FEW);
+    const uint64_t all = ceil_div((uint64_t)p->rows, rows) * n_tile;
+    const uint64_t most = few_active(&c, TYPE, FEW_MOST_ROWS) * c.n_sm;
     launch(g, p->name, bytes, p->up.data ? contract_few<TYPE, true> : contract_few<TYPE, false>,
-           dim3(ceil_div(n_unit, FEW_UNITS), n_tile), threads, smem, *p);
-    return true;
+           (unsigned)(all < most ? all : most), FEW_THREADS,
+           (size_t)few_bytes(TYPE, FEW_MOST_ROWS, g->code), *p);
 }
 
 #endif

@@ -2,10 +2,8 @@
  * contract_many.cu, contract_k_quants.cu and contract_tables.cu instantiate it. The bits are those
  * of engine/cpu/contract.c.
  *
- * A tensor core's product of 16 rows, 8 tokens and 32 int8 is one block of the contract for each
- * row and token (two products if each half of a block has its own scale). Threads do the contract's
- * few F32 operations for a block and add it to one of eight sums for each output, one for each
- * lane. With all eight sums a thread would need 128 registers for its part of a warp's 32 rows by
+ * Threads do the contract's few F32 operations for a block (contract_mma.cuh) and add it to one of
+ * eight sums for each output, one for each lane. With all eight sums a thread would need 128 registers for its part of a warp's 32 rows by
  * 16 tokens, and a scheduler would have two warps, too few to hide latency. So there are two passes
  * over the columns: lanes 0, 1, 4 and 5, whose sums fold into one; then lanes 2, 3, 6 and 7.
  *
@@ -20,35 +18,16 @@
  *   scales   [block, 32 rows] and [block, 16 tokens] of a warp, so that a thread's four rows and
  *            its four tokens are four consecutive floats
  *
- * A tensor core adds integers to its accumulator. If that begins with the bits of the float MAGIC,
- * it ends with the bits of MAGIC + sum. If a block has one scale t, v = t * sum is computed as
- * fma(t, MAGIC + sum, -t * MAGIC). Both products are exact, so the result has one rounding and the
- * same bits, except for the sign of a zero, which has no effect. t * MAGIC must be finite; half
- * groups of a file in which it is not use slower code. Past the last column scales are zero. */
+ * Half groups with a block whose t * MAGIC is not finite use slower code. Past the last column
+ * scales are zero. */
 #ifndef CUDA_CONTRACT_TILE_CUH
 #define CUDA_CONTRACT_TILE_CUH
 
 #include "cuda/contract_few.cuh"
 
 enum { STEP = CONTRACT_STEP, GROUP = 8, WARP_ROWS = 32, WARP_TOKENS = 16 };
-static constexpr float MAGIC = 12582912.0f;
-static constexpr int MAGIC_BITS = 0x4B400000;
 
-/* ---- what a type needs ----------------------------------------------------------------------- */
-
-template <int TYPE> struct contract_traits {
-    typedef format<TYPE> F;
-    enum {
-        one_scale = !F::by_half,
-        minimum = (int)F::kind == (int)BLOCK_MINIMUM,
-        folded = one_scale && !minimum,          /* v = fma(t, MAGIC + sum, -t * MAGIC) */
-        two_scales = (int)F::kind == (int)BLOCK_TWO_SCALES,
-        row_floats = contract_row_floats(TYPE), token_floats = contract_token_floats(TYPE),
-        raw_pitch = contract_raw_pitch(TYPE)
-    };
-    static_assert((int)row_floats == (folded ? 1 : one_scale || two_scales ? 2 : minimum ? 6 : 3) &&
-                  (int)token_floats == (!minimum ? 1 : one_scale ? 2 : 3), "floats of a block");
-};
+/* ---- shared memory --------------------------------------------------------------------------- */
 
 template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
     typedef contract_traits<TYPE> T;
@@ -72,44 +51,6 @@ template <int TYPE, int ROWS, int TOKENS> struct contract_layout {
     static_assert(warp_rows % 8 == 0, "8 rows by 4 blocks for a warp");
     static_assert((int)bytes == contract_tile_bytes(TYPE, ROWS, TOKENS), "shared memory");
 };
-
-/* ---- tensor cores ---------------------------------------------------------------------------- */
-
-/* d[16, 8] = magic + a[16, 32] * b[32, 8], int8: with g = lane / 4 and t = lane % 4, a[0] holds
- * columns 4t .. 4t+3 of row g, a[1] of row g+8; a[2], a[3] the same rows, 16 columns later; b[0]
- * holds rows 4t .. 4t+3 of column g, b[1] 16 rows later; d as in mma_16x8x16. */
-static __device__ __forceinline__ void mma_block(int (&d)[4], const uint32_t *a, const uint32_t *b,
-                                                 int magic)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(magic));
-#else
-    d[0] = d[1] = d[2] = d[3] = magic;
-    for (int i = 0; i < 4; i++)
-        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-            : "+r"(d[i % 2 * 2]), "+r"(d[i % 2 * 2 + 1]) : "r"(a[i]), "r"(b[i / 2]));
-#endif
-}
-
-/* mma_block for half a block: a[16, 16] * b[16, 8]. */
-static __device__ __forceinline__ void mma_half(int (&d)[4], const uint32_t *a, uint32_t b,
-                                                int magic)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-        "{%7,%7,%7,%7};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(magic));
-#else
-    d[0] = d[1] = d[2] = d[3] = magic;
-    for (int i = 0; i < 2; i++)
-        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-            : "+r"(d[i * 2]), "+r"(d[i * 2 + 1]) : "r"(a[i]), "r"(b));
-#endif
-}
 
 /* ---- places in shared memory ----------------------------------------------------------------- */
 
@@ -213,36 +154,11 @@ template <int TYPE, int ROWS, int TOKENS> struct weight_stage {
                 make_uint4(p.w[0], p.w[1], p.w[2], p.w[3]);
             *(uint4 *)(codes + code_at((unsigned)r, STEP + (unsigned)l)) =
                 make_uint4(p.w[4], p.w[5], p.w[6], p.w[7]);
-            odd |= store_scales(to, p);
+            odd |= contract_store_scales<TYPE>(to, L::w_scales, p);
         }
         return odd;
     }
 
-    /* Stores a block's scales; d * sc and c * m are exact. True: see unpack_step. */
-    static __device__ __forceinline__ bool store_scales(float *to, const weight_parts &p)
-    {
-        typedef format<TYPE> F;
-        if constexpr (T::two_scales) {
-            to[0] = p.f[0];
-            to[L::w_scales] = p.f[1];
-        } else if constexpr (T::one_scale) {
-            const float t = F::scaled ? __fmul_rn(p.d, (float)p.sc[0]) : p.d;
-            to[0] = t;
-            if constexpr (T::minimum)
-                to[L::w_scales] = F::scaled ? __fmul_rn(p.c, (float)p.m[0]) : p.c;
-            return T::folded && !(fabsf(t) < 0x1p100f);
-        } else {
-            to[0] = (float)p.sc[0];
-            to[L::w_scales] = (float)p.sc[1];
-            to[2 * L::w_scales] = p.d;
-            if constexpr (T::minimum) {
-                to[3 * L::w_scales] = (float)p.m[0];
-                to[4 * L::w_scales] = (float)p.m[1];
-                to[5 * L::w_scales] = p.c;
-            }
-        }
-        return false;
-    }
 };
 
 /* ---- activations ----------------------------------------------------------------------------- */
@@ -312,29 +228,6 @@ static __device__ __forceinline__ void load_four(float (&v)[4], const float *p)
     v[0] = q.x; v[1] = q.y; v[2] = q.z; v[3] = q.w;
 }
 
-/* The value of a block. low, high: bits of MAGIC + the sums of its halves; with one scale, low is
- * for the whole block. w[kind][row], x[kind][token]: scales. nt: -MAGIC times the scale of the
- * block, or of its second half. ODD: some t * MAGIC is not finite. */
-template <int TYPE, bool ODD>
-static __device__ __forceinline__ float value_of(int low, int high, const float (*w)[4], int r,
-                                                 const float (*x)[4], int t, float nt)
-{
-    typedef contract_traits<TYPE> T;
-    const float a = __int_as_float(low), b = __int_as_float(high);
-    if constexpr (T::folded) {
-        return ODD ? __fmul_rn(w[0][r], __fsub_rn(a, MAGIC)) : __fmaf_rn(w[0][r], a, nt);
-    } else if constexpr (T::one_scale) {
-        return __fmaf_rn(w[0][r], __fsub_rn(a, MAGIC), __fmul_rn(w[1][r], x[1][t]));
-    } else {
-        /* the products of both halves are exact; with integer scales their sum is exact, too */
-        const float both = __fmaf_rn(w[0][r], __fsub_rn(a, MAGIC), __fmaf_rn(w[1][r], b, nt));
-        if constexpr (T::two_scales) return both;
-        if constexpr (!T::minimum) return __fmul_rn(w[2][r], both);
-        const float less = __fmaf_rn(w[3][r], x[1][t], __fmul_rn(w[4][r], x[2][t]));
-        return __fmaf_rn(w[2][r], both, __fmul_rn(w[5][r], less));
-    }
-}
-
 /* Adds the products of a step to sum. w_at, x_at: offset of the thread's first ldmatrix. */
 template <int TYPE, int ROWS, int TOKENS, bool ODD>
 static __device__ __forceinline__ void multiply_step(lane_sums &sum, const uint8_t *w,
@@ -367,16 +260,16 @@ static __device__ __forceinline__ void multiply_step(lane_sums &sum, const uint8
                 float *const to = sum[l][i][j];
                 int low[4], high[4];
                 if (T::one_scale) {
-                    mma_block(low, a[i], b + 2 * j, magic);
+                    mma_block(low, a[i], b + 2 * j, magic, magic);
                 } else {
-                    mma_half(low, a[i], b[2 * j], magic);
-                    mma_half(high, a[i] + 2, b[2 * j + 1], magic);
+                    mma_half(low, a[i], b[2 * j], magic, magic);
+                    mma_half(high, a[i] + 2, b[2 * j + 1], magic, magic);
                 }
                 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int r = 2 * i + e / 2, t = 2 * j + e % 2;
-                    const float v = value_of<TYPE, ODD>(low[e], T::one_scale ? 0 : high[e], ws, r,
-                                                        xs, t, nt[e / 2]);
+                    const float v = contract_value<TYPE, ODD>(low[e], T::one_scale ? 0 : high[e],
+                                                              ws, r, xs, t, nt[e / 2]);
                     to[e] = __fmaf_rn(xs[0][t], v, to[e]);
                 }
             }
@@ -575,8 +468,8 @@ template <int TYPE, int ROWS, int TOKENS> static void launch_contract(gpu *g, co
 /* Launches the product; p->tile_tokens is set. */
 template <int TYPE> static void contract_type(gpu *g, const gemm *p)
 {
-    if (p->tile_tokens <= CONTRACT_FEW && launch_few<TYPE>(g, p)) return;
-    if (contract_is_small()) launch_contract<TYPE, 32, 32>(g, p);
+    if (p->tile_tokens <= CONTRACT_FEW) launch_few<TYPE>(g, p);
+    else if (contract_is_small()) launch_contract<TYPE, 32, 32>(g, p);
     else if (p->tile_tokens > 32) launch_contract<TYPE, 64, 64>(g, p);
     else launch_contract<TYPE, 64, 32>(g, p);
 }

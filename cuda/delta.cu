@@ -171,8 +171,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(tracer f, const gpu
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* Launches the rule for tokens first .. first+n-1, one after the other. With up to GPU_FEW tokens
- * they may be of several conversations, and first is 0. */
+/* Launches the rule for tokens first .. first+n-1, one after the other. Few tokens may be of several
+ * conversations, and first is 0. */
 template <int DIM>
 static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fresh)
 {
@@ -184,8 +184,8 @@ static void launch_dim(gpu *g, const gpu_delta *all, int first, int n, bool fres
     d.out += (size_t)first * s.values;
     const auto rule = [&](void (*kernel)(tracer, gpu_delta, bool)) {
         launch(g, "DeltaNet", (uint64_t)d.n_v * DIM * DIM * sizeof(float), kernel,
-               dim3((unsigned)d.n_v, DIM / COLUMNS, all->n <= GPU_FEW ? (unsigned)n : 1), THREADS,
-               0, d, fresh);
+               dim3((unsigned)d.n_v, DIM / COLUMNS,
+                    gpu_is_few(all->n, all->in_pass) ? (unsigned)n : 1), THREADS, 0, d, fresh);
     };
     rule(n == 1 ? delta_rule<DIM, true> : delta_rule<DIM, false>);
 }
@@ -208,7 +208,7 @@ void gpu_delta_rule(gpu *g, const gpu_delta *d)
     const int before = (GPU_DELTA_CHUNK - d->pos % GPU_DELTA_CHUNK) % GPU_DELTA_CHUNK;
     const int n_chunk = d->n > before ? (d->n - before) / GPU_DELTA_CHUNK : 0;
     const int end = before + n_chunk * GPU_DELTA_CHUNK;
-    if (n_chunk == 0 || !d->scratch || !delta_chunks_fit(g, d->dim)) {
+    if (n_chunk == 0 || d->in_pass || !d->scratch || !delta_chunks_fit(g, d->dim)) {
         walk(g, d, 0, d->n, false);
         return;
     }

@@ -241,6 +241,17 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
 #endif
 }
 
+/* copy16 for 4 bytes, aligned to 4. */
+static __device__ __forceinline__ void copy4(void *to, const void *from)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at), "l"(from) : "memory");
+#else
+    *(uint32_t *)to = *(const uint32_t *)from;
+#endif
+}
+
 /* copy16, or, if there is false, stores zeros and reads nothing. */
 static __device__ __forceinline__ void copy16_or_zero(void *to, const void *from, bool there)
 {

@@ -51,17 +51,22 @@ size_t gpu_expert_scratch(const gpu *g, int n, int k, int n_expert, int n_ff, in
     const size_t few = few_layout(NULL, n < GPU_FEW ? n : GPU_FEW, k, n_ff, n_embd).bytes;
     const size_t many = n > GPU_FEW ? experts_many_scratch(g, n, k, n_expert, n_ff, n_embd) : 0;
     const size_t part = n > GPU_FEW ? experts_partial_scratch(n, k, n_expert, n_ff, n_embd) : 0;
-    const size_t most = few > many ? few : many;
-    return most > part ? most : part;
+    const size_t tiles = n > 1 ? experts_tiles_scratch(n, k, n_ff, n_embd) : 0;
+    const size_t most = few > many ? few : many, other = part > tiles ? part : tiles;
+    return most > other ? most : other;
+}
+
+bool few_shared_is_slot(const gpu_expert_args *a)
+{
+    return a->shared_gate.data && a->shared_gate.rows == a->gate.rows &&
+           a->shared_gate.type == a->gate.type && a->shared_up.type == a->up.type &&
+           a->shared_down.type == a->down.type;
 }
 
 layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a)
 {
     const int n = in->n, n_embd = a->down.rows, n_ff = a->gate.rows;
-    const bool shared = a->shared_gate.data != NULL;
-    const bool shared_is_slot = shared && a->shared_gate.rows == n_ff &&
-                        a->shared_gate.type == a->gate.type && a->shared_up.type == a->up.type &&
-                        a->shared_down.type == a->down.type;
+    const bool shared = a->shared_gate.data != NULL, shared_is_slot = few_shared_is_slot(a);
     layer_args few = {};
 
     few.apart = shared && !shared_is_slot;
@@ -153,25 +158,28 @@ void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_
     up_by_type(g, gate->type, &a, gate->row_bytes * 2 * (uint64_t)gate->rows);
 }
 
-void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, float *y, bool add)
+void few_down(gpu *g, int n, const gpu_matrix *down, uint8_t *mid, const float *mid_rows, float *y,
+              bool add)
 {
-    gpu_input mid = {};
-    mid.kind = GPU_PLAIN;
-    mid.n = n;
-    mid.cols = down->cols;
-    mid.x = mid_rows;
+    gpu_input in = {};
+    in.kind = GPU_PLAIN;
+    in.n = n;
+    in.cols = down->cols;
+    in.x = mid_rows;
+    in.codes = mid;
+    in.has_codes = true;
     gpu_product p = {};
     p.y = y;
     p.y_stride = down->rows;
     p.add = add;
     p.w = *down;
-    gpu_project(g, &mid, &p, 1);
+    gpu_project(g, &in, &p, 1);
 }
 
 void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s)
 {
     few_gate_up(g, in, &a->shared_gate, &a->shared_up, a->act, s->apart_mid, s->apart_rows);
-    few_down(g, in->n, &a->shared_down, s->apart_rows, s->shared_y, false);
+    few_down(g, in->n, &a->shared_down, s->apart_mid, s->apart_rows, s->shared_y, false);
 }
 
 bool few_choice_fits(gpu *g, const gpu_expert_args *a)
@@ -214,6 +222,7 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
         if (a->ids) some.ids += slot;
         if (a->gates) some.gates += slot;
         if (a->logits) some.logits += (size_t)first * a->n_expert;
+        if (a->keys) some.keys += (size_t)first * a->n_expert;
         if (a->y) some.y += (size_t)slot * n_embd;
         experts_few(g, &part, &some);
     }
@@ -222,9 +231,11 @@ static void experts_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a
 /* With batch.contract the same kernels compute the shared expert for any placement of the bank. */
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
 {
-    if (in->n <= GPU_FEW) experts_few(g, in, a);
-    else if (!a->batch.contract && gemm_follows_contract(g, in->n) && in->blocks &&
-             is_whole_bank(a))
+    const bool few = gpu_is_few(in->n, in->in_pass);
+    if (few && in->n > 1 && experts_tiles_fit(a)) experts_tiles(g, in, a);
+    else if (in->n <= GPU_FEW) experts_few(g, in, a);
+    else if (few || (!a->batch.contract && gemm_follows_contract(g, in->n) && in->blocks &&
+                     is_whole_bank(a)))
         experts_by_few(g, in, a);
     else experts_many(g, in, a);
 }

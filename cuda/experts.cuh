@@ -609,6 +609,9 @@ typedef struct layer_args {
 } layer_args;
 layer_args layer_args_of(const gpu_input *in, const gpu_expert_args *a);
 
+/* Whether the shared expert has the formats and the width of the others. */
+bool few_shared_is_slot(const gpu_expert_args *a);
+
 /* Whether ids are given or can be chosen. If not, stores a failure and returns false. */
 bool few_choice_fits(gpu *g, const gpu_expert_args *a);
 
@@ -620,7 +623,8 @@ void few_input(gpu *g, gpu_input *in);
 void few_gate_up(gpu *g, const gpu_input *in, const gpu_matrix *gate, const gpu_matrix *up,
                  gpu_activation act, uint8_t *mid, float *mid_rows);
 /* Down of the network of few_gate_up. add: y += instead of y =. */
-void few_down(gpu *g, int n, const gpu_matrix *down, const float *mid_rows, float *y, bool add);
+void few_down(gpu *g, int n, const gpu_matrix *down, uint8_t *mid, const float *mid_rows, float *y,
+              bool add);
 
 /* Computes a shared expert of other formats or another width with kernels of its own. */
 void shared_apart(gpu *g, gpu_input *in, const gpu_expert_args *a, const few_scratch *s);

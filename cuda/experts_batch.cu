@@ -173,7 +173,7 @@ template <int W> static __device__ __forceinline__ void load_fresh(float (&v)[W]
     }
 }
 
-/* A block sums one token. */
+/* blockIdx.x is a token; gridDim.y blocks divide its columns. */
 template <int W, join_kind KIND>
 static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(tracer f, const join_args a)
 {
@@ -191,7 +191,8 @@ static __global__ void __launch_bounds__(JOIN_THREADS) join_experts(tracer f, co
         }
         __syncthreads();
     }
-    for (int c = (int)threadIdx.x * W; c < a.n_embd; c += JOIN_THREADS * W) {
+    for (int c = (int)(blockIdx.y * JOIN_THREADS + threadIdx.x) * W; c < a.n_embd;
+         c += (int)gridDim.y * JOIN_THREADS * W) {
         float *x = a.x + t * a.n_embd + c;
         float sum[W], v[W];
         #pragma unroll
@@ -462,7 +463,8 @@ static void join(gpu *g, int n, const join_args *a)
            a->sums ? (four ? join_experts<4, JOIN_SUMS> : join_experts<1, JOIN_SUMS>)
            : a->row ? (four ? join_experts<4, JOIN_COLD> : join_experts<1, JOIN_COLD>)
                     : (four ? join_experts<4, JOIN_SLOTS> : join_experts<1, JOIN_SLOTS>),
-           (unsigned)n, JOIN_THREADS, 0, *a);
+           dim3((unsigned)n, n > g->n_sm ? 1 : ceil_div((uint64_t)a->n_embd, 4 * JOIN_THREADS)),
+           JOIN_THREADS, 0, *a);
 }
 
 /* Adds batch.sums, the finished routed experts, and the shared expert to x. */
@@ -490,6 +492,20 @@ static scratch scratch_of(const gpu_input *in, const gpu_expert_args *a)
     const bool shared = a->shared_gate.data != NULL;
     const int n_ff = shared ? max_int(a->gate.rows, a->shared_gate.rows) : a->gate.rows;
     return scratch_at(a->scratch, in->n, a->k, a->n_expert, n_ff, a->down.rows);
+}
+
+void experts_sum(gpu *g, const gpu_expert_args *a, int n, const float *gates, const float *y,
+                 const float *shared)
+{
+    join_args sum = {};
+    sum.x = a->x;
+    sum.y = y;
+    sum.gates = gates;
+    sum.shared = shared;
+    sum.sigma = a->sigma;
+    sum.k = a->k;
+    sum.n_embd = a->down.rows;
+    join(g, n, &sum);
 }
 
 /* Arguments of the sum of all slots' vectors. */

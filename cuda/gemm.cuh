@@ -29,6 +29,7 @@ typedef struct gemm {
     const char *name;                    /* class in profiles; kernels do not read it */
     int type, rows, cols;
     gemm_matrix w, up;                   /* with up: activation(w x, up x) */
+    gemm_matrix w_shared, up_shared;     /* contract_few: of tiles with expert SHARED_EXPERT */
     const void *x;                       /* [., cols], 16-bit or F32 */
     const void *x_low;                   /* NULL, or if is_half_weight(type): rounding errors of
                                           * x */
@@ -38,15 +39,22 @@ typedef struct gemm {
     int tile_tokens, max_tile;           /* without tiles may be 0: gemm_run chooses */
     const int32_t *slots;                /* [n]: the slot at a position */
     int gather;                          /* row of x: slot / gather; 0: the position */
+    int n_routed;                        /* contract_few: 0, or slots from here on are the shared
+                                          * expert's, one for each row of x */
     bool scatter;                        /* y has a row for each slot instead of each position */
     float *y;                            /* one matrix: value r of row i is y[i * y_stride + r] */
+    float *y_shared;                     /* contract_few: of tiles with expert SHARED_EXPERT */
     int y_stride;
     bool add;
     void *mid_halves;                    /* two matrices: NULL, or [n, rows] of 16 bits */
     void *mid_lows;                      /* NULL, or if is_half_weight(type): their errors */
     float *mid_rows;                     /* two matrices, without mid_halves: [n, rows] */
+    uint8_t *mid_blocks;                 /* NULL, or with mid_rows: [n] their int8 forms, by
+                                          * contract_few alone */
     gpu_activation act;
 } gemm;
+
+enum { SHARED_EXPERT = -1 };
 
 static inline bool gemm_is_float(int type) { return type == QT_F32; }
 

@@ -142,15 +142,19 @@ void gpu_replay(gpu *g, gpu_recording *r);       /* an operation; r is not empty
 enum {                                   /* most tokens ... */
     GPU_FEW = 8,                         /* whose products follow docs/numerics.md */
     GPU_MAIL = 8,                        /* of a question to the host (cuda/gpu_experts.h) */
-    GPU_RECORDED = 8                     /* of a recording, and rows of logits computed at once */
+    GPU_RECORDED = 32                    /* of a pass: of a recording, and rows of logits */
 };
+
+/* Whether n tokens have the bits that each has alone: up to GPU_FEW always, up to GPU_RECORDED in a
+ * pass. */
+static inline bool gpu_is_few(int n, bool in_pass) { return n <= GPU_FEW || in_pass; }
 
 enum { GPU_PAGE = 64 };                  /* positions of a page of keys and values */
 enum { GPU_LEAST_REACH = 1024 };         /* see gpu_attention.last */
 
 /* Whose tokens a batch has and where they stand, in device memory: so one recording serves every
  * conversation. A list with an entry for each conversation, in the order of the tokens; batches of
- * more than GPU_FEW tokens are of one. gpu_copy or gpu_write sets it; gpu_advance and gpu_largest
+ * more than GPU_FEW tokens that are no pass are of one. gpu_copy or gpu_write sets it; gpu_advance and gpu_largest
  * update the first entry within the stream. */
 typedef struct gpu_cursor {
     int32_t pos;                         /* of the conversation's first token */
@@ -191,6 +195,7 @@ typedef struct gpu_input {
     const char *name;                    /* name of the products in profiles; NULL: "dense" */
     gpu_input_kind kind;
     int n, cols;
+    bool in_pass;                        /* see gpu_is_few */
     const float *x;                      /* [n, cols] */
     const float *weight;                 /* [cols]; for kinds by heads [head_dim] */
     float eps;
@@ -198,14 +203,18 @@ typedef struct gpu_input {
                                           * gate[t * gate_stride + h * head_stride + d] */
     int head_dim, head_stride, gate_stride;
     float *rows;                         /* [n, cols] scratch */
-    void *halves;                        /* [n, cols] 16-bit scratch; may be NULL if n <= GPU_FEW */
+    void *halves;                        /* [n, cols] 16-bit scratch; may be NULL if gpu_is_few */
     void *lows;                          /* NULL, or [n, cols] 16-bit scratch for the rounding
                                           * errors of halves. F16 and BF16 weights are then
                                           * multiplied by halves + lows: close to F32, in two or
                                           * three times the time */
-    void *blocks;                        /* scratch for the int8 form of up to GPU_FEW vectors,
+    void *blocks;                        /* if gpu_is_few: scratch for the int8 form of n vectors,
                                           * gpu_blocks_bytes(cols) each; NULL: no expert reads it */
-    bool has_rows, has_halves, has_blocks;       /* set by operations; the caller sets false */
+    void *codes;                         /* the same for GPU_FEW vectors, for products, whose
+                                          * norms are summed in another order; NULL: each vector is
+                                          * multiplied alone, which is slower */
+    bool has_rows, has_halves, has_blocks, has_codes;    /* set by operations; the caller sets
+                                                          * false */
 } gpu_input;
 
 static inline size_t gpu_blocks_bytes(int cols) { return ((size_t)cols / 32 * 40 + 15) / 16 * 16; }
@@ -219,7 +228,7 @@ typedef struct gpu_conv {
                                           * floats, oldest first */
     int first;                           /* tokens of the batch before these */
     int n_tap;                           /* 2 .. 8 */
-    float *raw;                          /* [n, rows]: gets W x; may be NULL if n <= GPU_FEW */
+    float *raw;                          /* [n, rows]: gets W x; may be NULL if gpu_is_few */
 } gpu_conv;
 
 typedef struct gpu_product {
@@ -330,14 +339,16 @@ typedef struct gpu_attention {
     const gpu_cursor *cursor;
     int n;                               /* tokens; no two of the positions that they read and write
                                           * share memory */
+    bool in_pass;                        /* see gpu_is_few */
     int last;                            /* upper bound of every pos + n, which sizes the launch;
                                           * a recording is valid up to it. One token has the bits
                                           * that it has among others if this is GPU_LEAST_REACH
                                           * times the least power of two that is large enough */
     float *partial;                      /* gpu_attention_scratch() floats */
-    uint32_t *counters;                  /* [GPU_FEW * n_head], zero before and after */
+    uint32_t *counters;                  /* [max(n, GPU_FEW) * n_head], zero before and after */
 } gpu_attention;
-size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim);
+/* For up to n tokens, at least GPU_FEW. */
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim, int n);
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim);  /* whether there are kernels */
 void gpu_attend(gpu *g, const gpu_attention *a);
 
@@ -364,8 +375,8 @@ typedef struct gpu_delta {
     uint64_t state;                      /* in its recurrent memory, in bytes: [n_v, dim (of keys),
                                           * dim (of values)] floats */
     int n_k, n_v, dim;
-    int n, pos;                          /* tokens; with more than GPU_FEW, the first one's
-                                          * position */
+    int n, pos;                          /* tokens; unless gpu_is_few, the first one's position */
+    bool in_pass;
     void *scratch;                       /* gpu_delta_scratch() bytes; NULL: no chunks */
 } gpu_delta;
 bool gpu_delta_fits(int dim);
@@ -416,7 +427,8 @@ typedef struct gpu_route_args {
                                           * sigmoid + bias, which decides the choice; else NULL */
     float *sigma;                        /* [n]: sigmoid of the shared gate's row */
     /* NULL, or other inputs of n vectors, with blocks, that later operations read. For up to
-     * GPU_FEW vectors and a router of floats, the same launch makes their finished forms. */
+     * GPU_FEW vectors, or a pass, and a router of floats, the same launch makes their finished
+     * forms. */
     gpu_input *also[2];
 } gpu_route_args;
 void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *a);
@@ -426,7 +438,8 @@ typedef enum gpu_activation { GPU_SWIGLU, GPU_SWIGLU_CLAMPED, GPU_GEGLU } gpu_ac
 
 /* One network for all tokens, instead of a layer's experts or parallel to them:
  * y = sigma * down(activation(gate in, up in)). For up to GPU_FEW tokens gate and up follow the
- * arithmetic contract. Down follows it, too, except for the order of its last additions. */
+ * arithmetic contract, as for a pass. Down follows it, too, except for the order of its last
+ * additions. */
 typedef struct gpu_network_args {
     float *y;                            /* [n, down.rows] */
     bool add;                            /* y += instead of y = */
@@ -436,7 +449,7 @@ typedef struct gpu_network_args {
     void *scratch;                       /* gpu_network_scratch() bytes */
 } gpu_network_args;
 size_t gpu_network_scratch(int n, int n_ff, int n_embd);
-/* With up to GPU_FEW vectors, in->blocks must not be NULL. */
+/* If gpu_is_few, in->blocks must not be NULL. */
 void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a);
 
 /* ---- after the last layer -------------------------------------------------------------------- */

@@ -61,7 +61,7 @@ typedef struct gpu_expert_args {
     gpu_activation act;                  /* of routed experts and shared expert */
     gpu_matrix shared_gate, shared_up, shared_down;      /* gate, up of one type; data NULL: none */
     const float *sigma;                  /* [n]: factor of the shared expert */
-    const int32_t *ids;                  /* [n, k]; may be NULL if n <= GPU_FEW and
+    const int32_t *ids;                  /* [n, k]; may be NULL if gpu_is_few and
                                           * gpu_rule_can_wait: this operation then chooses */
     const float *gates;                  /* [n, k]: weights of the slots; ignored without ids */
     const float *logits;                 /* without ids: [n, n_expert] from gpu_route */

@@ -245,12 +245,9 @@ static inline int dense_shares(const chip *c, int type, int cols, int need)
     return need > warps ? 1 : warps / need;
 }
 
-/* ---- experts of a batch: experts_partial_batch.cu, contract_few.cuh -------------------------- */
+/* ---- experts of a batch: experts_partial_batch.cu -------------------------------------------- */
 
-enum {
-    PARTIAL_THREADS = 256, PARTIAL_STAGES = 3,
-    FEW_THREADS = 256, FEW_LEAST_THREADS = 128, FEW_STAGES = 3
-};
+enum { PARTIAL_THREADS = 256, PARTIAL_STAGES = 3 };
 
 /* As many threads as fit the block's shared memory, then as many slots. */
 typedef struct partial_shape {
@@ -271,18 +268,6 @@ static inline partial_shape partial_shape_of(const chip *c, int type, int cols)
     while (s.each > 1 && s.threads / 32 * warp + (size_t)s.each * vector > most) s.each--;
     s.bytes = s.threads / 32 * warp + (size_t)s.each * vector;
     return s;
-}
-
-/* Threads of a block for a tile of GPU_FEW tokens; 0: even FEW_LEAST_THREADS do not fit. */
-static inline unsigned few_shape(size_t *bytes, const chip *c, int type, int cols)
-{
-    const size_t vectors = GPU_FEW * gpu_blocks_bytes(cols);
-    const size_t warp = warp_bytes(c, type, FEW_STAGES, UNIT_ROWS, true);
-    unsigned threads = FEW_THREADS;
-    while (threads > FEW_LEAST_THREADS && threads / 32 * warp + vectors > c->block_bytes)
-        threads /= 2;
-    *bytes = threads / 32 * warp + vectors;
-    return *bytes <= c->block_bytes ? threads : 0;
 }
 
 /* ---- products of many tokens: gemm_tile.cuh -------------------------------------------------- */
@@ -351,6 +336,58 @@ SHAPE_FN int contract_tile_bytes(int type, int rows, int tokens)
     const int floats = contract_row_floats(type) * rows + contract_token_floats(type) * tokens;
     return 2 * ((rows + tokens) * CODE_PITCH + floats * CONTRACT_STEP * (int)sizeof(float) +
                 rows * contract_raw_pitch(type)) + 16;
+}
+
+/* ---- products of up to eight tokens by the contract: few_tile.cuh ---------------------------- */
+
+enum {
+    FEW_WARPS = 8, FEW_THREADS = 32 * FEW_WARPS,
+    FEW_MOST_ROWS = 64, FEW_LEAST_ROWS = 16      /* of a unit: 64, 32 or 16 */
+};
+
+/* Chunks in flight: fewer rows need more. Before sm_80 copies do not run in the background, so
+ * there is one. */
+SHAPE_FN int few_stages(int rows, int code)
+{
+    return code < 80 ? 1 : rows == 64 ? 3 : rows == 32 ? 5 : 8;
+}
+
+/* Groups of a chunk: as many as a chunk of matvec.cuh has, whose parts of a row end there. */
+SHAPE_FN int few_groups(int type) { return chunk_groups(type, DENSE_STAGES, false); }
+
+/* Distances of two rows and of two tokens in a chunk: odd numbers of 16 bytes against bank
+ * conflicts. A token has 32 codes, a scale and a sum of 4 bytes for each block. */
+SHAPE_FN int few_row_pitch(int type)
+{
+    return ((few_groups(type) * group_bytes_of(type) + 15 + 15) / 16 | 1) * 16;
+}
+SHAPE_FN int few_token_pitch(int type) { return few_groups(type) * 8 * 40 + 16; }
+SHAPE_FN int few_chunk_bytes(int type, int rows)
+{
+    return rows * (4 + few_row_pitch(type)) + GPU_FEW * few_token_pitch(type);
+}
+
+/* Floats between the sums of two tokens. */
+SHAPE_FN int few_sum_pitch(int rows) { return rows + 4; }
+
+/* A warp's own memory: scales of one block of each row; later its sums. */
+SHAPE_FN int few_warp_bytes(int type, int rows)
+{
+    const int scales = rows * contract_row_floats(type) * (int)sizeof(float);
+    const int sums = GPU_FEW * few_sum_pitch(rows) * (int)sizeof(float);
+    return scales > sums ? scales : sums;
+}
+
+SHAPE_FN int few_bytes(int type, int rows, int code)
+{
+    return few_stages(rows, code) * few_chunk_bytes(type, rows) +
+           FEW_WARPS * few_warp_bytes(type, rows);
+}
+
+/* Blocks of a multiprocessor: two if they fit. */
+static inline unsigned few_active(const chip *c, int type, int rows)
+{
+    return 2 * ((size_t)few_bytes(type, rows, c->code) + 1024) <= c->block_bytes + 1024 ? 2 : 1;
 }
 
 /* ---- products of F32 weights: gemm_float.cu -------------------------------------------------- */

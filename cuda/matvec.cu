@@ -27,21 +27,35 @@ static float factor_of_type(int type)
     }
 }
 
+/* Makes the int8 forms of several vectors, which products with quantised weights read. */
+static void make_codes(gpu *g, gpu_input *in)
+{
+    if (in->has_codes) return;
+    const input_view view = view_of(in);
+    if (!is_whole(view)) gpu_fail(g, cudaErrorInvalidValue, "product: alignment of the input");
+    launch(g, "quantise", 0, is_gated(view) ? dense_input<WHOLE_INPUT> : dense_input<UNGATED_INPUT>,
+           (unsigned)in->n, THREADS, 0, view, (uint8_t *)in->codes);
+    in->has_codes = true;
+}
+
 /* Computes all products whose matrices have this type. Called once for each type of the list. */
-static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, int n_product,
-                         int type)
+static void project_type(gpu *g, gpu_input *in, const gpu_product *list, int n_product, int type)
 {
     const bool floats = is_float_weight(type);
     dense_args a = {};
     uint64_t bytes = 0;
 
+    if (!floats && in->n > 1 && in->codes) {
+        make_codes(g, in);
+        a.codes = (const uint8_t *)in->codes;
+    }
     a.in = view_of(in);
     a.name = in->name ? in->name : "dense";
     a.n_token = in->n;
     for (int i = 0; i < n_product; i++) {
         const gpu_product *p = &list[i];
         if (p->w.type != type) continue;
-        a.part[a.n_part++] = { p->w.data, (int)p->w.row_bytes, p->w.rows, a.n_unit,
+        a.part[a.n_part++] = { p->w.data, (int)p->w.row_bytes, p->w.rows, a.n_unit, 0,
                                p->w.scale * factor_of_type(type), p->w.bias, p->y, p->y_stride,
                                p->add, p->conv };
         a.n_unit += floats ? p->w.rows : (int)ceil_div(p->w.rows, UNIT_ROWS);
@@ -50,7 +64,7 @@ static void project_type(gpu *g, const gpu_input *in, const gpu_product *list, i
     launch_dense(g, type, &a, bytes);
 }
 
-static void project_few(gpu *g, const gpu_input *in, const gpu_product *list, int n_product)
+static void project_few(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
 {
     for (int i = 0; i < n_product; i++) {
         bool done = false;
@@ -65,7 +79,7 @@ static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list,
     gpu_product some[GPU_MAX_PRODUCTS];
     for (int first = 0; first < in->n; first += GPU_FEW) {
         const int left = in->n - first;
-        const gpu_input part = input_part(in, first, left < GPU_FEW ? left : GPU_FEW);
+        gpu_input part = input_part(in, first, left < GPU_FEW ? left : GPU_FEW);
         for (int i = 0; i < n_product; i++) {
             some[i] = list[i];
             some[i].y += (size_t)first * list[i].y_stride;
@@ -79,7 +93,7 @@ static void project_by_few(gpu *g, const gpu_input *in, const gpu_product *list,
 void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
 {
     if (in->n <= GPU_FEW) project_few(g, in, list, n_product);
-    else if (gemm_follows_contract(g, in->n)) project_by_few(g, in, list, n_product);
+    else if (in->in_pass || gemm_follows_contract(g, in->n)) project_by_few(g, in, list, n_product);
     else project_many(g, in, list, n_product);
 }
 

@@ -65,7 +65,7 @@ static void network_few(gpu *g, gpu_input *in, const gpu_network_args *a, const 
 {
     few_input(g, in);
     few_gate_up(g, in, &a->gate, &a->up, a->act, (uint8_t *)s->mid, s->mid_rows);
-    few_down(g, in->n, &a->down, s->mid_rows, to.y, to.add);
+    few_down(g, in->n, &a->down, (uint8_t *)s->mid, s->mid_rows, to.y, to.add);
 }
 
 /* GPU_FEW tokens at a time. All use the same scratch, because operations run in order. */
@@ -123,14 +123,14 @@ void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a)
 {
     const int n = in->n, n_embd = a->down.rows;
     if (n < 1 || a->gate.type != a->up.type || a->gate.rows != a->up.rows ||
-        a->gate.rows != a->down.cols || (n <= GPU_FEW && !in->blocks))
+        a->gate.rows != a->down.cols || (gpu_is_few(n, in->in_pass) && !in->blocks))
         gpu_fail(g, cudaErrorInvalidValue, "network: arguments");
     if (g->failure != cudaSuccess) return;
 
     const scratch s = scratch_at(a->scratch, n, a->gate.rows, n_embd);
     const result to = { a->sigma ? s.y : a->y, a->sigma ? false : a->add };
     if (n <= GPU_FEW) network_few(g, in, a, &s, to);
-    else if (gemm_follows_contract(g, n) && in->blocks) network_by_few(g, in, a, &s, to);
+    else if (in->in_pass || (gemm_follows_contract(g, n) && in->blocks)) network_by_few(g, in, a, &s, to);
     else network_many(g, in, a, &s, to);
     if (a->sigma)
         launch(g, "dense", 0, weigh, (unsigned)n, WEIGH_THREADS, 0, a->y, (const float *)s.y,

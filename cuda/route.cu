@@ -1,7 +1,7 @@
 /* route.cu - gpu_route: router logits, the k chosen experts, their weights.
  *
- * For up to GPU_FEW tokens each block finishes the input and computes some rows of the router, with
- * all of its warps for each row. Further blocks, one for each vector, write the input's finished
+ * For few tokens (gpu_is_few) each block finishes the input of some tokens and computes some rows of the
+ * router, with all of its warps for each row. Further blocks, one for each vector, write the input's finished
  * forms for the experts, and those of other inputs (gpu_route_args.also). Router weights are loaded
  * into shared memory before the input is ready. If ids are NULL, a later kernel chooses, by logits
  * or keys. Otherwise a kernel with a warp for each token chooses. Larger batches use the products
@@ -125,6 +125,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
 
     pdl_begin(f);
     if (blockIdx.x >= a.n_block) {
+        if (blockIdx.y > 0) return;
         const int more = (int)(blockIdx.x - a.n_block), i = more / a.n;
         leave_form<SHAPE>(f, i == 0 ? a.form[0] : i == 1 ? a.form[1] : a.form[2], more % a.n, sums);
         return;
@@ -150,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS, 3) route_few(tracer f, const f
         if (a.keys) choice_bias = a.choice_bias[own_row];
     }
     pdl_wait(f);
-    for (int t = 0; t < a.n; t++) {
+    for (int t = blockIdx.y; t < a.n; t += gridDim.y) {
         const float *x = a.in.x + (size_t)t * cols;
         float kept[2][8], factor = 1.0f, sum[EACH] = {};
         #pragma unroll
@@ -270,9 +271,11 @@ static void launch_few(gpu *g, few_args *a, gpu_input *in, gpu_input *const also
     if (grid == n_sm && n_more < n_sm && rows_of(n_sm - n_more) == rows_of(grid)) grid -= n_more;
     a->n_block = grid;
     a->n_each = (int)rows_of(grid);
+    const unsigned each = ceil_div(3 * (uint64_t)n_sm, grid), n = (unsigned)a->n;
+    const dim3 blocks(grid + n_more, n < each ? n : each);
     const auto go = [&](void (*kernel)(tracer, few_args)) {
-        launch(g, "router", a->router.row_bytes * (uint64_t)n_row, kernel,
-               grid + n_more, THREADS, rows_of(grid) * pitch, *a);
+        launch(g, "router", a->router.row_bytes * (uint64_t)n_row, kernel, blocks, THREADS,
+               rows_of(grid) * pitch, *a);
     };
     if (!usual) go(route_few<MAX_ROWS, ANY_INPUT>);
     else if (rows_of(grid) == 1) go(route_few<1, UNGATED_INPUT>);
@@ -296,7 +299,7 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         gpu_fail(g, cudaErrorInvalidValue, "router: keys");
         return;
     }
-    if (n <= GPU_FEW && is_float_weight(r->router.type) &&
+    if (gpu_is_few(n, in->in_pass) && is_float_weight(r->router.type) &&
         (!shared || is_float_weight(r->shared_gate.type))) {
         few_args a = { view_of(in), n, n_expert + (shared ? 1 : 0), 0, 0, {}, r->router,
                        r->shared_gate, r->sigma, r->logits, keys, r->rule.bias };

@@ -23,8 +23,10 @@ typedef struct batch {
                                           * memory */
     int n;                               /* tokens of all rows, 1 .. the runner's chunk */
     const batch_row *rows;               /* [n_row], without gaps; one on a GPU, unless they have
-                                          * up to GPU_FEW tokens together */
+                                          * up to GPU_FEW tokens together, or are a pass */
     int n_row;
+    bool is_pass;                        /* tokens of answers, on a GPU up to GPU_RECORDED: each has
+                                          * the bits that it has alone. Their experts are counted */
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     kept_inputs *keep;                   /* gets what forward_again needs; or NULL */

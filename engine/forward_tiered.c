@@ -118,7 +118,7 @@ static batch batch_of(const batch_row *rows, int n_row, const int32_t *ids, kept
 {
     const batch_row *last = &rows[n_row - 1];
     return (batch){ .ids = ids, .n = last->first + last->n, .rows = rows, .n_row = n_row,
-                    .keep = keep };
+                    .keep = keep, .is_pass = true };
 }
 
 /* Takes in a pass without waiting for the GPU to finish it. */
@@ -172,7 +172,7 @@ int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *id
     return f->head_on_gpu ? take(f, rows, n_row, ids, keep, err) : forward_eval(f, &b, err);
 }
 
-int forward_most_taken(const forward *f) { return f->gpu ? GPU_RECORDED : INT_MAX; }
+int forward_most_taken(const forward *f) { return f->gpu ? gpu_steps_most_taken(f->gpu) : INT_MAX; }
 
 int forward_wait(forward *f, err_ctx *err)
 {
@@ -264,13 +264,13 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const batch_row *row, 
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int make_gpu(forward *f, const engine *e, bool skip_missing, int chunk, err_ctx *err)
+static int make_gpu(forward *f, const engine *e, bool skip_missing, batch_sizes most, err_ctx *err)
 {
     const int rc = e->store ? expert_server_create(&f->server, e, skip_missing, err) : 0;
     if (rc < 0) return rc;
     f->g = e->devices[0].g;
     f->head_on_gpu = engine_head_on_gpu(e);
-    return gpu_steps_create(&f->gpu, e, f->server, skip_missing, chunk, err);
+    return gpu_steps_create(&f->gpu, e, f->server, skip_missing, most, err);
 }
 
 static void add_segment(forward *f, int end, const layer_steps *live, const layer_steps *replay,
@@ -287,7 +287,7 @@ bool forward_inner_begin(forward *f)
 
 void forward_inner_end(forward *f) { host_steps_inner_end(f->host); }
 
-int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, int inner,
+int forward_create(forward **out, const engine *e, bool skip_missing, batch_sizes most, int inner,
                    err_ctx *err)
 {
     forward *f = mem_zalloc(sizeof *f);
@@ -296,10 +296,10 @@ int forward_create(forward **out, const engine *e, bool skip_missing, int chunk,
     if (!f) return err_set(err, ERR_NOMEM, "forward: %zu bytes", sizeof *f);
     f->m = e->m;
     f->o = &e->ops_table;
-    if (engine_on_gpu(e)) rc = make_gpu(f, e, skip_missing, chunk, err);
+    if (engine_on_gpu(e)) rc = make_gpu(f, e, skip_missing, most, err);
     if (f->gpu) inner = 0;
     f->has_inner = inner > 0;
-    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, chunk, inner, err);
+    if (rc == 0 && !f->head_on_gpu) rc = host_steps_create(&f->host, e, most.chunk, inner, err);
     if (rc < 0) {
         forward_free(f);
         return rc;
@@ -324,6 +324,12 @@ void forward_free(forward *f)
 }
 
 expert_server *forward_expert_server(forward *f) { return f->server; }
+
+experts_read forward_read(const forward *f)
+{
+    return f->host ? host_steps_read(f->host) : (experts_read){ 0 };
+}
+
 double forward_waited(const forward *f) { return f->gpu ? gpu_steps_waited(f->gpu) : 0.0; }
 
 void forward_reset_waited(forward *f)

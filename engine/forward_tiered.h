@@ -17,9 +17,9 @@
 
 typedef struct forward forward;
 
-/* Everything for batches of up to chunk tokens. Borrows e. skip_missing: engine.h; it needs a
+/* Everything for batches and passes of that many tokens. Borrows e. skip_missing: engine.h; it needs a
  * cache. inner: tokens of batches within others, or 0. */
-int forward_create(forward **out, const engine *e, bool skip_missing, int chunk, int inner,
+int forward_create(forward **out, const engine *e, bool skip_missing, batch_sizes most, int inner,
                    err_ctx *err);
 void forward_free(forward *f);           /* NULL is fine */
 
@@ -74,6 +74,9 @@ int forward_profile(forward *f, gpu_span *spans, int cap, const batch_row *row, 
 
 /* NULL if no layer of the GPU has cold experts. */
 expert_server *forward_expert_server(forward *f);
+
+/* Experts that the CPU's layers read for passes. */
+experts_read forward_read(const forward *f);
 
 /* Seconds that the host waited for single tokens after their last layer; 0 without a GPU. */
 double forward_waited(const forward *f);

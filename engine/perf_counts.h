@@ -1,8 +1,9 @@
 /* perf_counts.h - counts of a session's experts: their tiers, bytes on each link, seconds, and
  * decisions that failed.
  *
- * Counts are of tokens that came one at a time, unless a field says otherwise. The caches of
- * experts in VRAM and in RAM belong to the engine: their counts are of all its sessions. Plain
+ * Counts are of passes: single tokens, tokens of several sessions together, drafts. Where a GPU
+ * asks the host for cold experts, slots, bytes and seconds are of single tokens alone. The caches
+ * of experts in VRAM and in RAM belong to the engine: their counts are of all its sessions. Plain
  * numbers, no state. */
 #ifndef ENGINE_PERF_COUNTS_H
 #define ENGINE_PERF_COUNTS_H
@@ -25,18 +26,23 @@ typedef struct perf_layer {
 
 typedef struct perf_counts {
     int n_layer, n_used;                 /* of the model: layers, and experts of a token in each */
-    uint64_t tokens, prompt_tokens;      /* that came one at a time; that came in batches */
+    uint64_t passes, rows;               /* rows: sessions, summed over passes */
+    uint64_t tokens, prompt_tokens;      /* of passes; of other batches */
 
     /* layers with experts in two tiers: once for each token */
     uint64_t calls;
     uint64_t quiet;                      /* of these: all chosen experts hit, so no question */
+
+    uint64_t read_experts;               /* by the CPU's layers: one that several tokens of a pass
+                                          * chose counts once */
 
     /* slots: hot + cold is tokens * n_used in each layer that has experts */
     uint64_t hot, cold;                  /* the expert was in VRAM; it was not, and of these: */
     uint64_t on_cpu, down_fetched, all_fetched;  /* no slab, the down slab, all slabs fetched */
 
     /* bytes of experts, by link */
-    uint64_t vram_bytes, cpu_bytes;      /* read by the GPU from VRAM; by the CPU from RAM */
+    uint64_t vram_bytes, cpu_bytes;      /* read by the GPU from VRAM, for single tokens alone; by
+                                          * the CPU from RAM */
     uint64_t fetch_bytes, upload_bytes;  /* over the bus: post-fetch for one token; to frames */
     uint64_t drive_bytes;                /* prompts included */
 

@@ -127,6 +127,7 @@ def chat(b, server, what):
     check(note and 'tokens' in note, f'{what}: what it took: {note}')
     check(b.run("document.querySelectorAll('.turn').length") == 2, f'{what}: two turns')
     check(b.run("document.getElementById('prefix').textContent") != '', f'{what}: prompts')
+    check(b.run("document.getElementById('pass').textContent") != '', f'{what}: answers in a pass')
 
 
 def second_turn(b, what):

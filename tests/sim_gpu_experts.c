@@ -184,7 +184,7 @@ void sim_expert_whole(float *const *y, const sim_expert *e, const act_row *x, in
 static sim_bits bits_of(const gpu_expert_args *a, const sim_vectors *x)
 {
     const sim_bits many = a->batch.contract ? SIM_BITS_CONTRACT : SIM_BITS_ANY;
-    return x->a.n <= GPU_FEW ? SIM_BITS_FEW : many | (x->lows ? SIM_BITS_LOWS : 0);
+    return x->few ? SIM_BITS_FEW : many | (x->lows ? SIM_BITS_LOWS : 0);
 }
 
 float *sim_shared(const gpu_expert_args *a, const sim_vectors *x)
@@ -384,6 +384,7 @@ static void run_experts(gpu *g, void *args)
     float *rows = sim_finished(g, &c->in);
     if (!rows) return;
     sim_vectors x = sim_vectors_make(rows, c->in.n, c->in.cols);
+    x.few = gpu_is_few(c->in.n, c->in.in_pass);
     x.lows = c->in.lows != NULL;
     if (c->a.batch.sums) run_sums(c, &x);
     else run_ranges(g, c, &x);
@@ -408,16 +409,17 @@ static void prepare_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
 static bool layer_fits(const gpu_input *in, const gpu_expert_args *a)
 {
     const int count = a->batch.count ? a->batch.count : a->n_expert;
+    const bool few = gpu_is_few(in->n, in->in_pass);
     if (in->n < 1 || in->cols < 1) return false;
-    if (a->batch.sums) return in->n > GPU_FEW;
+    if (a->batch.sums) return !few;
     return a->k >= 1 && a->k <= GPU_MOST_USED && a->k <= a->n_expert && a->n_expert <= 1024 &&
            gpu_type_fits(a->gate.type) && gpu_type_fits(a->up.type) &&
            gpu_type_fits(a->down.type) && a->gate.cols == in->cols && a->up.cols == in->cols &&
            a->down.rows == in->cols && a->gate.rows == a->up.rows &&
            a->gate.rows == a->down.cols && a->batch.first >= 0 && count >= 1 &&
-           count <= a->n_expert - a->batch.first && (in->n > GPU_FEW || count == a->n_expert) &&
-           (a->ids || in->n <= GPU_FEW) &&
-           (a->batch.addresses ? in->n > GPU_FEW : a->gate.data && a->up.data && a->down.data);
+           count <= a->n_expert - a->batch.first && (!few || count == a->n_expert) &&
+           (a->ids || few) &&
+           (a->batch.addresses ? !few : a->gate.data && a->up.data && a->down.data);
 }
 
 void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
@@ -432,7 +434,7 @@ void gpu_experts(gpu *g, gpu_input *in, const gpu_expert_args *a)
         sim_fail(g, "experts: a range of two types");
         return;
     }
-    if (in->n > GPU_FEW) prepare_many(g, in, a);
+    if (!gpu_is_few(in->n, in->in_pass)) prepare_many(g, in, a);
     else sim_prepare_few(g, in);
     const expert_call e = { *in, *a };
     sim_claim_experts(&c, in, a, true);

@@ -306,7 +306,7 @@ static sim_vectors host_mid(const question *q, int i)
     const split_call *c = q->c;
     const gpu_mailbox *m = c->s.mailbox;
     const int n_ff = c->a.gate.rows;
-    sim_vectors v = { .storage = sim_room(acts_bytes(1, n_ff), 1) };
+    sim_vectors v = { .storage = sim_room(acts_bytes(1, n_ff), 1), .few = true };
     acts_init(&v.a, v.storage, 1, n_ff);
     acts_set(&v.a, m->mid_rows + (size_t)i * (size_t)n_ff, 1, n_ff);
     if (sim_is_float(c->a.down.type)) return v;

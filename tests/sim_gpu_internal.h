@@ -146,6 +146,7 @@ typedef struct sim_vectors {
     acts a;
     void *storage;
     bool lows;                           /* tensor cores get what 16 bits leave out, too */
+    bool few;                            /* gpu_is_few */
 } sim_vectors;
 sim_vectors sim_vectors_make(const float *x, int n, int cols);
 void sim_vectors_free(sim_vectors *v);

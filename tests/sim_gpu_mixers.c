@@ -13,10 +13,10 @@
 
 enum { PARTIAL_FLOATS = 2 };             /* of a head and a dimension; nothing is kept in it here */
 
-size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim)
+size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim, int n)
 {
     (void)g;
-    return (size_t)GPU_FEW * (size_t)n_head * (size_t)head_dim * PARTIAL_FLOATS;
+    return (size_t)max_int(n, GPU_FEW) * (size_t)n_head * (size_t)head_dim * PARTIAL_FLOATS;
 }
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)
@@ -67,7 +67,7 @@ static void attend_all(const attend_args *a)
 
 static bool counters_are_zero(gpu *g, const gpu_attention *a)
 {
-    for (int i = 0; i < GPU_FEW * a->n_head; i++)
+    for (int i = 0; i < (a->in_pass ? max_int(a->n, GPU_FEW) : GPU_FEW) * a->n_head; i++)
         if (a->counters[i] != 0) {
             sim_fail(g, "attention: counter %d is %u", i, (unsigned)a->counters[i]);
             return false;
@@ -170,7 +170,8 @@ static void run_attend(gpu *g, void *args)
                             dim * sizeof *a->q);
         if (a->k) sim_clobber(a->k, (size_t)a->n * kv_wide * sizeof *a->k);
     }
-    sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * sizeof(float));
+    sim_clobber(a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim, a->in_pass ? a->n : GPU_FEW) *
+                                sizeof(float));
 }
 
 void gpu_attend(gpu *g, const gpu_attention *a)
@@ -199,8 +200,10 @@ void gpu_attend(gpu *g, const gpu_attention *a)
     sim_reads_ahead(&c, "sine", a->sine, n * half * f);
     sim_reads_ahead(&c, "cursor", a->cursor, sizeof *a->cursor);
     sim_reads(&c, "sinks", a->sinks, (uint64_t)a->n_head * f);
-    sim_writes(&c, "partial", a->partial, gpu_attention_scratch(g, a->n_head, a->head_dim) * f);
-    sim_writes(&c, "counters", a->counters, (uint64_t)GPU_FEW * (uint64_t)a->n_head *
+    const int few = a->in_pass ? max_int(a->n, GPU_FEW) : GPU_FEW;
+    sim_writes(&c, "partial", a->partial,
+               gpu_attention_scratch(g, a->n_head, a->head_dim, few) * f);
+    sim_writes(&c, "counters", a->counters, (uint64_t)few * (uint64_t)a->n_head *
                                             sizeof *a->counters);
     sim_end(&c, run_attend, a, sizeof *a);
 }

@@ -45,7 +45,7 @@ static bool fits(const gpu_input *in, const gpu_network_args *a)
     return in->n >= 1 && gpu_type_fits(a->gate.type) &&
            a->gate.type == a->up.type && gpu_type_fits(a->down.type) &&
            a->gate.cols == in->cols && a->up.cols == in->cols && a->gate.rows == a->up.rows &&
-           a->gate.rows == a->down.cols && (in->n > GPU_FEW || in->blocks) &&
+           a->gate.rows == a->down.cols && (!gpu_is_few(in->n, in->in_pass) || in->blocks) &&
            (sim_is_float(a->down.type) || a->down.cols % 32 == 0);
 }
 
@@ -57,7 +57,7 @@ void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a)
                  in->cols);
         return;
     }
-    if (in->n > GPU_FEW) {
+    if (!gpu_is_few(in->n, in->in_pass)) {
         const bool floats = a->gate.type == QT_F32;
         sim_prepare_many(g, in, floats, !floats);
     } else {

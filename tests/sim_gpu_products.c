@@ -56,7 +56,7 @@ void sim_clobber(void *p, uint64_t bytes)
 
 sim_vectors sim_vectors_make(const float *x, int n, int cols)
 {
-    sim_vectors v = { .storage = sim_room(acts_bytes(n, cols), 1) };
+    sim_vectors v = { .storage = sim_room(acts_bytes(n, cols), 1), .few = n <= GPU_FEW };
     acts *a = &v.a;
     acts_init(a, v.storage, n, cols);
     acts_set(a, x, n, cols);
@@ -391,7 +391,7 @@ static bool product_fits(const gpu_input *in, const gpu_product *p)
     if (!gpu_type_fits(p->w.type) || p->w.cols != in->cols || p->y_stride < p->w.rows) return false;
     if (!sim_is_float(p->w.type) && p->w.cols % 32) return false;
     return !p->conv.taps || (p->conv.n_tap >= 2 && p->conv.n_tap <= 8 && p->conv.cursor &&
-                             (in->n <= GPU_FEW || p->conv.raw));
+                             (gpu_is_few(in->n, in->in_pass) || p->conv.raw));
 }
 
 static void claim_product(sim_call *c, const gpu_product *p, int n)
@@ -426,7 +426,7 @@ void gpu_project(gpu *g, gpu_input *in, const gpu_product *list, int n_product)
         a.list[i] = list[i];
         claim_product(&c, &list[i], in->n);
     }
-    if (in->n > GPU_FEW) sim_prepare_many(g, in, rows, halves);
+    if (!gpu_is_few(in->n, in->in_pass)) sim_prepare_many(g, in, rows, halves);
     a.in = *in;
     sim_claim_input(&c, in);
     sim_end(&c, run_project, &a, sizeof a);

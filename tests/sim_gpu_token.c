@@ -148,11 +148,11 @@ void gpu_route(gpu *g, gpu_input *in, const gpu_route_args *r)
         sim_fail(g, "router: %d of %d experts, %d tokens", r->k, r->router.rows, in->n);
         return;
     }
-    if (in->n > GPU_FEW)
+    if (!gpu_is_few(in->n, in->in_pass))
         sim_prepare_many(g, in, r->router.type == QT_F32 ||
                          (shared && r->shared_gate.type == QT_F32), r->router.type != QT_F32 ||
                          (shared && r->shared_gate.type != QT_F32));
-    const bool few = in->n <= GPU_FEW && floats;
+    const bool few = gpu_is_few(in->n, in->in_pass) && floats;
     route_args a = { .in = *in, .r = *r, .leaves = few && in->blocks };
     for (int i = 0; i < 2 && few; i++) {
         gpu_input *other = r->also[i];

@@ -435,7 +435,7 @@ static int step_together(talk *talks, err_ctx *err)
         }
     }
     if (worst < 0 || n == 0) return worst;
-    answer_step_together(list, n, rc, why);
+    answer_step_together(list, n, 2, rc, why);
     for (int i = 0; i < n; i++) {
         of[i]->going = rc[i] > 0;
         if (rc[i] >= 0) continue;

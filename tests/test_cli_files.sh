@@ -90,6 +90,9 @@ expect 0 '"draft_ms":' $bench decode -m $qwen -p 5 -n 40 -r 1 --draft mtp --json
 refuse 2 "--draft: 'x' is none of mtp, lookup and oracle:P" $bench decode -m $oss --draft x
 expect 0 "in turns" $bench batch -m $oss -s 1,3 -p 5 -n 3 -r 1
 expect 0 '"sessions":3,' $bench batch -m $oss -s 3 -p 5 -n 3 -r 1 --json
+experts=$($bench batch -m $oss -s 1,4 -p 5 -n 9 -r 1 --device cpu --json | sed -n 's/.*"experts_per_pass":\([0-9]*\).*/\1/p' | xargs)
+if [ "${experts#* }" -gt "${experts% *}" ] && [ "${experts#* }" -lt $((4 * ${experts% *})) ]; then ok
+else bad "experts of a pass of 1 and of 4 tokens: $experts"; fi
 refuse 2 "--sessions: '0' is not a number within 1..64" $bench batch -m $oss -s 2,0
 expect 0 '"prompt":{"tokens":33,' $bench decode -m $oss -p 9,33 -n 0 -r 1 --json
 equal "decode of two lengths: lines of JSON" 2 "$(wc -l <"$tmp/out")"

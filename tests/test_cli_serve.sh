@@ -114,6 +114,8 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     tokens=$(metric llamacpp:tokens_predicted_total)
     if [ "$(metric llamacpp:n_decode_total)" -gt 0 ] && [ "$tokens" -gt 0 ] &&
         [ "$(metric moe_drafts_total)" -ge "$(metric moe_drafts_right_total)" ]; then ok; else bad "$m: steps: $(metric llamacpp:n_decode_total)"; fi
+    if [ "$(metric moe_pass_rows_total)" = "$(metric moe_passes_total)" ] && [ "$(metric moe_passes_total)" -lt "$tokens" ] &&
+        [ "$(metric moe_pass_tokens_total)" -ge "$(metric moe_passes_total)" ] && [ "$(metric moe_pass_experts_total)" -gt 0 ]; then ok; else bad "$m: passes in /metrics"; fi
     if [ "$(metric 'moe_expert_choices_total{found="cold"}')" -gt 0 ] && [ "$(metric 'moe_expert_bytes_total{from="ram"}')" -gt 0 ]; then ok; else bad "$m: experts in /metrics"; fi
     chats=$(metric 'moe_http_requests_total{route="\/v1\/chat\/completions",status="200"}')
     gives 404 '' GET /no/such/path
@@ -122,6 +124,7 @@ for m in $(rounds "$qwen $gptoss" $gptoss); do
     equal "$m: requests by route" "$((chats + 1)) 1" "$(metric 'moe_http_requests_total{route="\/v1\/chat\/completions",status="200"}') $(metric 'moe_http_requests_total{route="other",status="404"}')"
     gives 200 '"is_processing":false' GET /slots
     equal "$m: slots" "0 7" "$(value 0.id) $(value 7.id)"
+    if [ "$(value 0.n_together)" = 1 ] && [ "$(value 0.n_drafts)" -ge "$(value 0.n_right_drafts)" ]; then ok; else bad "$m: drafts in /slots"; fi
 
     # ---- tools without a system message: the next conversation has them, too
     tools='"tools":[{"type":"function","function":{"name":"weather","description":"Of a town, now.","parameters":{"type":"object","properties":{"town":{"type":"string"}}}}}]'

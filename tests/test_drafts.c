@@ -130,9 +130,15 @@ static int last_token(void *ctx, int32_t id, bool in_text)
     return 0;
 }
 
+/* Each conversation has a prompt of its own. */
+static void fill_prompt(int32_t *prompt, int talk)
+{
+    for (int i = 0; i < PROMPT; i++) prompt[i] = 11 + 3 * (i % 5) + talk;
+}
+
 static int run_answer(outcome *out, engine *e, const model *m, kv_type kv,
-                      const sampler_options *smp_options, const draft_source *drafts, int n_draft,
-                      err_ctx *err)
+                      const sampler_options *smp_options, int talk, const draft_source *drafts,
+                      int n_draft, err_ctx *err)
 {
     const session_options so = { .ctx = CTX, .chunk = 32, .kv = kv, .n_version = 1 };
     const answer_options ao = { .tok = tok, .max_tokens = WORDS, .drafts = drafts,
@@ -142,7 +148,7 @@ static int run_answer(outcome *out, engine *e, const model *m, kv_type kv,
     sampler *smp = NULL;
     int32_t last = -1;
     const answer_hooks hooks = { .ctx = &last, .token = last_token };
-    for (int i = 0; i < PROMPT; i++) prompt[i] = 11 + 3 * (i % 5);
+    fill_prompt(prompt, talk);
     int rc = session_create(&s, e, &so, err);
     if (rc == 0) rc = sampler_create(&smp, smp_options, m->hp.n_vocab, CTX, err);
     if (rc == 0) rc = answer_run(&out->stats, s, smp, prompt, PROMPT, &ao, &hooks, err);
@@ -180,7 +186,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
                                      .penalty_window = -1 };
         static outcome plain, drafted;
         int n_right = 0;
-        rc = run_answer(&plain, e, m, types[index % 3], &so, NULL, 0, &err);
+        rc = run_answer(&plain, e, m, types[index % 3], &so, 0, NULL, 0, &err);
         memcpy(o.ids, plain.ids, sizeof o.ids);
         o.n = plain.n;
         o.rng = rng;
@@ -190,7 +196,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
             const uint32_t most = i < 3 ? DRAFTS_MOST : MTP_DRAFTS;
             const int n_draft = i == 3 ? 0 : 1 + (int)test_below(&rng, most);
             o.right = rights[i % 3];
-            rc = run_answer(&drafted, e, m, types[index % 3], &so,
+            rc = run_answer(&drafted, e, m, types[index % 3], &so, 0,
                             i < 3 ? &oracles : i == 3 ? &draft_by_lookup : &no_source, n_draft,
                             &err);
             CHECK_MSG(rc == 0 && is_same(&plain, &drafted), "%s, %s: %s, %d drafts of %s: another "
@@ -206,6 +212,108 @@ static void test_place(const model *m, engine *e, const place *p, int index)
     CHECK_MSG(rc == 0, "%s, %s: %s", model_arch_name(m->hp.arch), p->name, err.msg);
 }
 
+/* ---- in company ------------------------------------------------------------------------------ */
+
+enum { TALKS = 3 };
+
+typedef struct talk {
+    session *s;
+    sampler *smp;
+    running_answer *a;
+    int32_t prompt[PROMPT];
+    outcome plain;                       /* alone, without drafts */
+    oracle o;
+    draft_source drafts;
+} talk;
+
+/* The last one's drafts come from lookup, or where the model has a next-token block from it: once
+ * the others have ended, because the block does not draft in company. */
+static int open_talk(talk *t, int i, session *first, engine *e, const session_options *so,
+                     const sampler_options *smp_options, const model_hparams *hp, err_ctx *err)
+{
+    const bool by_block = i == TALKS - 1 && hp->uses_mtp;
+    const answer_options ao = { .tok = tok, .max_tokens = WORDS, .drafts = &t->drafts,
+                                .n_draft = by_block ? MTP_DRAFTS : 0 };
+    fill_prompt(t->prompt, i);
+    t->drafts = i < TALKS - 1 ? (draft_source){ &t->o, guess } : by_block ? no_source
+                                                                          : draft_by_lookup;
+    int rc = first ? session_create_sharing(&t->s, session_runner(first), err)
+                   : session_create(&t->s, e, so, err);
+    if (rc == 0) rc = sampler_create(&t->smp, smp_options, hp->n_vocab, CTX, err);
+    if (rc == 0) rc = answer_open(&t->a, t->s, t->smp, t->prompt, PROMPT, &ao, NULL, err);
+    while (rc >= 0 && !answer_draws(t->a)) rc = answer_step(t->a, err);
+    return rc < 0 ? rc : 0;
+}
+
+/* Steps of all that draw, until none does. */
+static int step_talks(talk *talks, test_rng *rng, err_ctx *err)
+{
+    for (;;) {
+        running_answer *list[TALKS];
+        err_ctx why[TALKS];
+        int rc[TALKS], n = 0;
+        for (int i = 0; i < TALKS; i++)
+            if (answer_draws(talks[i].a)) list[n++] = talks[i].a;
+        if (n == 0) return 0;
+        answer_step_together(list, n, (int)test_below(rng, 1 + DRAFTS_MOST), rc, why);
+        for (int i = 0; i < n; i++)
+            if (rc[i] < 0) {
+                *err = why[i];
+                return rc[i];
+            }
+    }
+}
+
+/* Answers in one pass, each with drafts of its own, are those that each gives alone. */
+static void test_company(const model *m, engine *e, const place *p, int index)
+{
+    const sampler_options so = { .temperature = index % 2 ? 0.9 : 0.0, .top_p = 0.9, .seed = 4,
+                                 .repeat_penalty = 1.05, .penalty_window = -1 };
+    const session_options options = { .ctx = CTX, .chunk = 32, .kv = KV_F16,
+                                      .n_sharing = TALKS - 1, .n_version = 1 + index % TALKS };
+    static talk talks[TALKS];
+    test_rng rng = { 70 + (uint64_t)index };
+    err_ctx err = { 0 };
+    int rc = 0, n_right = 0;
+    if (p == &places[1] && index > 1 && !test_is_long()) return;
+    memset(talks, 0, sizeof talks);
+    for (int i = 0; i < TALKS && rc == 0; i++) {
+        talk *t = &talks[i];
+        rc = run_answer(&t->plain, e, m, KV_F16, &so, i, NULL, 0, &err);
+        memcpy(t->o.ids, t->plain.ids, sizeof t->o.ids);
+        t->o.n = t->plain.n;
+        t->o.rng = rng;
+        t->o.right = i == 0 ? 1.0 : 0.7;
+    }
+    for (int i = 0; i < TALKS && rc == 0; i++)
+        rc = open_talk(&talks[i], i, talks[0].s, e, &options, &so, &m->hp, &err);
+    if (rc == 0) rc = step_talks(talks, &rng, &err);
+    for (int i = 0; i < TALKS && rc == 0; i++) {
+        const talk *t = &talks[i];
+        const int n = t->plain.n - 1;    /* the last token is not in the session */
+        n_right += answer_so_far(t->a)->n_right;
+        CHECK_MSG(session_pos(t->s) == n && session_common(t->s, t->plain.ids, n) == n &&
+                  answer_so_far(t->a)->n_answer == t->plain.stats.n_answer,
+                  "%s, %s: conversation %d says something else", model_arch_name(m->hp.arch),
+                  p->name, i);
+    }
+    CHECK_MSG(rc < 0 || !m->hp.uses_mtp || answer_so_far(talks[TALKS - 1].a)->n_draft > 0,
+              "%s, %s: no drafts of the block after company", model_arch_name(m->hp.arch), p->name);
+    CHECK_MSG(rc == 0 && n_right > WORDS / 4, "%s, %s: %d right drafts in company; %s",
+              model_arch_name(m->hp.arch), p->name, n_right, rc < 0 ? err.msg : "no error");
+    for (int i = TALKS; i-- > 0;) {
+        answer_free(talks[i].a);
+        sampler_free(talks[i].smp);
+        session_free(talks[i].s);
+    }
+}
+
+static void test_all(const model *m, engine *e, const place *p, int index)
+{
+    test_place(m, e, p, index);
+    test_company(m, e, p, index);
+}
+
 int main(int argc, char **argv)
 {
     gguf *g = NULL;
@@ -215,7 +323,7 @@ int main(int argc, char **argv)
     test_control();
     if (CHECK_MSG(gguf_open(&g, "tests/models/demo-gptoss-MXFP4.gguf", &err) == 0 &&
                   tokenizer_create(&tok, g, &err) == 0, "%s", err.msg))
-        each_place(family_models, N_FAMILY_MODELS, 12, test_place);
+        each_place(family_models, N_FAMILY_MODELS, 12, test_all);
     tokenizer_free(tok);
     gguf_close(g);
     return test_end();

@@ -139,7 +139,7 @@ static void check_rules(const sampler_options *o, int n, test_rng *rng)
     sampler *near = NULL, *far = NULL;
     there t = there_make(n);
     uint64_t *bits = host_room((size_t)t.n_block, sizeof *bits);
-    const sampler_source from = { &t, prepare, gather };
+    const sampler_source from = { .ctx = &t, .prepare = prepare, .gather = gather };
     float *x = host_room((size_t)n, sizeof *x);
     int unusual = 0;
 

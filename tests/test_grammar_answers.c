@@ -25,7 +25,8 @@ static bool fixture_open(fixture *r, const char *path)
 {
     err_ctx err = { 0 };
     const engine_options eo = { .threads = test_n_thread(2) };
-    const session_options so = { .ctx = CTX, .chunk = 64, .kv = KV_F16, .n_snapshot = 1 };
+    const session_options so = { .ctx = CTX, .chunk = 64, .kv = KV_F16, .n_snapshot = 1,
+                                 .n_version = 1 };
     *r = (fixture){ 0 };
     return model_fixture_open(&r->f, path) && model_fixture_chat(&r->f) &&
            model_fixture_run(&r->f, &eo, &so) &&
@@ -38,7 +39,10 @@ static void fixture_close(fixture *r)
     model_fixture_close(&r->f);
 }
 
-typedef struct said { textbuf answer, reasoning; } said;
+typedef struct said { textbuf answer, reasoning; answer_stats stats; } said;
+
+/* How to draw: greedily or with penalties, and with which drafts. */
+typedef struct manner { bool greedy, penalised; const draft_source *drafts; int n_draft; } manner;
 
 static int on_text(void *ctx, const chat_event *ev)
 {
@@ -65,35 +69,43 @@ static void check_free(sampler *smp, int n_vocab)
 }
 
 /* One answer of that form; raw: without the chat format. */
-static answer_end ask(said *out, const fixture *r, const grammar *g, uint64_t seed, int max_tokens,
-                      bool raw)
+static answer_end ask_so(said *out, const fixture *r, const grammar *g, uint64_t seed,
+                         int max_tokens, bool raw, const manner *how)
 {
     const chat_message message = { .role = CHAT_USER, .content = str_from("Tell me a story.") };
     const chat_request req = { .messages = &message, .n_message = 1 };
     const answer_hooks hooks = { .ctx = out, .text = on_text };
     const int n_vocab = session_vocab(r->f.s);
     sampler_options so;
-    answer_stats stats = { .end = ANSWER_INTERRUPTED };
     id_list ids = { 0 };
     sampler *smp = NULL;
     grammar_mask *m = NULL;
     err_ctx err = { 0 };
-    *out = (said){ 0 };
+    *out = (said){ .stats.end = ANSWER_INTERRUPTED };
     int rc = sampler_defaults(&so, r->f.m, &err);
     so.seed = seed;
+    if (how->greedy) so.temperature = 0;
+    if (how->penalised) so.repeat_penalty = 1.1, so.frequency_penalty = 0.2;
     if (rc == 0) rc = sampler_create(&smp, &so, n_vocab, CTX, &err);
     if (rc == 0) rc = grammar_mask_create(&m, g, r->v, n_vocab, &err);
     if (rc == 0)
         rc = raw ? encoder_encode(r->f.enc, &ids, str_from("The list is "), false, &err)
                  : chat_render(&ids, r->f.c, r->f.enc, &req, &err);
     const answer_options ao = { .tok = r->f.t, .format = raw ? NULL : r->f.c, .form = m,
-                                .req = raw ? NULL : &req, .max_tokens = max_tokens };
-    if (rc == 0) rc = answer_run(&stats, r->f.s, smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
+                                .req = raw ? NULL : &req, .max_tokens = max_tokens,
+                                .drafts = how->drafts, .n_draft = how->n_draft };
+    if (rc == 0) rc = answer_run(&out->stats, r->f.s, smp, ids.ids, (int)ids.n, &ao, &hooks, &err);
     if (CHECK_MSG(rc == 0, "seed %d: %s", (int)seed, err.msg)) check_free(smp, n_vocab);
     grammar_mask_free(m);
     sampler_free(smp);
     ids_free(&ids);
-    return stats.end;
+    return out->stats.end;
+}
+
+static answer_end ask(said *out, const fixture *r, const grammar *g, uint64_t seed, int max_tokens,
+                      bool raw)
+{
+    return ask_so(out, r, g, seed, max_tokens, raw, &(manner){ .n_draft = 0 });
 }
 
 /* Is the text, up to an incomplete character at its end, a beginning of the form? */
@@ -156,6 +168,51 @@ static void test_schemas(const fixture *r, const char *name)
     if (many)
         printf("%s: %d schemas, %d answers valid, %d after 3500 tokens the beginning of one\n",
                name, n, n_done, n - n_done);
+}
+
+static bool same_answer(const said *a, const said *b)
+{
+    const str_view x = textbuf_view(&a->answer), y = textbuf_view(&b->answer);
+    return x.len == y.len && memcmp(x.ptr, y.ptr, x.len) == 0 && a->stats.end == b->stats.end &&
+           a->stats.n_answer == b->stats.n_answer;
+}
+
+/* Text without a choice is taken in together, and the answer stays the same. */
+static void test_drafted(const fixture *r, const char *name)
+{
+    const int n = schemas_wanted() > 0 ? schemas_wanted() : test_rounds(100, 6);
+    test_rng rng = { 23 };
+    int n_draft = 0, n_right = 0;
+    for (int i = 0; i < n;) {
+        json_t *schema = schema_random(&rng);
+        const int fixed[] = { DRAFTS_MOST, 0, 2 };       /* 0: chosen by time */
+        manner how = { .greedy = i % 2, .penalised = i / 2 % 2 };
+        err_ctx err = { 0 };
+        grammar *g;
+        said plain, drafted;
+        if (grammar_from_schema(&g, schema, true, &err) == 0) {
+            const int most = 20 + (int)test_below(&rng, 100);
+            const bool raw = i % 5 == 0;
+            ask_so(&plain, r, g, (uint64_t)i, most, raw, &how);
+            how.drafts = &draft_by_lookup;
+            how.n_draft = fixed[i % 3];
+            ask_so(&drafted, r, g, (uint64_t)i, most, raw, &how);
+            CHECK_MSG(same_answer(&plain, &drafted), "%s, seed %d: '%.*s' without drafts, '%.*s' "
+                      "with", name, i, (int)plain.answer.len, plain.answer.ptr,
+                      (int)drafted.answer.len, drafted.answer.ptr);
+            n_draft += drafted.stats.n_draft;
+            n_right += drafted.stats.n_right;
+            said_free(&plain);
+            said_free(&drafted);
+            grammar_free(g);
+            i++;
+        }
+        json_decref(schema);
+    }
+    CHECK_MSG(n_right > 5 * n && 2 * n_right > n_draft, "%s: %d drafts, %d of them right", name,
+              n_draft, n_right);
+    if (schemas_wanted() > 0)
+        printf("%s: %d schemas, %d drafts, %d of them right\n", name, n, n_draft, n_right);
 }
 
 /* A form that leaves no choice, with the chat format and without. */
@@ -234,6 +291,7 @@ int main(int argc, char **argv)
             const bool harmony = chat_format_of(r.f.c) == CHAT_HARMONY;
             if (test_is_long() || !harmony) test_schemas(&r, models[i]);
             test_forced(&r, models[i]);
+            test_drafted(&r, models[i]);
             if (harmony) test_reasons(&r);
         }
         fixture_close(&r);

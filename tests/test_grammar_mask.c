@@ -83,6 +83,46 @@ static int check_place(const fixture *r, const uint64_t *bits, grammar_run *own,
     return pick;
 }
 
+/* The byte that alone may come, by trying all; -1: none. */
+static int only_byte(grammar_run *own, grammar_state at)
+{
+    int only = -1, n = 0;
+    for (int byte = 0; byte < 256; byte++)
+        if (grammar_run_step(own, at, (uint8_t)byte) >= 0) only = byte, n++;
+    return n == 1 && !grammar_run_may_end(own, at) ? only : -1;
+}
+
+/* Text without a choice is spelled by the longest tokens. Returns their number. */
+static int check_forced(const fixture *r, grammar_mask *m, grammar_run *own, grammar_state at,
+                        int n_vocab, const char *form)
+{
+    enum { MOST = 4, BYTES = 512 };
+    const int32_t n_token = min_int(n_vocab, tokenizer_n_token(r->t));
+    int32_t got[MOST];
+    char text[BYTES];
+    int n_byte = 0, done = 0, k = 0;
+    for (int byte; n_byte < BYTES && (byte = only_byte(own, at)) >= 0; n_byte++) {
+        text[n_byte] = (char)byte;
+        at = grammar_run_step(own, at, (uint8_t)byte);
+    }
+    const int n = grammar_mask_forced(m, got, MOST);
+    for (int best = 0; k < MOST; k++, done += best) {
+        best = 0;
+        for (int32_t id = 0; id < n_token; id++) {
+            const str_view x = tokenizer_bytes(r->t, id, false);
+            if (tokenizer_kind(r->t, id) == TOKEN_NORMAL && (int)x.len > best &&
+                (int)x.len <= n_byte - done && memcmp(x.ptr, text + done, x.len) == 0)
+                best = (int)x.len;
+        }
+        if (best == 0) break;
+        const str_view x = k < n ? tokenizer_bytes(r->t, got[k], false) : (str_view){ "", 0 };
+        CHECK_MSG((int)x.len == best && memcmp(x.ptr, text + done, x.len) == 0,
+                  "%s: token %d of '%.*s' is '%.*s'", form, k, n_byte, text, (int)x.len, x.ptr);
+    }
+    CHECK_MSG(n == k, "%s: %d tokens instead of %d for '%.*s'", form, n, k, n_byte, text);
+    return n;
+}
+
 /* Accepts some tokens that may come, the first of each mask or later ones, and takes them back. */
 static void go_and_return(grammar_mask *m, int n_vocab, test_rng *rng)
 {
@@ -98,8 +138,10 @@ static void go_and_return(grammar_mask *m, int n_vocab, test_rng *rng)
     grammar_mask_back(m, n);
 }
 
-static void walk_form(const fixture *r, const char *text, bool gbnf, uint64_t seed, int n_step)
+/* Returns the number of forced tokens. */
+static int walk_form(const fixture *r, const char *text, bool gbnf, uint64_t seed, int n_step)
 {
+    int n_forced = 0;
     const int n_vocab = tokenizer_n_token(r->t) + 70;    /* more logits than tokens */
     grammar *g = form_of(text, gbnf);
     grammar_mask *m = NULL;
@@ -119,6 +161,7 @@ static void walk_form(const fixture *r, const char *text, bool gbnf, uint64_t se
         if (grammar_run_n_state(own) > GRAMMAR_MAX_STATES / 2) grammar_run_keep(own, &at, 1);
         const int id = check_place(r, bits, own, at, n_vocab, &rng, text);
         CHECK(grammar_mask_may_end(m) == grammar_run_may_end(own, at));
+        n_forced += check_forced(r, m, own, at, n_vocab, text);
         if (id < 0) break;
         at = after(own, at, tokenizer_bytes(r->t, id, false));
         mem_guard(true);
@@ -130,6 +173,7 @@ done:
     grammar_run_free(own);
     grammar_mask_free(m);
     grammar_free(g);
+    return n_forced;
 }
 
 /* The same text again needs no new mask, which would be in another place; a token that does not fit
@@ -209,10 +253,12 @@ int main(int argc, char **argv)
     test_begin("grammar_mask", argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         fixture r;
+        int n_forced = 0;
         if (fixture_open(&r, models[i])) {
             for (size_t k = 0; k < ARRAY_LEN(forms); k++)
                 for (uint64_t seed = 1; seed <= 3; seed++)
-                    walk_form(&r, forms[k].text, forms[k].gbnf, seed + i, 25);
+                    n_forced += walk_form(&r, forms[k].text, forms[k].gbnf, seed + i, 25);
+            CHECK_MSG(n_forced > 50, "%s: %d forced tokens", models[i], n_forced);
             test_again(&r);
             test_long(&r);
         }

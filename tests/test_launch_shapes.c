@@ -64,9 +64,6 @@ static void check_width(const chip *c, const char *name, int type, int cols)
                           quant_name((uint32_t)type), cols, n, need);
         }
     }
-    if (floats) return;
-    size_t bytes;
-    if (few_shape(&bytes, c, type, cols)) check(c, name, "tiles of few", type, cols, 0, bytes);
 }
 
 /* Kernels that are compiled for a few shapes: the smallest of each, which a chip must have. */
@@ -104,6 +101,8 @@ static void check_fixed(const chip *c, const char *name)
 static void check_tiles(const chip *c, const char *name, int type)
 {
     if (shape_is_float(type)) return;
+    for (int rows = FEW_LEAST_ROWS; rows <= FEW_MOST_ROWS; rows *= 2)
+        check(c, name, "tiles of few", type, 0, rows, (size_t)few_bytes(type, rows, c->code));
     if (c->code < 80)
         check(c, name, "contract tile", type, 32, 32, (size_t)contract_tile_bytes(type, 32, 32));
     else

@@ -10,10 +10,12 @@
 #include "engine/engine_stats.h"
 #include "engine/gpu/expert_server.h"
 #include "tests/cache_fixture.h"
+#include "tests/chosen_experts.h"
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
 #include "tests/test.h"
 #include "engine/session/runner.h"
+#include "engine/session/sampler.h"
 #include "moe/expert_store.h"
 #include "tiers/fault_injection.h"
 
@@ -325,6 +327,88 @@ static void test_log(model_fixture *f)
               (int)host.pad_bytes);
 }
 
+/* ---- passes of several sessions -------------------------------------------------------------- */
+
+enum { TOGETHER = 3, N_PASS = 4 };
+
+/* Different experts of each layer, by the router's choices [layers with experts, tokens, k]. */
+static uint64_t union_of(const model *m, const int32_t *ids, int n_token)
+{
+    uint64_t n = 0;
+    for (int l = 0; l < m->hp.n_layer; l++) {
+        const int n_slot = has_experts(m, l) ? n_token * m->hp.n_expert_used : 0;
+        for (int i = 0; i < n_slot; i++) {
+            int k = 0;
+            while (ids[k] != ids[i]) k++;
+            n += k == i;
+        }
+        ids += n_slot;
+    }
+    return n;
+}
+
+/* Passes of three sessions. Returns what the CPU must have read. */
+static uint64_t take_passes(session *const *s, const model *m)
+{
+    const sampler_options greedy = { .top_p = 1, .repeat_penalty = 1 };
+    runner_row rows[TOGETHER];
+    int32_t ids[TOGETHER] = { 11, 60, 93 };
+    uint64_t n_read = 0;
+    sampler *smp = NULL;
+    err_ctx err = { 0 };
+    int failed, rc = sampler_create(&smp, &greedy, m->hp.n_vocab, 0, &err);
+    for (int i = 0; i < N_PASS && rc == 0; i++) {
+        for (int k = 0; k < TOGETHER; k++)
+            rows[k] = (runner_row){ .s = s[k], .ids = &ids[k], .n = 1 };
+        chosen.n = 0;
+        rc = runner_take(session_runner(s[0]), rows, TOGETHER, &failed, &err);
+        n_read += union_of(m, chosen.ids, TOGETHER);
+        for (int k = 0; k < TOGETHER && rc == 0; k++) rc = session_pick(s[k], &ids[k], smp, &err);
+    }
+    CHECK_MSG(rc == 0, "%s", err.msg);
+    sampler_free(smp);
+    return n_read;
+}
+
+/* Where no layer has a question, passes count as single tokens do, and an expert that several
+ * tokens chose is read once. */
+static void test_together(model_fixture *f, const place *p)
+{
+    const engine_options eo = { .threads = 1 };          /* the order of choices */
+    const session_options so = { .ctx = 64, .chunk = 64, .kv = KV_F16, .n_sharing = TOGETHER - 1 };
+    const model *m = f->m;
+    session *s[TOGETHER] = { 0 };
+    uint64_t all = 0;
+    err_ctx err = { 0 };
+    chosen.cap = (size_t)TOGETHER * (size_t)m->hp.n_layer * (size_t)m->hp.n_expert_used;
+    chosen.ids = test_alloc(chosen.cap, sizeof *chosen.ids);
+    if (!model_fixture_engine(f, &eo) || !place_engine(f->e, m, p)) goto done;
+    if (!CHECK_MSG(session_create(&s[0], f->e, &so, &err) == 0, "%s", err.msg)) goto done;
+    for (int i = 1; i < TOGETHER; i++)
+        if (!CHECK_MSG(session_create_sharing(&s[i], session_runner(s[0]), &err) == 0, "%s",
+                       err.msg)) goto done;
+    runner_count(session_runner(s[0]), PERF_FULL);
+    const uint64_t n_read = take_passes(s, m);
+    const perf_counts c = runner_perf(session_runner(s[0]));
+    for (int l = 0; l < m->hp.n_layer; l++)
+        if (has_experts(m, l)) all += TOGETHER * N_PASS * (uint64_t)m->hp.n_expert_used;
+    CHECK_MSG(c.passes == N_PASS && c.rows == TOGETHER * N_PASS &&
+              c.tokens == TOGETHER * N_PASS && c.prompt_tokens == 0,
+              "%s: %d passes of %d tokens, %d others", p->name, (int)c.passes, (int)c.tokens,
+              (int)c.prompt_tokens);
+    CHECK_MSG((p->gpu ? c.hot : c.cold) == all && c.hot + c.cold == all,
+              "%s: %d hot, %d cold of %d", p->name, (int)c.hot, (int)c.cold, (int)all);
+    CHECK_MSG(p->gpu ? c.read_experts == 0 : c.read_experts == n_read && n_read < all,
+              "%s: %d experts read, not %d", p->name, (int)c.read_experts, (int)n_read);
+    CHECK_MSG(p->gpu || c.cpu_bytes > 0, "%s: no bytes", p->name);
+    check_layers(s[0], &c, m, p);
+done:
+    for (int i = 0; i < TOGETHER; i++) session_free(s[i]);
+    model_fixture_stop(f);
+    mem_free(chosen.ids);
+    chosen = (chosen_experts){ 0 };
+}
+
 static void test_file(const char *path, int turn)
 {
     model_fixture f;
@@ -332,6 +416,9 @@ static void test_file(const char *path, int turn)
         for (int i = 0; i < N_PLACES; i++)
             if ((!places[i].gpu || gpu_count() > 0) && !sim_gpu_skips(i + turn, 3))
                 test_sums(&f, &places[i]);
+        for (int i = 0; i < N_PLACES; i++)
+            if (places[i].gpu ? !places[i].planned && gpu_count() > 0 : i < N_CPU_PLACES)
+                test_together(&f, &places[i]);
         if (gpu_count() > 0) {
             test_off(&f);
             test_not_locked(&f);

@@ -16,8 +16,9 @@
 #define GB UINT64_C(1000000000)
 #define MB UINT64_C(1000000)
 
-static uint64_t made_work(void *ctx, const model *m, int chunk)
+static uint64_t made_work(void *ctx, const model *m, int chunk, int pass)
 {
+    (void)pass;
     (void)m;
     ++*(int *)ctx;
     return 1000 * (uint64_t)chunk;
@@ -138,8 +139,8 @@ static void test_sizes(const char *path)
         for (int l = 0; l < m->hp.n_layer; l++) by_layer += c->layer_state[l];
         CHECK(by_layer == c->state);
         CHECK((c->snapshots > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
-        CHECK(c->vram_work == 1000 * (uint64_t)c->tokens + gpu_steps_recordings_bytes(m));
-        CHECK(c->ram_work > 0 && c->ram_with_gpu == gpu_steps_host_bytes(m, c->tokens) +
+        CHECK(c->vram_work == 1000 * (uint64_t)c->tokens + gpu_steps_recordings_bytes(m, GPU_FEW));
+        CHECK(c->ram_work > 0 && c->ram_with_gpu == gpu_steps_host_bytes(m, (batch_sizes){ c->tokens, GPU_FEW }) +
                                                         expert_server_ram_bytes(m) +
                                                         (uint64_t)ctx * sizeof(int32_t) +
                                                         (uint64_t)m->hp.n_vocab * 4);

@@ -117,7 +117,7 @@ static void test_talks(const model *m, engine *e, const char *name, kv_type kv, 
 
 /* ---- passes: a token of each of several conversations, and what is drawn after it ------------- */
 
-enum { TOKENS = 9 };
+enum { DRAWERS = 21, TOKENS = 7 };      /* more conversations than a kernel for few tokens has */
 
 /* Draws begin after a prompt; each token that is drawn is taken in next. */
 typedef struct draws {
@@ -183,13 +183,13 @@ static int draw_alone(draws *d, int number, engine *e, const session_options *so
  * the draws that differ. */
 static int pass_together(draws *all, test_rng *rng, err_ctx *err)
 {
-    const int most = 1 + (int)test_below(rng, (uint32_t)min_int(TALKS, runner_most_taken(
-                                                                session_runner(all[0].s))));
-    runner_row rows[TALKS];
-    draws *of[TALKS];
+    const int limit = min_int(DRAWERS, runner_most_taken(session_runner(all[0].s)));
+    const int most = 1 + (int)test_below(rng, (uint32_t)limit);
+    runner_row rows[DRAWERS];
+    draws *of[DRAWERS];
     int n = 0, wrong = 0, failed;
-    for (int i = 0, from = (int)test_below(rng, TALKS); i < TALKS && n < most; i++) {
-        draws *d = &all[(from + 5 * i) % TALKS];
+    for (int i = 0, from = (int)test_below(rng, DRAWERS); i < DRAWERS && n < most; i++) {
+        draws *d = &all[(from + 5 * i) % DRAWERS];
         if (d->n == TOKENS) continue;
         rows[n] = (runner_row){ .s = d->s, .ids = &d->ids[d->n], .n = 1 };
         of[n++] = d;
@@ -207,22 +207,22 @@ static int pass_together(draws *all, test_rng *rng, err_ctx *err)
 
 static void test_passes(const model *m, engine *e, const char *name, kv_type kv, test_rng *rng)
 {
-    const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_sharing = TALKS - 1 };
-    static draws all[TALKS];
-    int rc = 0, wrong = 0, bad = 0, left = TALKS * TOKENS;
+    const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_sharing = DRAWERS - 1 };
+    static draws all[DRAWERS];
+    int rc = 0, wrong = 0, bad = 0, left = DRAWERS * TOKENS;
     err_ctx err = { 0 };
-    for (int i = 0; i < TALKS && rc == 0; i++) rc = draw_alone(&all[i], i, e, &so, &err);
-    for (int i = 0; i < TALKS && rc == 0; i++)
+    for (int i = 0; i < DRAWERS && rc == 0; i++) rc = draw_alone(&all[i], i, e, &so, &err);
+    for (int i = 0; i < DRAWERS && rc == 0; i++)
         rc = begin_draws(&all[i], i, i == 0 ? NULL : session_runner(all[0].s), e, &so, &err);
     while (rc == 0 && bad >= 0 && left > 0) {
         bad = pass_together(all, rng, &err);
         wrong += bad;
         left = 0;
-        for (int i = 0; i < TALKS; i++) left += TOKENS - all[i].n;
+        for (int i = 0; i < DRAWERS; i++) left += TOKENS - all[i].n;
     }
     CHECK_MSG(rc == 0 && bad >= 0 && wrong == 0, "%s, %s: %d of %d draws differ: %s",
-              model_arch_name(m->hp.arch), name, wrong, TALKS * TOKENS, err.msg);
-    for (int i = TALKS; i-- > 0;) end_draws(&all[i]);
+              model_arch_name(m->hp.arch), name, wrong, DRAWERS * TOKENS, err.msg);
+    for (int i = DRAWERS; i-- > 0;) end_draws(&all[i]);
 }
 
 /* The second place is slow: one model there is enough. */

@@ -522,7 +522,7 @@ static void test_from(void)
     static float x[FAR_VOCAB];
     static far_row f = { .logits = x };
     static uint64_t bits[FAR_VOCAB / 64 + 1];
-    const sampler_source from = { &f, far_prepare, far_gather };
+    const sampler_source from = { .ctx = &f, .prepare = far_prepare, .gather = far_gather };
     test_rng rng = { 77 };
     sampler_options o;
     char *const *cells;

@@ -11,6 +11,7 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/plan/planning.h"
 #include "engine/session/runner.h"
+#include "engine/session/session_bytes.h"
 #include "moe/postfetch.h"
 #include "tests/sim_gpu.h"
 #include "tests/small_shapes.h"
@@ -128,7 +129,7 @@ static void take(const model *m, const plan *p, const variant *v, uint64_t budge
     CHECK_MSG(taken <= said + GRAINS, "%s, %s, --vram %llu: %llu taken, the plan says %llu",
               v->arch, v->what, (unsigned long long)budget, (unsigned long long)taken,
               (unsigned long long)said);
-    const uint64_t at_once = said - (1 + (uint64_t)v->n_sharing) * gpu_steps_recordings_bytes(m);
+    const uint64_t at_once = said - (1 + (uint64_t)v->n_sharing) * gpu_steps_recordings_bytes(m, session_pass_tokens(&so));
     CHECK_MSG(taken > at_once / 10 * 9, "%s, %s, --vram %llu: %llu taken, the plan says %llu",
               v->arch, v->what, (unsigned long long)budget, (unsigned long long)taken,
               (unsigned long long)said);

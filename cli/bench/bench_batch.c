@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,7 +30,7 @@ static const arg_option options[] = {
     { "model", 'm', ARG_TEXT, offsetof(batch_options, run.model), "FILE", "MOE_MODEL", 0, 0,
       "GGUF file, or the first part of a split one. Default: the demo model" },
     { "sessions", 's', ARG_TEXT, offsetof(batch_options, sessions), "N[,N]", NULL, 0, 0,
-      "Conversations at once; each of several numbers is measured. Default: 1,2,4,8" },
+      "Conversations at once; each of several numbers is measured. Default: 1,2,4,8,16,32" },
     { "prompt", 'p', ARG_INT, offsetof(batch_options, prompt), "N", NULL, 1, INT32_MAX,
       "Length of each prompt in tokens. Default: 64" },
     { "tokens", 'n', ARG_INT, offsetof(batch_options, tokens), "N", NULL, 2, INT32_MAX,
@@ -57,7 +58,11 @@ static const arg_spec spec = {
                 "in turns  the same, one token of one conversation at a time\n"
                 "p50, p99  milliseconds between two tokens of a conversation, in joint passes\n"
                 "last      milliseconds from the start of the first prompt to the last one's first "
-                "token",
+                "token\n"
+                "experts   different experts that a joint pass reads, in all layers; - on a GPU\n"
+                "limit     joint passes as a share of what reading these and the dense weights "
+                "allows;\n"
+                "          - until the speeds are measured, by moe-run plan FILE --measure",
 };
 
 typedef struct conversation {
@@ -79,6 +84,7 @@ typedef struct bench {
     progress bar;
     double together[MEDIAN_MAX_RUNS], turns[MEDIAN_MAX_RUNS];    /* tok/s */
     double last_ms[MEDIAN_MAX_RUNS], p50_ms, p99_ms;
+    perf_counts counted;                 /* in the last run's timed tokens */
 } bench;
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -103,6 +109,7 @@ static int step(bench *m, int n, int most, err_ctx *err)
             rows[i] = (runner_row){ .s = c->s, .ids = &c->id, .n = 1 };
         }
         rc = runner_take(session_runner(rows[0].s), rows, each, &failed, err);
+        for (int i = 0; i < each && rc == 0; i++) runner_ask(rows[i].s, 0, m->likeliest);
         for (int i = 0; i < each && rc == 0; i++) rc = draw(m, &m->of[first + i], err);
     }
     m->bar.done += (uint64_t)n;
@@ -134,6 +141,7 @@ static int run_once(double *rate, double *last_ms, bench *m, int n, int most, in
     int rc = take_prompts(m, n, err);
     *last_ms = (double)(clock_ns() - begun) * 1e-6;
     for (int t = 0; t < WARM_TOKENS && rc == 0; t++) rc = step(m, n, most, err);
+    runner_reset_counts(session_runner(m->of[0].s));
     const uint64_t start = clock_ns();
     for (int t = 0; t < tokens && rc == 0; t++) {
         const uint64_t from = clock_ns();
@@ -141,6 +149,7 @@ static int run_once(double *rate, double *last_ms, bench *m, int n, int most, in
         m->pass_s[t] = clock_since(from);
     }
     *rate = (double)n * tokens / clock_since(start);
+    m->counted = runner_perf(session_runner(m->of[0].s));
     return rc;
 }
 
@@ -185,29 +194,59 @@ static int measure(bool *same, bench *m, int n, err_ctx *err)
     return rc;
 }
 
+/* ---- what passes read ------------------------------------------------------------------------ */
+
+/* Experts of a joint pass; NAN: a GPU computes, and does not count them. */
+static double experts_read(const bench *m)
+{
+    if (engine_gpu_name(m->b.l.e)[0]) return NAN;
+    return (double)m->counted.read_experts / (double)m->counted.passes;
+}
+
+/* The speed as a share of that at which the links carry what passes read; NAN: unknown. */
+static double of_limit(const bench *m, double rate)
+{
+    const perf_counts *c = &m->counted;
+    const speeds *s = &m->b.l.where->p.rate;
+    model_bytes bytes;
+    if (!m->b.l.where->measured || isnan(experts_read(m))) return NAN;
+    model_count_bytes(&bytes, m->b.l.m);
+    const double pass_s = (double)bytes.token_dense / s->cpu_dense +
+                          (double)c->cpu_bytes / (double)c->passes / s->cpu;
+    return rate * pass_s * (double)c->passes / (double)c->tokens;
+}
+
 /* ---- output ---------------------------------------------------------------------------------- */
+
+static json_t *real(double v) { return isnan(v) ? json_null() : json_real(v); }
 
 static int report(const bench *m, int n)
 {
     const int runs = (int)m->opt->runs;
     const spread together = spread_of(m->together, runs), turns = spread_of(m->turns, runs);
     const spread last = spread_of(m->last_ms, runs);
-    char shown[1024];
+    const double experts = experts_read(m), limit = of_limit(m, together.median);
+    char shown[1024], n_read[16] = "-", share[16] = "-";
     if (!m->opt->json) {
         if (n == m->counts.of[0])
-            printf("sessions  together      each  in turns   gain   p50 ms   p99 ms  last ms\n");
-        printf("%8d %9.1f %9.1f %9.1f %5.2fx %8.2f %8.2f %8.1f\n", n, together.median,
+            printf("sessions  together      each  in turns   gain   p50 ms   p99 ms  last ms  "
+                   "experts  limit\n");
+        if (!isnan(experts)) snprintf(n_read, sizeof n_read, "%.1f", experts);
+        if (!isnan(limit)) snprintf(share, sizeof share, "%.0f%%", 100 * limit);
+        printf("%8d %9.1f %9.1f %9.1f %5.2fx %8.2f %8.2f %8.1f %8s %6s\n", n, together.median,
                together.median / n, turns.median, together.median / turns.median, m->p50_ms,
-               m->p99_ms, last.median);
+               m->p99_ms, last.median, n_read, share);
         fflush(stdout);
         return 0;
     }
-    json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:f, s:f, s:f}",
+    json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:f, s:f, s:f, s:o, s:o}",
                             "model", ESC(shown, str_from(m->b.l.path)), "sessions", n,
                             "prompt", (int)m->opt->prompt, "tokens", (int)m->opt->tokens,
                             "together_tok_s", spread_json(&together, m->together),
                             "turns_tok_s", spread_json(&turns, m->turns),
-                            "p50_ms", m->p50_ms, "p99_ms", m->p99_ms, "last_ms", last.median);
+                            "p50_ms", m->p50_ms, "p99_ms", m->p99_ms, "last_ms", last.median,
+                            "experts_per_pass", real(experts),
+                            "of_limit", real(limit));
     return console_report(row, REPORT_FLAGS, "");
 }
 
@@ -263,8 +302,8 @@ static int open_sessions(bench *m, int n)
 int cmd_bench_batch(int argc, char **argv)
 {
     static bench m;
-    batch_options opt = { .run.engine = { .kv = "f16", .device = "auto" }, .sessions = "1,2,4,8",
-                          .prompt = 64, .tokens = 64, .runs = 3 };
+    batch_options opt = { .run.engine = { .kv = "f16", .device = "auto" },
+                          .sessions = "1,2,4,8,16,32", .prompt = 64, .tokens = 64, .runs = 3 };
     int rc, most = 0;
 
     tier_args_init(&opt.run.tiers);

@@ -142,6 +142,7 @@ static int open_rows(job_run *run, err_ctx *err)
 static void close_choice(job_run *run)
 {
     if (run->scores_prompt && run->n_scored > 0) session_rewind(run->s, 0);   /* not finished */
+    job_run_drafts(run, &run->n_draft, &run->n_right);
     answer_free(run->answer);
     grammar_mask_free(run->mask);
     stop_strings_free(run->stop);
@@ -293,6 +294,13 @@ int job_run_cached(const job_run *run)
     return run->request->usage.n_cached + (counts ? answer_so_far(run->answer)->n_reused : 0);
 }
 
+void job_run_drafts(const job_run *run, int *n_draft, int *n_right)
+{
+    const answer_stats *s = run->answer ? answer_so_far(run->answer) : NULL;
+    *n_draft = run->n_draft + (s ? s->n_draft : 0);
+    *n_right = run->n_right + (s ? s->n_right : 0);
+}
+
 bool job_run_draws(const job_run *run) { return run->answer && answer_draws(run->answer); }
 
 /* rc: of a step; the response is completed unless there is more. */
@@ -324,12 +332,12 @@ int job_run_step(job_run *run)
 
 int job_run_most_together(const session *s) { return answer_most_together(s); }
 
-void job_run_step_together(job_run *const *runs, int n, int *rc)
+void job_run_step_together(job_run *const *runs, int n, int n_draft, int *rc)
 {
     running_answer *answers[RUNNER_MOST_ROWS] = { 0 };
     err_ctx err[RUNNER_MOST_ROWS];
     for (int i = 0; i < n; i++) answers[i] = runs[i]->answer;
-    answer_step_together(answers, n, rc, err);
+    answer_step_together(answers, n, n_draft, rc, err);
     for (int i = 0; i < n; i++)
         rc[i] = end_step(runs[i], after_step(runs[i], rc[i], &err[i]), &err[i]);
 }

@@ -24,6 +24,7 @@ typedef struct job_run {
     const job_run_hooks *hooks;
     int choice, n_choice;                /* choice i answers prompt i / n */
     int n_drawn;                         /* tokens of the choices that have ended */
+    int n_draft, n_right;                /* their drafts */
     answer_stats stats;                  /* of the last choice that has ended */
     const char *stop_text;               /* the stop string that ended it, or NULL */
     /* of the current choice */
@@ -46,11 +47,14 @@ void job_run_begin(job_run *run, job_request *request, session *s, const job_run
  * has left, or the error that the client got. */
 int job_run_step(job_run *run);
 
-/* job_run_step of n runs that draw, in one pass; at most job_run_most_together. */
-void job_run_step_together(job_run *const *runs, int n, int *rc);
+/* job_run_step of n runs that draw, in one pass with up to n_draft drafts of each
+ * (answer_step_together); at most job_run_most_together. */
+void job_run_step_together(job_run *const *runs, int n, int n_draft, int *rc);
 int job_run_most_together(const session *s);
 
 bool job_run_draws(const job_run *run);          /* the next step is a token of an answer */
 int job_run_cached(const job_run *run);          /* prompt tokens that came from a cache, so far */
+/* Verified drafts so far, and the right ones among them; also after the last step. */
+void job_run_drafts(const job_run *run, int *n_draft, int *n_right);
 
 #endif

@@ -127,13 +127,18 @@ static void put_rates(textbuf *out, const sample *now, const sample *then)
 {
     const perf_counts *a = &now->perf, *b = &then->perf;
     const double s = (double)(now->taken_ns - then->taken_ns) * 1e-9;
+    const scheduler_totals *work = &now->queue.work, *old = &then->queue.work;
+    const double passes = rate(a->passes, b->passes, s), drawn = rate(work->tokens, old->tokens, s);
     const double hot = rate(a->hot, b->hot, s), cold = rate(a->cold, b->cold, s);
     textbuf_printf(out, "\"tok_s\":%.4g,\"prompt_tok_s\":%.4g,\"vram_bytes_s\":%.4g,"
                    "\"ram_bytes_s\":%.4g,\"bus_bytes_s\":%.4g,\"drive_bytes_s\":%.4g,",
-                   rate(a->tokens, b->tokens, s), rate(a->prompt_tokens, b->prompt_tokens, s),
+                   drawn, rate(a->prompt_tokens, b->prompt_tokens, s),
                    rate(a->vram_bytes, b->vram_bytes, s), rate(a->cpu_bytes, b->cpu_bytes, s),
                    rate(a->fetch_bytes + a->upload_bytes, b->fetch_bytes + b->upload_bytes, s),
                    rate(a->drive_bytes, b->drive_bytes, s));
+    textbuf_printf(out, "\"pass_rows\":%.4g,\"pass_tokens\":%.4g,",
+                   passes > 0 ? rate(a->rows, b->rows, s) / passes : 0,
+                   passes > 0 ? drawn / passes : 0);
     if (hot + cold > 0) textbuf_printf(out, "\"hit_rate\":%.4f,", hot / (hot + cold));
     else textbuf_str(out, "\"hit_rate\":null,");
 }
@@ -155,10 +160,13 @@ static void put_tick(textbuf *out, const live_events *v, bool map)
     const prefix_cache_stats *s = &v->latest.prefix;
     textbuf_str(out, "event: tick\ndata: {");
     put_rates(out, &v->latest, oldest_busy(v));
-    textbuf_printf(out, "\"running\":%d,\"waiting\":%d,\"tokens\":%llu,\"uploads\":%llu,"
+    textbuf_printf(out, "\"running\":%d,\"waiting\":%d,\"tokens\":%llu,\"drafts\":%llu,"
+                   "\"right_drafts\":%llu,\"uploads\":%llu,"
                    "\"evictions\":%llu,\"requests\":%llu,\"prompt_tokens\":%llu,"
                    "\"cached_tokens\":%llu,\"states\":%d,\"states_in_ram\":%d,"
-                   "\"states_on_drive\":%d", c.running, c.waiting, (unsigned long long)p->tokens,
+                   "\"states_on_drive\":%d", c.running, c.waiting,
+                   (unsigned long long)c.work.tokens, (unsigned long long)c.work.drafts,
+                   (unsigned long long)c.work.right_drafts,
                    (unsigned long long)(p->uploads + p->swaps), (unsigned long long)p->evictions,
                    (unsigned long long)c.requests, (unsigned long long)c.prompt_tokens,
                    (unsigned long long)c.cached_tokens, s->n_state, s->n_ram, s->n_drive);

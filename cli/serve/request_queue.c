@@ -221,8 +221,6 @@ static void count_answer(void *ctx, const answer_stats *s)
     q->stats.prompt_tokens += (uint64_t)(s->n_taken - s->n_reused);
     q->stats.cached_tokens += (uint64_t)s->n_reused;
     q->stats.answer_tokens += (uint64_t)s->n_answer;
-    q->stats.drafts += (uint64_t)s->n_draft;
-    q->stats.right_drafts += (uint64_t)s->n_right;
     q->stats.prompt_s += (double)s->prompt_ns * 1e-9;
     q->stats.answer_s += (double)s->answer_ns * 1e-9;
     if (n_tokens > q->stats.longest_tokens) q->stats.longest_tokens = n_tokens;
@@ -376,7 +374,7 @@ queue_stats queue_get_stats(request_queue *q)
     pthread_mutex_lock(&q->lock);
     queue_stats stats = q->stats;
     stats.waiting = n_waiting(q);
-    scheduler_steps(q->slots, &stats.steps, &stats.busy_steps);
+    stats.work = scheduler_counts(q->slots);
     pthread_mutex_unlock(&q->lock);
     return stats;
 }

@@ -45,9 +45,9 @@ bool engine_call(request_queue *q, engine_call_when when, engine_call_fn *fn, vo
 typedef struct queue_stats {
     uint64_t requests, cancelled, failed, refused;
     uint64_t prompt_tokens;              /* computed */
-    uint64_t cached_tokens, answer_tokens, drafts, right_drafts;
+    uint64_t cached_tokens, answer_tokens;
     double prompt_s, answer_s;
-    uint64_t steps, busy_steps;          /* of the scheduler; busy_steps: summed over busy slots */
+    scheduler_totals work;
     double queue_s;                      /* from arrival to a slot, summed over requests */
     int running, waiting;
     uint64_t longest_tokens;             /* of one conversation */

@@ -158,11 +158,12 @@ static void slots(server_context *c, http_exchange *x, int arg)
     for (int i = 0; i < c->model.n_slot; i++) {
         const slot_status v = queue_slot_status(c->queue, i);
         textbuf_printf(&text, "%s{\"id\":%d,\"id_task\":%lld,\"n_ctx\":%d,\"is_processing\":%s,"
-                       "\"n_prompt\":%d,\"n_cached\":%d,\"n_decoded\":%d,\"age_s\":%.3f,"
+                       "\"n_prompt\":%d,\"n_cached\":%d,\"n_decoded\":%d,\"n_drafts\":%d,"
+                       "\"n_right_drafts\":%d,\"n_together\":%d,\"age_s\":%.3f,"
                        "\"n_waiting\":%d}", i > 0 ? "," : "", i,
                        v.job > 0 ? (long long)v.job : -1ll, c->model.n_ctx,
-                       v.busy ? "true" : "false", v.n_prompt, v.n_cached, v.n_drawn, v.age_s,
-                       stats.waiting);
+                       v.busy ? "true" : "false", v.n_prompt, v.n_cached, v.n_drawn, v.n_draft,
+                       v.n_right, v.n_together, v.age_s, stats.waiting);
     }
     textbuf_str(&text, "]");
     http_reply_text(x, "application/json", &text);

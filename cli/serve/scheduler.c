@@ -7,7 +7,10 @@
 
 #include "moe/trial.h"
 
-enum { MOST_WAIT_NS = 40000000 };        /* of an answer for a pass, while a prompt is computed */
+enum {
+    MOST_WAIT_NS = 40000000,             /* of an answer for a pass, while a prompt is computed */
+    FIRST_DRAFTS = 4                     /* the first number that a trial compares with none */
+};
 
 typedef struct scheduler_slot {
     session *s;
@@ -23,14 +26,15 @@ struct scheduler {
     int last_answer, last_prompt;        /* the last slot of the last pass; of the last chunk */
     int64_t prompt_debt_ns;              /* time that prompts had of the answers' half */
     trial_levels joint;                  /* 1: several answers in one pass, 0: in turns */
+    trial_levels drafts;                 /* most of each of several answers in one pass */
     uint64_t n_assigned, n_released;
     uint64_t keepalive_ns;               /* the last scheduler_keepalive */
     uint64_t pass_ns;                    /* the end of the last pass */
     uint64_t inner_ns;                   /* time of passes within the chunk under way */
     ended_request *ended;                /* [n_slot]: in this step */
     int n_ended;
-    pthread_mutex_t lock;                /* of every slot's status, and the next two */
-    uint64_t steps, busy_steps;
+    pthread_mutex_t lock;                /* of every slot's status, and the next one */
+    scheduler_totals totals;
     scheduler_slot slots[];
 };
 
@@ -51,6 +55,8 @@ int scheduler_create(scheduler **out, session *const *sessions, int n_slot,
     }
     for (int i = 0; i < n_slot; i++) s->slots[i].s = sessions[i];
     trial_levels_begin(&s->joint, 1, 1, true, false);
+    const bool can = runner_most_drafting(session_runner(sessions[0])) > 0;
+    trial_levels_begin(&s->drafts, can ? FIRST_DRAFTS : 0, can ? DRAFTS_MOST : 0, false, false);
     return 0;
 }
 
@@ -104,12 +110,12 @@ slot_status scheduler_status(scheduler *s, int slot)
     return status;
 }
 
-void scheduler_steps(scheduler *s, uint64_t *steps, uint64_t *busy_steps)
+scheduler_totals scheduler_counts(scheduler *s)
 {
     pthread_mutex_lock(&s->lock);
-    *steps = s->steps;
-    *busy_steps = s->busy_steps;
+    const scheduler_totals totals = s->totals;
     pthread_mutex_unlock(&s->lock);
+    return totals;
 }
 
 /* ---- the next step --------------------------------------------------------------------------- */
@@ -148,17 +154,23 @@ static void account(scheduler *s, bool drew, uint64_t step_ns)
     if (next_slots(s, true, 1).n == 0) s->prompt_debt_ns = 0;
 }
 
-static void publish(scheduler *s, const pass *p, int n_busy)
+/* totals: of this step. */
+static void publish(scheduler *s, const pass *p, const scheduler_totals *totals)
 {
     pthread_mutex_lock(&s->lock);
-    s->steps++;
-    s->busy_steps += (uint64_t)n_busy;
+    s->totals.steps++;
+    s->totals.busy_steps += totals->busy_steps;
+    s->totals.tokens += totals->tokens;
+    s->totals.drafts += totals->drafts;
+    s->totals.right_drafts += totals->right_drafts;
     for (int i = 0; i < p->n; i++) {
         scheduler_slot *slot = p->slots[i];
         slot->status.busy = slot->run.request != NULL;
         if (!slot->run.request) continue;
         slot->status.n_cached = job_run_cached(&slot->run);
         slot->status.n_drawn = slot->run.request->usage.n_answer;
+        job_run_drafts(&slot->run, &slot->status.n_draft, &slot->status.n_right);
+        slot->status.n_together = p->n;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -173,36 +185,71 @@ void scheduler_keepalive(scheduler *s)
         if (s->slots[i].run.request) (void)job_request_keepalive(s->slots[i].run.request);
 }
 
+/* After a pass of several answers that cost so many seconds a token. One trial at a time. */
+static void note_cost(scheduler *s, double cost)
+{
+    const trial_result *t = &s->joint.switched, *d = &s->drafts.switched;
+    if (s->drafts.candidate < 0 && trial_levels_token(&s->joint, cost) == TRIAL_SWITCHED) {
+        const int turns = t->candidate == 0;             /* index of their cost */
+        log_line("conversations are computed %s: %.2f ms a token together, %.2f in turns",
+                 s->joint.level > 0 ? "together" : "in turns", 1e3 * t->cost[!turns],
+                 1e3 * t->cost[turns]);
+    }
+    if (s->joint.candidate < 0 && s->joint.level > 0 &&
+        trial_levels_token(&s->drafts, cost) == TRIAL_SWITCHED)
+        log_line("conversations that are computed together have %s: %.2f ms a token with drafts, "
+                 "%.2f without", s->drafts.level > 0 ? "drafts" : "no drafts",
+                 1e3 * d->cost[d->level == 0], 1e3 * d->cost[d->level > 0]);
+}
+
+/* The sums of the runs' tokens and drafts. */
+static scheduler_totals sums_of(job_run *const *runs, int n)
+{
+    scheduler_totals sum = { 0 };
+    for (int i = 0; i < n; i++) {
+        int n_draft, n_right;
+        job_run_drafts(runs[i], &n_draft, &n_right);
+        sum.tokens += (uint64_t)runs[i]->request->usage.n_answer;
+        sum.drafts += (uint64_t)n_draft;
+        sum.right_drafts += (uint64_t)n_right;
+    }
+    return sum;
+}
+
 /* A token for each run, or several where drafts are right. */
 static void draw(scheduler *s, job_run *const *runs, int n, int *rc)
 {
-    const uint64_t start_ns = clock_ns();
-    int before = 0, after = 0;
-    for (int i = 0; i < n; i++) before += runs[i]->request->usage.n_answer;
-    if (trial_levels_now(&s->joint) > 0) job_run_step_together(runs, n, rc);
-    else for (int i = 0; i < n; i++) job_run_step_together(&runs[i], 1, &rc[i]);
-    for (int i = 0; i < n; i++) after += runs[i]->request->usage.n_answer;
-    if (n < 2 || after <= before) return;
-    if (trial_levels_token(&s->joint, clock_since(start_ns) / (after - before)) != TRIAL_SWITCHED)
-        return;
-    const trial_result *t = &s->joint.switched;
-    const int turns = t->candidate == 0;                 /* index of their cost */
-    log_line("conversations are computed %s: %.2f ms a token together, %.2f in turns",
-             s->joint.level > 0 ? "together" : "in turns", 1e3 * t->cost[!turns],
-             1e3 * t->cost[turns]);
+    const int n_draft = trial_levels_now(&s->drafts);
+    if (trial_levels_now(&s->joint) > 0) job_run_step_together(runs, n, n_draft, rc);
+    else for (int i = 0; i < n; i++) job_run_step_together(&runs[i], 1, 0, &rc[i]);
+}
+
+/* What a step added. The end of a run corrects its tokens. */
+static scheduler_totals added(const scheduler_totals *after, const scheduler_totals *before)
+{
+    const bool more = after->tokens > before->tokens;
+    return (scheduler_totals){ .tokens = more ? after->tokens - before->tokens : 0,
+                               .drafts = after->drafts - before->drafts,
+                               .right_drafts = after->right_drafts - before->right_drafts };
 }
 
 /* One pass, or one chunk. */
 static void run(scheduler *s, const pass *p, bool draws)
 {
-    const int n_busy = s->n_busy;
+    const uint64_t start_ns = clock_ns(), n_busy = (uint64_t)s->n_busy;
     job_run *runs[RUNNER_MOST_ROWS];
     int rc[RUNNER_MOST_ROWS];
     for (int i = 0; i < p->n; i++) runs[i] = &p->slots[i]->run;
+    const scheduler_totals before = sums_of(runs, p->n);
     *(draws ? &s->last_answer : &s->last_prompt) = (int)(p->slots[p->n - 1] - s->slots);
     if (draws) draw(s, runs, p->n, rc);
     else rc[0] = job_run_step(runs[0]);
     if (draws) s->pass_ns = clock_ns();
+    const scheduler_totals after = sums_of(runs, p->n);
+    scheduler_totals step = added(&after, &before);
+    step.busy_steps = n_busy;
+    if (draws && p->n > 1 && step.tokens > 0)
+        note_cost(s, clock_since(start_ns) / (double)step.tokens);
     for (int i = 0; i < p->n; i++) {
         if (rc[i] > 0) continue;
         s->ended[s->n_ended++] = (ended_request){ runs[i]->request, rc[i] };
@@ -210,7 +257,7 @@ static void run(scheduler *s, const pass *p, bool draws)
         p->slots[i]->released = ++s->n_released;
         s->n_busy--;
     }
-    publish(s, p, n_busy);
+    publish(s, p, &step);
 }
 
 void scheduler_between_layers(scheduler *s)

@@ -2,10 +2,11 @@
  *
  * Each slot has a session; the sessions share all else (engine.h). Slots that draw get a token each
  * in one pass, or in turns if they are more than a pass holds; and in turns, where drafts work, if
- * trials show that these give more tokens a second. Chunks of prompts come between passes and get
- * at most half of the time while any slot draws; on a CPU passes also come between the layers of a
- * chunk. Results do not depend on any of this. The engine thread calls these functions;
- * scheduler_status and scheduler_steps are for any thread. */
+ * trials show that these give more tokens a second. Several slots in one pass have drafts only if
+ * trials show that these give more. Chunks of prompts come between passes and get at most half of
+ * the time while any slot draws; on a CPU passes also come between the layers of a chunk. Results
+ * do not depend on any of this. The engine thread calls these functions; scheduler_status and
+ * scheduler_counts are for any thread. */
 #ifndef CLI_SERVE_SCHEDULER_H
 #define CLI_SERVE_SCHEDULER_H
 
@@ -47,11 +48,17 @@ typedef struct slot_status {
     bool busy;
     uint64_t job;                        /* number of its request, current or last; 0: never used */
     int n_prompt, n_cached, n_drawn;     /* tokens */
+    int n_draft, n_right;                /* verified drafts, right ones */
+    int n_together;                      /* answers in its last step; 1: it was alone */
     double age_s;                        /* since the request was assigned; 0: idle */
 } slot_status;
 slot_status scheduler_status(scheduler *s, int slot);
 
-/* Steps so far, and the sum of busy slots over them. */
-void scheduler_steps(scheduler *s, uint64_t *steps, uint64_t *busy_steps);
+/* So far. Drafts are verified ones. */
+typedef struct scheduler_totals {
+    uint64_t steps, busy_steps;          /* busy_steps: busy slots, summed over steps */
+    uint64_t tokens, drafts, right_drafts;
+} scheduler_totals;
+scheduler_totals scheduler_counts(scheduler *s);
 
 #endif

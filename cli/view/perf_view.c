@@ -117,9 +117,11 @@ json_t *perf_view_json(const perf_counts *c, perf_level level, const perf_layer 
                        int n_layer)
 {
     json_t *root = json_pack(
-        "{s:s, s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "format", "moe-perf", "version", 1, "mode", names[level], "n_layer", c->n_layer,
-        "n_expert_used", c->n_used, "tokens", whole(c->tokens),
+        "n_expert_used", c->n_used, "passes", whole(c->passes),
+        "rows", whole(c->rows), "tokens", whole(c->tokens), "read_experts", whole(c->read_experts),
         "prompt_tokens", whole(c->prompt_tokens), "calls", whole(c->calls),
         "quiet", whole(c->quiet), "slots", slots_json(c), "hit_rate", share(c->hot, c->cold),
         "bytes", bytes_json(c), "seconds", seconds_json(c), "fallbacks", fallbacks_json(c),

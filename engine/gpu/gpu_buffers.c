@@ -13,12 +13,12 @@ typedef struct widths {
     size_t partial;
 } widths;
 
-static widths widths_of(const gpu *g, const model_hparams *hp)
+static widths widths_of(const gpu *g, const model_hparams *hp, int pass)
 {
     widths w = { 0 };
     for (int i = 0; i < 2; i++) {
         const attn_shape s = hparams_attn(hp, i == 1);
-        const size_t partial = gpu_attention_scratch(g, s.n_head, s.head_dim);
+        const size_t partial = gpu_attention_scratch(g, s.n_head, s.head_dim, pass);
         w.n_head = max_int(w.n_head, s.n_head);
         w.heads = max_int(w.heads, s.n_head * s.head_dim);
         w.kv = max_int(w.kv, s.n_head_kv * s.head_dim);
@@ -68,26 +68,28 @@ static void place_deltanet(gpu_buffers *b, mem_layout *a, const gpu *g, const mo
                                                            hp->ssm_head_dim, n), 1, 1);
 }
 
-static void place_parts(gpu_buffers *b, mem_layout *a, const model_hparams *hp, int n)
+static void place_parts(gpu_buffers *b, mem_layout *a, const model_hparams *hp, batch_sizes most)
 {
-    const int few = min_int(n, GPU_FEW);
-    for (int i = 0; i < 2; i++) b->parts[i] = mem_layout_floats(a, n, hp->n_embd);
-    b->parallel_rows = mem_layout_floats(a, few, hp->n_embd);
-    b->parallel_blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
+    const int pass = most.pass;
+    for (int i = 0; i < 2; i++) b->parts[i] = mem_layout_floats(a, most.chunk, hp->n_embd);
+    b->parallel_rows = mem_layout_floats(a, pass, hp->n_embd);
+    b->parallel_blocks = mem_layout_take(a, (uint64_t)pass, gpu_blocks_bytes(hp->n_embd), 1);
     b->parallel_scratch =
-        mem_layout_take(a, gpu_network_scratch(few, hp->n_ff_shared, hp->n_embd), 1, 1);
+        mem_layout_take(a, gpu_network_scratch(pass, hp->n_ff_shared, hp->n_embd), 1, 1);
 }
 
 /* A dense network whose vector is normed is an operation of its own, parallel to the experts. */
-static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model *m, int n)
+static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const model *m,
+                          batch_sizes most)
 {
+    const int n = most.chunk;
     const model_hparams *hp = &m->hp;
     const bool normed = is_normed(m);
     const int k = hp->n_expert_used, n_ff_dense = max_int(hp->n_ff_dense,
                                                           normed ? hp->n_ff_shared : 0);
     const int n_ff = max_int(hp->n_ff_expert, normed ? 0 : hp->n_ff_shared);
     b->router = mem_layout_floats(a, n, hp->n_expert);
-    b->keys = mem_layout_floats(a, min_int(n, GPU_FEW), hp->n_expert);
+    b->keys = mem_layout_floats(a, most.pass, hp->n_expert);
     b->gates = mem_layout_floats(a, n, k);
     b->sigma = mem_layout_floats(a, n, 1);
     b->chosen = mem_layout_take(a, (uint64_t)n, (uint64_t)k, sizeof *b->chosen);
@@ -95,35 +97,39 @@ static void place_experts(gpu_buffers *b, mem_layout *a, const gpu *g, const mod
     const size_t experts = gpu_expert_scratch(g, n, k, hp->n_expert, n_ff, hp->n_embd);
     const size_t dense = n_ff_dense > 0 ? gpu_network_scratch(n, n_ff_dense, hp->n_embd) : 0;
     b->experts = mem_layout_take(a, experts > dense ? experts : dense, 1, 1);
-    if (normed) place_parts(b, a, hp, n);
+    if (normed) place_parts(b, a, hp, most);
 }
 
 static void place_token(gpu_buffers *b, mem_layout *a, const widths *w, const model_hparams *hp,
-                        int n)
+                        batch_sizes most)
 {
-    b->logits = mem_layout_floats(a, GPU_RECORDED, hp->n_vocab);
-    b->ids = mem_layout_take(a, (uint64_t)n, 1, sizeof *b->ids);
-    b->cursor = mem_layout_take(a, GPU_FEW, 1, sizeof *b->cursor);
-    b->counters = mem_layout_take(a, 1 + GPU_FEW * (uint64_t)w->n_head, 1, sizeof *b->counters);
+    const uint64_t pass = (uint64_t)most.pass;
+    b->n_logits = most.pass;
+    b->logits = mem_layout_floats(a, most.pass, hp->n_vocab);
+    b->ids = mem_layout_take(a, (uint64_t)most.chunk, 1, sizeof *b->ids);
+    b->cursor = mem_layout_take(a, pass, 1, sizeof *b->cursor);
+    b->counters = mem_layout_take(a, 1 + pass * (uint64_t)w->n_head, 1, sizeof *b->counters);
     b->best = mem_layout_take(a, GPU_LARGEST_WORDS, 1, sizeof *b->best);
-    b->bias = mem_layout_floats(a, GPU_RECORDED, hp->n_vocab);
-    b->work = mem_layout_floats(a, sampler_blocks(hp->n_vocab), SAMPLER_BLOCK);
+    b->bias = mem_layout_floats(a, most.pass, hp->n_vocab);
+    b->work = mem_layout_floats(a, most.pass, (int64_t)sampler_blocks(hp->n_vocab) * SAMPLER_BLOCK);
     b->steps = mem_layout_take(a, SAMPLER_STEPS, 1, sizeof *b->steps);
-    b->top = mem_layout_take(a, 1, 1, sizeof *b->top);
+    b->top = mem_layout_take(a, pass, 1, sizeof *b->top);
 }
 
-static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *m, int n)
+static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *m, batch_sizes most)
 {
+    const int n = most.chunk;
     const model_hparams *hp = &m->hp;
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
-    const widths w = widths_of(g, hp);
+    const widths w = widths_of(g, hp, most.pass);
     const int widest = max_int(hp->n_embd, max_int(w.heads, values)), half = w.rope_dim / 2;
     b->x = mem_layout_floats(a, n, hp->n_embd);
     if (hp->uses_mtp) b->hidden = mem_layout_floats(a, n, hp->n_embd);
     b->rows = mem_layout_floats(a, n, widest);
     b->halves = mem_layout_take(a, (uint64_t)n, (uint64_t)widest, 2);
     b->lows = keeps_lows(m) ? mem_layout_take(a, (uint64_t)n, (uint64_t)widest, 2) : NULL;
-    b->blocks = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(hp->n_embd), 1);
+    b->blocks = mem_layout_take(a, (uint64_t)most.pass, gpu_blocks_bytes(hp->n_embd), 1);
+    b->codes = mem_layout_take(a, GPU_FEW, gpu_blocks_bytes(widest), 1);
     for (int i = 0; i < 2; i++) {
         b->rope_cos[i] = mem_layout_floats(a, n, half);
         b->rope_sin[i] = mem_layout_floats(a, n, half);
@@ -136,17 +142,18 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
         place_deltanet(b, a, g, hp, n);
         mem_layout_extend(a, attention);
     }
-    place_experts(b, a, g, m, n);
+    place_experts(b, a, g, m, most);
     const uint64_t gemm = gpu_gemm_scratch(g, n);
     b->gemm = gemm > 0 ? mem_layout_take(a, gemm, 1, 1) : NULL;
-    place_token(b, a, &w, hp, n);
+    place_token(b, a, &w, hp, most);
 }
 
-uint64_t gpu_buffers_bytes(const gpu *g, const model *m, int chunk)
+uint64_t gpu_buffers_bytes(const gpu *g, const model *m, batch_sizes most)
 {
     gpu_buffers unused = { 0 };
     mem_layout a = mem_layout_count(256);
-    place_all(&unused, &a, g, m, chunk);
+    if (most.chunk < most.pass) most.chunk = most.pass;
+    place_all(&unused, &a, g, m, most);
     return a.used;
 }
 
@@ -167,19 +174,20 @@ static bool is_gated(const model *m)
     return m->layers[m->hp.n_layer - 1].shared_gate_inp.t != NULL;
 }
 
-int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx *err)
+int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, batch_sizes most, err_ctx *err)
 {
-    const uint64_t bytes = gpu_buffers_bytes(g, m, chunk);
+    const uint64_t bytes = gpu_buffers_bytes(g, m, most);
     char purpose[64];
     *b = (gpu_buffers){ 0 };
-    snprintf(purpose, sizeof purpose, "chunks of %d tokens (--chunk)", chunk);
+    if (most.chunk < most.pass) most.chunk = most.pass;
+    snprintf(purpose, sizeof purpose, "chunks of %d tokens (--chunk)", most.chunk);
     void *block = gpu_alloc(g, bytes, purpose, err);
     if (!block) return ERR_NOMEM;
     mem_layout a = mem_layout_over(block, 256);
-    place_all(b, &a, g, m, chunk);
+    place_all(b, &a, g, m, most);
     b->arena = block;
     int rc = gpu_zero(g, block, bytes, err);
-    if (rc == 0 && m->hp.n_ff_shared > 0 && !is_gated(m)) rc = write_ones(b, g, chunk, err);
+    if (rc == 0 && m->hp.n_ff_shared > 0 && !is_gated(m)) rc = write_ones(b, g, most.chunk, err);
     if (rc < 0) gpu_buffers_release(b, g);
     else gpu_gemm_lend(g, b->gemm);
     return rc;

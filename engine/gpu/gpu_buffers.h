@@ -11,7 +11,8 @@ typedef struct gpu_buffers {
     float *rows;                         /* [n, widest] a product's finished input */
     void *halves;                        /* the same in 16 bits */
     void *lows;                          /* rows - halves, in 16 bits; NULL: not kept */
-    void *blocks;                        /* rows in int8, for up to GPU_FEW tokens */
+    void *blocks;                        /* rows in int8, of a pass */
+    void *codes;                         /* gpu_input.codes; each product makes its own */
     float *rope_cos[2], *rope_sin[2];
     double *freq[2];
     float *q, *k, *v, *heads;            /* attention; q with its gates */
@@ -27,25 +28,31 @@ typedef struct gpu_buffers {
                                           * added: attention or experts, and the parallel network;
                                           * NULL if the model norms none */
     float *parallel_rows;                /* rows, blocks and scratch of the parallel network, */
-    void *parallel_blocks, *parallel_scratch;      /* for up to GPU_FEW tokens */
+    void *parallel_blocks, *parallel_scratch;      /* of a pass */
     void *experts;                       /* scratch of experts and of dense networks */
     float *partial;                      /* attention over long stores */
-    float *logits;                       /* [GPU_RECORDED, n_vocab] */
+    int n_logits;                        /* rows of logits: tokens of the largest pass */
+    float *logits;                       /* [n_logits, n_vocab] */
     int32_t *ids;                        /* [n] */
-    gpu_cursor *cursor;                  /* [GPU_FEW] */
-    uint32_t *counters;                  /* [1 + GPU_FEW * n_head]: pick, attention */
+    gpu_cursor *cursor;                  /* [n_logits] */
+    uint32_t *counters;                  /* [1 + n_logits * n_head]: pick, attention */
     uint32_t *best;
-    float *bias, *work;                  /* sampling: [GPU_RECORDED, n_vocab], and of one row,
-                                          * rounded up to blocks */
+    float *bias, *work;                  /* sampling: [n_logits, n_vocab], and the same rounded
+                                          * up to blocks */
     double *steps;
-    uint32_t *top;
+    uint32_t *top;                       /* [n_logits] */
     void *gemm;                          /* lent to the device; NULL: it needs none */
     void *arena;                         /* the memory of all of these */
 } gpu_buffers;
 
+/* Tokens of the largest batch, and of the largest pass: GPU_FEW to GPU_RECORDED. */
+typedef struct batch_sizes {
+    int chunk, pass;
+} batch_sizes;
+
 /* Buffers are zeroed. A failure leaves nothing allocated. */
-int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, int chunk, err_ctx *err);
+int gpu_buffers_init(gpu_buffers *b, gpu *g, const model *m, batch_sizes most, err_ctx *err);
 void gpu_buffers_release(gpu_buffers *b, gpu *g);        /* a zeroed b is fine */
-uint64_t gpu_buffers_bytes(const gpu *g, const model *m, int chunk);
+uint64_t gpu_buffers_bytes(const gpu *g, const model *m, batch_sizes most);
 
 #endif

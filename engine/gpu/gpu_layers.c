@@ -13,8 +13,10 @@
 
 gpu_input gpu_layers_input(const gpu_steps *s, const char *name, const float *x, int cols)
 {
-    return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = s->n, .cols = cols, .x = x,
-                        .rows = s->b.rows, .halves = s->b.halves, .lows = s->b.lows };
+    return (gpu_input){ .name = name, .kind = GPU_PLAIN, .n = s->n, .cols = cols,
+                        .in_pass = s->in_pass, .x = x,
+                        .rows = s->b.rows, .halves = s->b.halves, .lows = s->b.lows,
+                        .codes = s->b.codes };
 }
 
 gpu_input gpu_layers_normed(const gpu_steps *s, const char *name, const float *x,
@@ -36,6 +38,8 @@ gpu_product gpu_layers_product(float *y, const gpu_matrix *w)
 {
     return (gpu_product){ .y = y, .y_stride = w->rows, .w = *w };
 }
+
+static bool is_few(const gpu_steps *s) { return gpu_is_few(s->n, s->in_pass); }
 
 /* x += W in. With a norm: x += norm(W in), and the buffer is zeroed, because the experts add to
  * it. */
@@ -91,7 +95,7 @@ static void mix_attention(gpu_steps *s, int l)
         .n_head = shape.n_head, .n_head_kv = shape.n_head_kv, .head_dim = dim, .window = window,
         .sinks = w->attn.sinks,
         .scale = f->attn_unscaled ? 1.0f : 1.0f / sqrtf((float)dim), .cursor = b->cursor, .n = s->n,
-        .last = s->last, .partial = b->partial, .counters = b->counters + 1,
+        .in_pass = s->in_pass, .last = s->last, .partial = b->partial, .counters = b->counters + 1,
     };
     gpu_attend(s->g, &a);
 
@@ -129,7 +133,8 @@ static delta_ops delta_of(const gpu_steps *s, int l, const layer_inputs *in)
                   .apart = w->delta.beta.data != NULL, .tiled = hp->ssm_tiled,
                   .dt_bias = w->delta.dt_bias, .a = w->delta.a, .cursor = b->cursor,
                   .state = place.state, .n_k = hp->ssm_n_k_head, .n_v = hp->ssm_n_v_head,
-                  .dim = hp->ssm_head_dim, .n = s->n, .pos = s->rows[0].pos,
+                  .dim = hp->ssm_head_dim, .n = s->n, .in_pass = s->in_pass,
+                  .pos = s->rows[0].pos,
                   .scratch = b->delta_chunks },
         .channels = (int)hparams_channels(hp),
     };
@@ -140,7 +145,7 @@ static void mix_deltanet(gpu_steps *s, int l)
     const model_hparams *hp = &s->m->hp;
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
-    const layer_inputs own = { s->n > GPU_FEW ? b->raw : NULL, b->mixed, b->ba };
+    const layer_inputs own = { is_few(s) ? NULL : b->raw, b->mixed, b->ba };
     const layer_inputs in = s->keep ? kept_inputs_of(s->keep, l, 0) : own;
     const delta_ops d = delta_of(s, l, &in);
     const int values = hp->ssm_n_v_head * hp->ssm_head_dim;
@@ -245,7 +250,7 @@ static gpu_input experts_input(const gpu_steps *s, int l)
     return in;
 }
 
-/* The input of the parallel network, for few tokens. No other operation uses its memory, so it can
+/* The input of the parallel network, if is_few. No other operation uses its memory, so it can
  * be finished early. */
 static gpu_input parallel_input(const gpu_steps *s, int l)
 {
@@ -262,7 +267,7 @@ static void route(void *self, int l)
     const layer_weights_gpu *w = &s->w->layers[l];
     const gpu_buffers *b = &s->b;
     if (!has_experts(s, l)) return;
-    const bool own = w->experts_norm != w->router_norm, few = s->n <= GPU_FEW;
+    const bool own = w->experts_norm != w->router_norm, few = is_few(s);
     gpu_input in = normed(s, "router", w->router_norm);
     if (own) s->h = experts_input(s, l);
     else in.blocks = b->blocks;                          /* for the experts */
@@ -316,7 +321,7 @@ static void dense_network(gpu_steps *s, int l, float *y, bool add)
     const gpu_network_args args = network_of(s, l, y, add);
     gpu_input in = normed(s, "dense network", s->w->layers[l].post_attn_norm);
     in.blocks = s->b.blocks;
-    const bool early = has_experts(s, l) && s->n <= GPU_FEW;     /* route has made its input */
+    const bool early = has_experts(s, l) && is_few(s);   /* route has made its input */
     gpu_network(s->g, early ? &s->parallel_in : &in, &args);
 }
 

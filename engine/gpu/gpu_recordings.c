@@ -8,7 +8,8 @@ enum {
     RETRY_PASSES = 64,                   /* from one attempt without VRAM to the next; a recording
                                           * that was used in as many passes is not given up, */
     OUTGROWN_PASSES = 4,                 /* or in these, if the new one is for more positions */
-    LAYER_KERNELS = 16                   /* most kernels of a pass in a layer, or after the last */
+    LAYER_KERNELS = 16,                  /* most kernels of a pass in a layer, or after the last, */
+    WIDE_KERNELS = 40                    /* also with more than GPU_FEW tokens */
 };
 
 /* ---- recordings ------------------------------------------------------------------------------ */
@@ -241,9 +242,10 @@ void gpu_steps_profile_end(gpu_steps *s)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-uint64_t gpu_steps_recordings_bytes(const model *m)
+uint64_t gpu_steps_recordings_bytes(const model *m, int pass)
 {
-    const uint64_t kernels = LAYER_KERNELS * (1 + (uint64_t)m->hp.n_layer);
+    const uint64_t each = pass > GPU_FEW ? WIDE_KERNELS : LAYER_KERNELS;
+    const uint64_t kernels = each * (1 + (uint64_t)m->hp.n_layer);
     return RECORDINGS * kernels * GPU_RECORDED_KERNEL;
 }
 

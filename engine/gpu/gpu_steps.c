@@ -54,22 +54,24 @@ static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 void gpu_steps_take_batch(gpu_steps *s, const batch *b)
 {
     s->of_mtp = b->hidden != NULL;
-    s->contract = b->n > GPU_FEW && !s->of_mtp && by_contract(s, b->strategy, b->n);
-    assert(b->n_row == 1 || (b->n_row <= GPU_FEW && b->n <= GPU_FEW));
+    s->contract = !gpu_is_few(b->n, b->is_pass) && !s->of_mtp && by_contract(s, b->strategy, b->n);
+    assert(b->n_row == 1 || b->n <= GPU_FEW || (b->is_pass && b->n <= GPU_RECORDED));
     memcpy(s->rows, b->rows, (size_t)b->n_row * sizeof *b->rows);
     s->n_row = b->n_row;
     s->n = b->n;
+    s->in_pass = b->is_pass;
     s->last = b->last;
     s->keep = b->keep;
     s->watched = b->watch != NULL;
     s->has_questions = s->has_logits = false;
     s->failed = 0;
+    gpu_sampling_forget(&s->sampling);
 }
 
 static int send_batch(gpu_steps *s, const batch *b, err_ctx *err)
 {
     int rc = 0;
-    if (b->n <= GPU_FEW) gpu_steps_send_ids(s, b->ids, b->n);
+    if (gpu_is_few(b->n, b->is_pass)) gpu_steps_send_ids(s, b->ids, b->n);
     else rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
     gpu_steps_set_cursors(s, -1);
     return rc;
@@ -195,6 +197,7 @@ void gpu_steps_head(gpu_steps *s, const float *x, int n)
     const mtp_gpu *mtp = &s->w->mtp;
     gpu_input in = gpu_layers_normed(s, "head", x, s->of_mtp ? mtp->head_norm : s->w->out_norm);
     in.n = n;
+    in.in_pass = true;                   /* also of tokens that a prompt chooses */
     const gpu_product p = gpu_layers_product(s->b.logits, s->of_mtp ? &mtp->head : &s->w->head);
     const float cap = s->m->hp.logit_cap;
     gpu_project(s->g, &in, &p, 1);
@@ -207,7 +210,7 @@ int gpu_steps_logits(void *self, float *out, int first, int n_row, err_ctx *err)
     gpu_steps *s = self;
     const size_t n_embd = (size_t)s->m->hp.n_embd, n_vocab = (size_t)s->m->hp.n_vocab;
     for (int done = 0; done < n_row;) {
-        const int n = min_int(n_row - done, GPU_RECORDED), at = s->has_logits ? first + done : 0;
+        const int n = min_int(n_row - done, s->b.n_logits), at = s->has_logits ? first + done : 0;
         if (!s->has_logits) gpu_steps_head(s, s->b.x + (size_t)(first + done) * n_embd, n);
         const int rc = gpu_read(s->g, out + (size_t)done * n_vocab,
                                 s->b.logits + (size_t)at * n_vocab,
@@ -269,15 +272,20 @@ static uint64_t host_transfer_bytes(const model_hparams *hp, int chunk)
     return a.used;
 }
 
-uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk)
+uint64_t gpu_steps_bytes(const gpu *g, const model *m, batch_sizes most)
 {
-    return gpu_buffers_bytes(g, m, chunk);
+    return gpu_buffers_bytes(g, m, most);
 }
 
-uint64_t gpu_steps_host_bytes(const model *m, int chunk)
+int gpu_steps_most_taken(const gpu_steps *s)
 {
-    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab) +
-           host_transfer_bytes(&m->hp, chunk) + prompt_split_bytes(m);
+    return s->server || !engine_head_on_gpu(s->e) ? min_int(GPU_FEW, s->b.n_logits) : s->b.n_logits;
+}
+
+uint64_t gpu_steps_host_bytes(const model *m, batch_sizes most)
+{
+    return sizeof(mailbox) + gpu_sampling_host_bytes(m->hp.n_vocab, most.pass) +
+           host_transfer_bytes(&m->hp, max_int(most.chunk, most.pass)) + prompt_split_bytes(m);
 }
 
 prompt_strategy gpu_steps_strategy(const gpu_steps *s, int n)
@@ -324,18 +332,19 @@ static int make_banks(gpu_steps *s, err_ctx *err)
     return prompt_split_create(&s->split, e, s->server, s->banks, err);
 }
 
-static int make_all(gpu_steps *s, int chunk, err_ctx *err)
+static int make_all(gpu_steps *s, batch_sizes most, err_ctx *err)
 {
     const rope_tables *rope = &s->e->rope;
     int rc;
     for (int l = 0; l < s->w->n_layer && s->server; l++)
         s->has_cold |= expert_server_has_cold(s->server, l);
-    if ((rc = gpu_buffers_init(&s->b, s->g, s->m, chunk, err)) < 0) return rc;
+    if ((rc = gpu_buffers_init(&s->b, s->g, s->m, most, err)) < 0) return rc;
     s->mailbox = gpu_alloc_host(s->g, sizeof *s->mailbox, err);
     if (!s->mailbox) return ERR_NOMEM;
     if ((rc = gpu_recordings_create(s, err)) < 0 ||
         (rc = gpu_sampling_init(&s->sampling, s->g, &s->b, s->m->hp.n_vocab, err)) < 0 ||
-        (rc = make_host_transfer(s, chunk, err)) < 0 || (rc = make_banks(s, err)) < 0)
+        (rc = make_host_transfer(s, max_int(most.chunk, most.pass), err)) < 0 ||
+        (rc = make_banks(s, err)) < 0)
         return rc;
     for (int i = 0; i < rope->n_table && rc == 0; i++)
         rc = gpu_write(s->g, s->b.freq[i], rope->freq[i],
@@ -344,7 +353,7 @@ static int make_all(gpu_steps *s, int chunk, err_ctx *err)
 }
 
 int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bool skip_missing,
-                     int chunk, err_ctx *err)
+                     batch_sizes most, err_ctx *err)
 {
     gpu_steps *s = mem_zalloc(sizeof *s);
     *out = NULL;
@@ -362,7 +371,7 @@ int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bo
     gpu_layers_fill(&s->live);
     s->replay_table = (layer_steps){ .self = s };
     gpu_recordings_fill(&s->replay_table);
-    const int rc = make_all(s, chunk, err);
+    const int rc = make_all(s, most, err);
     if (rc < 0) {
         gpu_steps_free(s);
         return rc;

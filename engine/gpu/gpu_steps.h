@@ -9,21 +9,24 @@
 #ifndef ENGINE_GPU_GPU_STEPS_H
 #define ENGINE_GPU_GPU_STEPS_H
 
+#include "engine/gpu/gpu_buffers.h"
 #include "engine/gpu/prompt_split.h"
 #include "engine/layer_steps.h"
 #include "engine/session/state.h"
 
 typedef struct gpu_steps gpu_steps;
 
-/* Everything for batches of up to chunk tokens. Borrows e and the server of its cold experts, or
+/* Everything for batches of up to most.chunk tokens. Borrows e and the server of its cold experts, or
  * NULL if there are none. skip_missing: engine.h; it needs a cache. */
 int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bool skip_missing,
-                     int chunk, err_ctx *err);
+                     batch_sizes most, err_ctx *err);
 void gpu_steps_free(gpu_steps *s);       /* NULL is fine */
 /* VRAM: of the steps, and of their recordings. */
-uint64_t gpu_steps_bytes(const gpu *g, const model *m, int chunk);
-uint64_t gpu_steps_recordings_bytes(const model *m);
-uint64_t gpu_steps_host_bytes(const model *m, int chunk);        /* page-locked RAM, if the host
+uint64_t gpu_steps_bytes(const gpu *g, const model *m, batch_sizes most);
+uint64_t gpu_steps_recordings_bytes(const model *m, int pass);
+/* Most tokens of a pass: fewer than most.pass where the host computes experts or the head. */
+int gpu_steps_most_taken(const gpu_steps *s);
+uint64_t gpu_steps_host_bytes(const model *m, batch_sizes most); /* page-locked RAM, if the host
                                                                   * computes a part */
 
 /* Operations into the stream, or into a recording. Outside a recording, for batches of more than

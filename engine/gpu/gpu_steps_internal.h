@@ -11,8 +11,8 @@
 /* Page-locked messages between device and host. */
 typedef struct mailbox {
     uint64_t picked;                     /* from the device: the picked token, with its stamp */
-    gpu_cursor cursors[GPU_FEW];         /* to the device, as the next */
-    int32_t ids[GPU_FEW];
+    gpu_cursor cursors[GPU_RECORDED];    /* to the device, as the next */
+    int32_t ids[GPU_RECORDED];
 } mailbox;
 
 /* A batch's vectors for the host, and the host's sums; page-locked. */
@@ -60,8 +60,9 @@ struct gpu_steps {
     gpu_cursor device_cursor;            /* the device's first cursor; token -1: unknown */
 
     /* the batch under way */
-    batch_row rows[GPU_FEW];
+    batch_row rows[GPU_RECORDED];
     int n_row;
+    bool in_pass;
     int n, last;
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
     bool has_logits;                     /* those of all its tokens are in the buffer */
@@ -99,7 +100,7 @@ void gpu_steps_take_batch(gpu_steps *s, const batch *b);
 gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token);
 /* Sets the device's cursors to the batch under way; token, of one row: the first one's, or -1. */
 void gpu_steps_set_cursors(gpu_steps *s, int32_t token);
-/* Sends the ids of up to GPU_FEW tokens, like the cursors. */
+/* Sends the ids of few tokens, like the cursors. */
 void gpu_steps_send_ids(gpu_steps *s, const int32_t *ids, int n);
 /* Logits of n vectors at x, to the first rows of the buffer: of the trunk or of the block. */
 void gpu_steps_head(gpu_steps *s, const float *x, int n);

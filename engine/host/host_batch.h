@@ -15,6 +15,7 @@ typedef struct host_batch {
     int n;                               /* tokens */
     const batch_row *rows;               /* [n_row] */
     int n_row;
+    bool is_pass;
     const kept_inputs *keep;             /* gets the inputs of DeltaNet layers; or NULL */
     const float *hx_norm;                /* hx is x with this norm; NULL: hx is out of date */
     int n_ff;                            /* width of the shared expert under way */

@@ -20,6 +20,7 @@ struct host_steps {
     experts_cpu *experts;
     usage_profile *usage;                /* or NULL */
     float *logits;                       /* [n_vocab], of a next-token block; or NULL */
+    experts_read read;
 };
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -33,6 +34,7 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.n_row = b->n_row;
     s->b.keep = b->keep;
     s->b.of_mtp = b->hidden != NULL;
+    s->b.is_pass = b->is_pass;
     for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
         for (int i = 0; i < rope->n_table; i++) {
             const size_t at = (size_t)row->first * (size_t)(rope->dim[i] / 2);
@@ -188,6 +190,10 @@ static int routed_experts(host_steps *s, int l, err_ctx *err)
         .work = ws->work, .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots,
         .layer = l, .mapped = s->b.of_mtp,
     };
+    if (s->b.is_pass) {
+        s->read.n += (uint64_t)job.n_item;
+        s->read.bytes += (uint64_t)job.n_item * expert_slabs_bytes(job.bank);
+    }
     const int rc = experts_cpu_run(s->experts, &job, err);
     return rc < 0 ? err_prefix(err, rc, "layer %d", l) : 0;
 }
@@ -385,5 +391,7 @@ void host_steps_free(host_steps *s)
     mem_free(s->logits);
     mem_free(s);
 }
+
+experts_read host_steps_read(const host_steps *s) { return s->read; }
 
 const layer_steps *host_steps_table(const host_steps *s) { return &s->table; }

@@ -21,6 +21,10 @@ uint64_t host_steps_bytes(const model *m, int n_thread, int chunk, int inner);
 void host_steps_inner_begin(host_steps *s);
 void host_steps_inner_end(host_steps *s);
 
+/* Experts that passes have read: one that several tokens of a pass chose counts once. */
+typedef struct experts_read { uint64_t n, bytes; } experts_read;
+experts_read host_steps_read(const host_steps *s);
+
 const layer_steps *host_steps_table(const host_steps *s);
 
 #endif

@@ -191,7 +191,7 @@ static int make_bench(layer_bench *b, const weights *w, const rope_tables *rope,
     b->e = (engine){ .m = &b->m, .devices = { { .g = b->g, .w = b->w } }, .n_device = 1,
                      .rope = *rope };
     if ((rc = state_create(&b->st, &b->m, &so, err)) < 0 ||
-        (rc = gpu_steps_create(&b->s, &b->e, NULL, false, 1, err)) < 0)
+        (rc = gpu_steps_create(&b->s, &b->e, NULL, false, (batch_sizes){ 1, GPU_FEW }, err)) < 0)
         return rc;
     b->row = (batch_row){ .st = b->st, .next = state_recurrent(b->st), .n = 1 };
     return 0;

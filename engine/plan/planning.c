@@ -196,13 +196,14 @@ static bool count_chunk(plan_chunk *c, uint64_t *layers, const model *m, const s
     const int threads = threads_of(n_thread);
     const session_bytes b = session_bytes_of(m, &so, o, threads);
     const uint64_t both = b.ids + b.logits;
+    const batch_sizes most = { c->tokens, session_pass_tokens(o) };
     const uint64_t alone = size_plus(b.spare, (uint64_t)threads * THREAD_STACK +
                                                   (uint64_t)o->ctx * TOKEN_TEXT);
     *c = (plan_chunk){
         .tokens = c->tokens, .vram_work = b.recordings, .snapshots = b.snapshots,
         .state = b.state == UINT64_MAX ? b.state : b.state - b.snapshots,
         .ram_work = size_plus(size_plus(b.host_work, both), alone),
-        .ram_with_gpu = size_plus(size_plus(gpu_steps_host_bytes(m, c->tokens), both),
+        .ram_with_gpu = size_plus(size_plus(gpu_steps_host_bytes(m, most), both),
                                   expert_server_ram_bytes(m)),
         .ram_embed = weights_embed_bytes(m, c->tokens), .layer_state = layers,
     };
@@ -247,7 +248,7 @@ int planning_session(planning *to, const model *m, const session_options *o, int
         plan_chunk *c = &out->chunk[i];
         if (!count_chunk(c, to->layer_state[i], m, o, n_thread))
             return err_set(err, ERR_RANGE, "a session of %d tokens is too large to count", o->ctx);
-        c->vram_work = work ? c->vram_work + work(ctx, m, c->tokens) : 0;
+        c->vram_work = work ? c->vram_work + work(ctx, m, c->tokens, session_pass_tokens(o)) : 0;
     }
     count_less(out, m, o, n_thread);
     return 0;
@@ -265,9 +266,9 @@ bool planning_has_mtp_room(const planning *of, const plan *p, const model *m)
     return p->head == PLAN_VRAM && sum.mtp <= p->vram.experts / MTP_PART;
 }
 
-uint64_t planning_gpu_work(void *device, const model *m, int chunk)
+uint64_t planning_gpu_work(void *device, const model *m, int chunk, int pass)
 {
-    return gpu_steps_bytes(device, m, chunk);
+    return gpu_steps_bytes(device, m, (batch_sizes){ chunk, pass });
 }
 
 int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,

@@ -18,8 +18,8 @@ typedef struct planning {
 } planning;
 
 /* Returns the bytes of VRAM for chunks of `chunk` tokens, for any placement of the experts. */
-typedef uint64_t planning_work(void *ctx, const model *m, int chunk);
-uint64_t planning_gpu_work(void *device, const model *m, int chunk);     /* device is a gpu */
+typedef uint64_t planning_work(void *ctx, const model *m, int chunk, int pass);
+uint64_t planning_gpu_work(void *device, const model *m, int chunk, int pass);   /* device: gpu */
 
 
 /* Unmaps the pages of weights that opening the model has read: a plan counts weights by their size

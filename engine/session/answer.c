@@ -5,8 +5,10 @@
  * flushed in that order, except after a stop string and after the caller ended the answer. */
 #include "engine/session/answer.h"
 
+#include <limits.h>
 #include <string.h>
 
+#include "engine/session/kept_inputs.h"
 #include "engine/session/prefix_cache.h"
 #include "engine/session/runner.h"
 
@@ -173,6 +175,13 @@ static int fill_form_mask(stream *st, err_ctx *err)
     return 0;
 }
 
+/* Guesses tokens of text that the form leaves no choice about. */
+static int guess_form(const stream *st, int32_t *out, int most)
+{
+    if (!st->in_form || (st->parser && !chat_parser_in_answer(st->parser))) return 0;
+    return grammar_mask_forced(st->o->form, out, most);
+}
+
 /* Gives the sampler the mask of the next token. */
 static int apply_form(stream *st, sampler *smp, err_ctx *err)
 {
@@ -237,8 +246,9 @@ struct running_answer {
     stream st;
     float *logits;                       /* [n_vocab], after the prompt */
     int32_t pass[1 + DRAFTS_MOST];       /* the latest token, to be taken in, and drafts after it */
-    int n_pass;                          /* of the pass under way */
-    enum { BY_SOURCE, BY_BLOCK, N_DRAFTING } drafted;    /* what made its drafts */
+    int n_pass, n_right;                 /* of the pass under way; drafts of it, so far */
+    int before;                          /* the session's position before it */
+    enum { BY_SOURCE, BY_FORM, BY_BLOCK, N_DRAFTING } drafted;   /* what made its drafts */
     draft_control drafting[N_DRAFTING];
     answer_stats stats;
     int n_computed;                      /* tokens of the prompt */
@@ -386,18 +396,19 @@ static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
     }
 }
 
-static int drafts_wanted(const running_answer *a, int by, int most)
+static int drafts_wanted(const running_answer *a, int by, int most, bool alone)
 {
-    return a->o.n_draft > 0 ? min_int(most, a->o.n_draft)
-                            : draft_control_choose(&a->drafting[by], most);
+    const draft_control *c = &a->drafting[by];
+    if (a->o.n_draft > 0) return min_int(most, a->o.n_draft);
+    return alone ? draft_control_choose(c, most) : draft_control_likely(c, most);
 }
 
 /* Replaces the n drafts of the source by those of the block if these promise more tokens per
- * second. Returns the number of drafts, < 0 on failure. */
+ * second. The answer is alone in its pass. Returns the number of drafts, < 0 on failure. */
 static int guess_by_block(running_answer *a, int n, int most)
 {
     runner *r = session_runner(a->s);
-    const int n_block = drafts_wanted(a, BY_BLOCK, most);
+    const int n_block = drafts_wanted(a, BY_BLOCK, most, true);
     const uint64_t from = clock_ns();
     if (n_block <= 0 || (n > 0 && (a->o.n_draft > 0 ||
                                    draft_control_rate(&a->drafting[BY_SOURCE], n) >=
@@ -409,39 +420,70 @@ static int guess_by_block(running_answer *a, int n, int most)
     return n;
 }
 
-/* Guesses what comes after the latest token, if the answer is alone in the pass. */
-static void guess(running_answer *a, bool alone)
+/* Guesses what comes after the latest token: at most so many drafts. Text that the form forces goes
+ * before all else. */
+static void guess(running_answer *a, int most, bool alone)
 {
     const answer_options *o = &a->o;
-    runner *r = session_runner(a->s);
-    const int pos = session_pos(a->s), left = o->max_tokens - a->stats.n_answer;
-    int most = min_int(DRAFTS_MOST, session_ctx(a->s) - pos - 1);
+    const int pos = session_pos(a->s);
     a->n_pass = 1;
-    if (!o->drafts || !alone || !runner_drafts(r)) return;
-    most = min_int(most, runner_most_taken(r) - 1);
-    if (o->max_tokens >= 0) most = min_int(most, left - 1);
-    int n = drafts_wanted(a, BY_SOURCE, most);
-    const int32_t *ids = session_with(a->s, a->pass[0]);
-    if (n > 0) n = o->drafts->guess(o->drafts->ctx, a->pass + 1, n, ids, pos + 1);
+    most = min_int(most, session_ctx(a->s) - pos - 1);
+    if (o->max_tokens >= 0) most = min_int(most, o->max_tokens - a->stats.n_answer - 1);
+    if (!o->drafts || most <= 0) return;
+    int n = o->form ? guess_form(&a->st, a->pass + 1, most) : 0;
+    if (n > 0) {
+        a->drafted = BY_FORM;
+        a->n_pass += drafts_wanted(a, BY_FORM, n, alone);
+        return;
+    }
     a->drafted = BY_SOURCE;
-    if (runner_guesses(r)) n = guess_by_block(a, n, min_int(most, MTP_DRAFTS));
+    n = drafts_wanted(a, BY_SOURCE, most, alone);
+    if (n > 0)
+        n = o->drafts->guess(o->drafts->ctx, a->pass + 1, n, session_with(a->s, a->pass[0]),
+                             pos + 1);
+    /* the block does not draft in company: it computes one session at a time */
+    if (alone && runner_guesses(session_runner(a->s)))
+        n = guess_by_block(a, n, min_int(most, MTP_DRAFTS));
     a->n_pass += max_int(n, 0);          /* the pass will fail where guesses do */
 }
 
-/* The pass with the drafts took this long. */
-static void note_pass(running_answer *a, int n_right, double seconds)
+/* The rows of a pass with their drafts, in company at most n_draft each. */
+static void fill_rows(joint_pass *p, int n_draft)
 {
-    const int n = a->n_pass - 1;
-    draft_times_pass(runner_draft_times(session_runner(a->s)), n, seconds);
-    for (int i = 0; i < N_DRAFTING; i++)
-        if (n == 0 || i == (int)a->drafted) draft_control_note(&a->drafting[i], n, n_right);
+    const runner *r = session_runner(p->a[0]->s);
+    const bool alone = p->n == 1, keeps = runner_keeps(r);
+    int room = min_int(runner_most_taken(r), keeps ? KEPT_TOKENS : INT_MAX) - p->n;
+    int n_drafting = runner_most_drafting(r);
+    for (int i = 0; i < p->n; i++) {
+        running_answer *a = p->a[i];
+        const int n_left = p->n - i, share = (room + n_left - 1) / n_left;
+        a->before = session_pos(a->s);
+        a->n_right = 0;
+        guess(a, n_drafting == 0 ? 0 : alone ? min_int(DRAFTS_MOST, room) : min_int(n_draft, share),
+              alone);
+        room -= a->n_pass - 1;
+        n_drafting -= a->n_pass > 1;
+        p->rows[i] = (runner_row){ .s = a->s, .ids = a->pass, .n = a->n_pass,
+                                   .keep = a->n_pass > 1 && keeps };
+    }
 }
 
-/* Draws the tokens of a pass from its rows, up to the first that is not the draft. Then the session
- * goes back to it. 1: the answer goes on, 0: it has ended. */
+/* seconds: of the pass, for an answer that is alone in it; in company they say nothing about one
+ * answer. Passes without drafts shorten the waits of all controls. */
+static void note_pass(running_answer *a, bool alone, double seconds)
+{
+    const int n = a->n_pass - 1;
+    if (!a->o.drafts) return;
+    if (alone) draft_times_pass(runner_draft_times(session_runner(a->s)), n, seconds);
+    for (int i = 0; i < N_DRAFTING; i++)
+        if (n == 0 || i == (int)a->drafted) draft_control_note(&a->drafting[i], n, a->n_right);
+}
+
+/* Draws the tokens of a pass from its rows, up to the first that is not the draft. 1: the answer
+ * goes on, 0: it has ended. */
 static int draw_verified(running_answer *a, err_ctx *err)
 {
-    const int pos = session_pos(a->s), n = a->n_pass;
+    const int n = a->n_pass;
     int32_t id, drafts[DRAFTS_MOST], unused;
     int t = 0, rc;
     memcpy(drafts, a->pass + 1, (size_t)(n - 1) * sizeof *drafts);
@@ -451,14 +493,44 @@ static int draw_verified(running_answer *a, err_ctx *err)
         if ((rc = begin_token(a, &unused, err)) <= 0) break;
         if ((rc = apply_form(&a->st, a->smp, err)) < 0) break;
     }
-    const int end = pos + t + 1;
+    a->n_right = t;
     a->stats.n_draft += n - 1;
     a->stats.n_right += t;
+    return rc;
+}
+
+/* Takes the wrong drafts out of the session, once all answers of the pass have drawn. */
+static int drop_wrong(running_answer *a, int rc, err_ctx *err)
+{
+    const int end = a->before + 1 + a->n_right;
     if (session_pos(a->s) <= end || session_rewind(a->s, end) == end || rc < 0) return rc;
     return err_set(err, ERR_IO, "the session cannot go back to token %d", end);
 }
 
-static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *err)
+static void draw_pass(joint_pass *p, int n_draft, int *rc, err_ctx *err)
+{
+    const bool alone = p->n == 1;
+    fill_rows(p, n_draft);
+    const uint64_t from = clock_ns();
+    take_tokens(p, rc, err);
+    /* the masks of the next tokens are computed while the GPU computes these */
+    for (int i = 0; i < p->n; i++) {
+        const int at = p->at[i];
+        rc[at] = apply_form(&p->a[i]->st, p->a[i]->smp, &err[at]);
+        if (rc[at] == 0) runner_ask(p->a[i]->s, 0, p->a[i]->smp);
+    }
+    for (int i = 0; i < p->n; i++) {
+        const int at = p->at[i];
+        if (rc[at] == 0) rc[at] = draw_verified(p->a[i], &err[at]);
+    }
+    for (int i = 0; i < p->n; i++) {
+        const int at = p->at[i];
+        rc[at] = drop_wrong(p->a[i], rc[at], &err[at]);
+        note_pass(p->a[i], alone, clock_since(from));
+    }
+}
+
+static void draw_together(running_answer *const *list, int n, int n_draft, int *rc, err_ctx *err)
 {
     joint_pass p = { .n = 0 };
     for (int i = 0; i < n; i++) {
@@ -471,29 +543,13 @@ static void draw_together(running_answer *const *list, int n, int *rc, err_ctx *
             p.at[p.n++] = i;
         }
     }
-    for (int i = 0; i < p.n; i++) {
-        running_answer *a = p.a[i];
-        guess(a, p.n == 1);
-        p.rows[i] = (runner_row){ .s = a->s, .ids = a->pass, .n = a->n_pass,
-                                  .keep = a->n_pass > 1 && runner_keeps(session_runner(a->s)) };
-    }
-    const uint64_t from = clock_ns();
-    take_tokens(&p, rc, err);
-    /* the masks of the next tokens are computed while the GPU computes these */
-    for (int i = 0; i < p.n; i++)
-        rc[p.at[i]] = apply_form(&p.a[i]->st, p.a[i]->smp, &err[p.at[i]]);
-    for (int i = 0; i < p.n; i++) {
-        running_answer *a = p.a[i];
-        const int n_right = a->stats.n_right;
-        if (rc[p.at[i]] == 0) rc[p.at[i]] = draw_verified(a, &err[p.at[i]]);
-        if (p.n == 1 && a->o.drafts) note_pass(a, a->stats.n_right - n_right, clock_since(from));
-    }
+    if (p.n > 0) draw_pass(&p, n_draft, rc, err);
 }
 
-void answer_step_together(running_answer *const *list, int n, int *rc, err_ctx *err)
+void answer_step_together(running_answer *const *list, int n, int n_draft, int *rc, err_ctx *err)
 {
     const uint64_t from = clock_ns();
-    draw_together(list, n, rc, err);
+    draw_together(list, n, n_draft, rc, err);
     for (int i = 0; i < n; i++) {
         running_answer *a = list[i];
         if (rc[i] == 0 && a->next == ENDED && a->o.cache && session_pos(a->s) > a->n_prompt)
@@ -510,7 +566,7 @@ int answer_step(running_answer *a, err_ctx *err)
     err_ctx unused;
     int rc;
     if (a->next == ENDED) return 0;
-    if (a->next == TO_DRAW) answer_step_together(&a, 1, &rc, err ? err : &unused);
+    if (a->next == TO_DRAW) answer_step_together(&a, 1, 0, &rc, err ? err : &unused);
     else rc = step_prompt(a, err);
     if (rc < 0) a->next = ENDED;
     return rc < 0 ? rc : a->next != ENDED;

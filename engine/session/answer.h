@@ -49,9 +49,11 @@ typedef struct answer_options {
     int n_cut;
     int cut_every;                       /* further cuts at its multiples; 0: none */
     const draft_source *drafts;          /* guesses that are verified together, or NULL: none; used
-                                          * if the session has n_version. A next-token block
-                                          * guesses too (runner_guesses): for each pass, the source
-                                          * with the better expected speed */
+                                          * if the session has n_version. Where the form leaves no
+                                          * choice of text, that text is the guess. A next-token
+                                          * block guesses too (runner_guesses): for each pass that
+                                          * the answer has alone, the one of source and block with
+                                          * the better expected speed */
     int n_draft;                         /* always this many if there are; 0: chosen by time */
 } answer_options;
 
@@ -97,9 +99,11 @@ bool answer_draws(const running_answer *a);      /* the next step draws a token 
 const answer_stats *answer_so_far(const running_answer *a);
 
 /* A step of each of several answers that draw, in one pass through the layers: at most
- * answer_most_together, of sessions of one runner. Each gets the result that answer_step would
- * have, in rc[i] and err[i]; the failure of one ends no other, unless the pass itself fails. */
-void answer_step_together(running_answer *const *list, int n, int *rc, err_ctx *err);
+ * answer_most_together, of sessions of one runner. n_draft: most drafts of each, if the pass has
+ * several; those that were right less often than not lately get none. Each gets the result that
+ * answer_step would have, in rc[i] and err[i]; the failure of one ends no other, unless the pass
+ * itself fails. */
+void answer_step_together(running_answer *const *list, int n, int n_draft, int *rc, err_ctx *err);
 int answer_most_together(const session *s);
 
 /* Opens an answer, runs all steps and frees it. */

@@ -91,13 +91,29 @@ void draft_times_guess(draft_times *t, int n, double seconds)
     t->n_guessed = min_int(t->n_guessed + 1, 2);
 }
 
+/* The probability that a draft is right, where those before it are. */
+static double share_right(const draft_control *c)
+{
+    return c->limit == 0 ? fmax(1.0 - c->wrong, PROBE_RIGHT) : 1.0 - c->wrong;
+}
+
 double draft_control_rate(const draft_control *c, int n)
 {
-    const double right = c->limit == 0 ? fmax(1.0 - c->wrong, PROBE_RIGHT) : 1.0 - c->wrong;
+    const double right = share_right(c);
     double expected = 0.0, reached = 1.0;
     if (c->times->n_timed[0] < 2) return 0.0;
     for (int i = 0; i <= n; i++, reached *= right) expected += reached;
     return expected / time_of(c, n);
+}
+
+int draft_control_likely(const draft_control *c, int most)
+{
+    const double right = share_right(c);
+    double reached = right;
+    int n = 0;
+    if (c->wait > 0) return 0;
+    for (; n < most && n <= c->limit && reached >= PROBE_RIGHT; reached *= right) n++;
+    return n;
 }
 
 int draft_control_choose(const draft_control *c, int most)

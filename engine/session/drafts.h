@@ -58,6 +58,9 @@ typedef struct draft_control {
  * 0 as long as nothing is known. */
 int draft_control_choose(const draft_control *c, int most);
 double draft_control_rate(const draft_control *c, int n);
+/* The same for a pass of several answers, whose time says nothing about one of them: as many as are
+ * all right more likely than not. */
+int draft_control_likely(const draft_control *c, int most);
 /* A pass had n drafts, of which n_right were right before the first wrong one. */
 void draft_control_note(draft_control *c, int n, int n_right);
 

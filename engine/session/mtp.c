@@ -132,7 +132,7 @@ int mtp_after(session *s, const int32_t *ids, int pos, int n, err_ctx *err)
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-bool runner_guesses(const runner *r) { return r->e->m->hp.uses_mtp && runner_drafts(r); }
+bool runner_guesses(const runner *r) { return r->e->m->hp.uses_mtp && r->opt.n_version > 0; }
 
 int runner_guess(session *s, int32_t *out, int most, int32_t next, err_ctx *err)
 {

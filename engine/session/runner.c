@@ -62,7 +62,8 @@ int runner_create(runner **out, engine *e, const session_options *o, err_ctx *er
     const state_options so = session_state_options(e, o);
     if (rc == 0) rc = make_pages(r, &so, err);
     if (rc == 0) rc = make_versions(r, &so.in, err);
-    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), o->chunk,
+    const batch_sizes most = { o->chunk, session_pass_tokens(o) };
+    if (rc == 0) rc = forward_create(&r->f, e, runner_skips_missing(r), most,
                                      session_inner_tokens(o), err);
     if (rc == 0) *out = r;
     else runner_release(r);
@@ -123,9 +124,18 @@ int runner_recover(const runner *r, int rc)
     return rc;
 }
 
-/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. single: its
- * batch has one token. Returns the version that is free now, or NULL: there was one only. */
-static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, bool single, int rc)
+/* A batch of n tokens has been taken in. */
+static void count_tokens(runner *r, int n_row, int n, bool is_pass)
+{
+    r->n_pass += is_pass;
+    r->n_pass_row += is_pass ? (uint64_t)n_row : 0;
+    r->n_single += is_pass && n == 1;
+    *(is_pass ? &r->n_taken : &r->n_batched) += (uint64_t)n;
+}
+
+/* A row of the session has ended. rc < 0: it failed, and its tokens are not taken in. Returns the
+ * version that is free now, or NULL: there was one only. */
+static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, int rc)
 {
     const bool spare = row->next != state_recurrent(s->st);
     if (rc < 0) {
@@ -136,8 +146,6 @@ static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, 
     }
     memcpy(s->ids + session_pos(s), ids, (size_t)row->n * sizeof *s->ids);
     state_advance(s->st, row->n);
-    if (single) s->r->n_single++;
-    else s->r->n_batched += (uint64_t)row->n;
     return spare ? state_exchange_recurrent(s->st, row->next) : NULL;
 }
 
@@ -148,8 +156,10 @@ static void give_spare(runner *r, recurrent *version)
 
 static int end_token(session *s, int32_t id, const batch_row *row, int rc)
 {
-    give_spare(s->r, end_row(s, &id, row, true, rc));
-    return rc < 0 ? runner_recover(s->r, rc) : 0;
+    give_spare(s->r, end_row(s, &id, row, rc));
+    if (rc < 0) return runner_recover(s->r, rc);
+    count_tokens(s->r, 1, 1, true);
+    return 0;
 }
 
 /* The version before a row is kept for session_rewind. */
@@ -163,11 +173,12 @@ static void keep_version(session *s, recurrent *before, const batch_row *row)
 
 /* Rows of a batch have ended; ids: of all rows. */
 static void end_rows(runner *r, session *const *s, const batch_row *rows, const bool *keep,
-                     int n_row, const int32_t *ids, int rc)
+                     int n_row, const int32_t *ids, bool is_pass, int rc)
 {
-    const bool single = n_row == 1 && rows->n == 1;
+    const batch_row *last = &rows[n_row - 1];
+    if (rc == 0) count_tokens(r, n_row, last->first + last->n, is_pass);
     for (int i = 0; i < n_row; i++) {
-        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], single, rc);
+        recurrent *before = end_row(s[i], ids + rows[i].first, &rows[i], rc);
         if (before && keep[i] && rc == 0) keep_version(s[i], before, &rows[i]);
         else give_spare(r, before);
     }
@@ -179,7 +190,7 @@ static int end_taken(runner *r, int rc)
     taken_pass *t = &r->taken;
     t->in_flight = false;
     t->rc = rc;
-    end_rows(r, t->s, t->rows, t->keep, t->n_row, t->ids, rc);
+    end_rows(r, t->s, t->rows, t->keep, t->n_row, t->ids, true, rc);
     return rc < 0 ? runner_recover(r, rc) : 0;
 }
 
@@ -251,10 +262,11 @@ static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *
         b.watch = watch_chunk;
         b.watch_ctx = w;
     }
+    b.is_pass = b.n == 1;
     const bool spare = n_row <= r->n_spare && uses_spare(rows->s, b.n, b.watch != NULL);
     (void)place_rows(list, s, keep, r->ids, rows, n_row, spare);
     const int rc = forward_eval(r->f, &b, err);
-    end_rows(r, s, list, keep, n_row, r->ids, rc);
+    end_rows(r, s, list, keep, n_row, r->ids, b.is_pass, rc);
     return rc < 0 ? runner_recover(r, rc) : 0;
 }
 
@@ -428,7 +440,11 @@ int runner_most_taken(const runner *r)
     return min_int(min_int(RUNNER_MOST_ROWS, r->opt.chunk), forward_most_taken(r->f));
 }
 
-bool runner_drafts(const runner *r) { return r->opt.n_version > 0; }
+int runner_most_drafting(const runner *r)
+{
+    return r->opt.n_version == 0 || r->kept ? r->opt.n_version : RUNNER_MOST_ROWS;
+}
+
 bool runner_keeps(const runner *r) { return r->kept != NULL; }
 draft_times *runner_draft_times(runner *r) { return &r->times; }
 
@@ -492,6 +508,13 @@ int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err)
     if (rc <= 0) return rc;
     rc = read_logits(r, r->logits, at, 1, err);
     return rc < 0 ? rc : sampler_pick(next, smp, r->logits, err);
+}
+
+void runner_ask(session *s, int t, const sampler *smp)
+{
+    sampler_source source;
+    if (s->r->taken.rc == 0 && forward_source(s->r->f, taken_row_of(s)->first + t, &source))
+        (void)sampler_ask(smp, &source, NULL);
 }
 
 int session_pick(session *s, int32_t *next, sampler *smp, err_ctx *err)

@@ -41,6 +41,9 @@ int runner_most_taken(const runner *r);
 /* Draws the token after token t of the session's row in the last pass, before anything else is
  * computed. session_pick is that of a row of one token. */
 int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err);
+/* Begins that draw, so that the draws of several sessions wait for the device together. The sampler
+ * must not change before runner_pick, which reports a failure. */
+void runner_ask(session *s, int t, const sampler *smp);
 
 /* Called by the watcher of a session_eval: until end, other sessions of the runner may take in and
  * draw tokens in passes, between two layers of that prompt. Their results and those of the prompt
@@ -48,9 +51,9 @@ int runner_pick(session *s, int t, int32_t *next, sampler *smp, err_ctx *err);
 bool runner_inner_begin(runner *r);
 void runner_inner_end(runner *r);
 
-/* Whether sessions can draft: with n_version. keeps: their rows need keep; where nothing is
- * recurrent, a session can be rewound into its last tokens without. */
-bool runner_drafts(const runner *r);
+/* The most rows of a pass that may have drafts: n_version of those that need keep. keeps: they do;
+ * where nothing is recurrent, a session can be rewound into its last tokens without. */
+int runner_most_drafting(const runner *r);
 bool runner_keeps(const runner *r);
 
 /* Times of passes, which answers measure. */

@@ -14,7 +14,8 @@ void runner_reset_counts(runner *r)
     if (server) expert_server_reset_counts(server);
     forward_reset_waited(r->f);
     forward_reset_split(r->f);
-    r->n_single = r->n_batched = 0;
+    r->n_single = r->n_taken = r->n_batched = r->n_pass = r->n_pass_row = 0;
+    r->read = forward_read(r->f);
     if (r->e->store) expert_store_reset_counts(r->e->store);
     if (r->e->cache) vram_cache_reset_counts(r->e->cache);
 }
@@ -48,25 +49,31 @@ static layer_tiers tiers_of(const runner *r, int l)
     return server && expert_server_has_cold(server, l) ? ASKED : ALL_HOT;
 }
 
+/* Slots of a layer without questions. Where others have questions, which are counted for single
+ * tokens alone, this layer's are, too. */
+static uint64_t counted_slots(const runner *r)
+{
+    const uint64_t n = forward_expert_server(r->f) ? r->n_single : r->n_taken;
+    return n * (uint64_t)r->e->m->hp.n_expert_used;
+}
+
 /* Adds the layers without questions, whose counts follow from the number of tokens. */
 static void add_other_layers(perf_counts *c, const runner *r)
 {
-    const uint64_t slots = c->tokens * (uint64_t)c->n_used;
+    const uint64_t slots = counted_slots(r);
     for (int l = 0; l < c->n_layer; l++) {
         const expert_bank *bank = r->e->m->layers[l].experts;
-        const uint64_t bytes = slots * expert_slabs_bytes(bank);
         if (bank->n_expert == 0) continue;
         switch (tiers_of(r, l)) {
         case ASKED:
             break;
         case ALL_HOT:
             c->hot += slots;
-            c->vram_bytes += bytes;
+            c->vram_bytes += r->n_single * (uint64_t)c->n_used * expert_slabs_bytes(bank);
             break;
         case ALL_COLD:
             c->cold += slots;
             c->on_cpu += slots;
-            c->cpu_bytes += bytes;
             break;
         }
     }
@@ -76,16 +83,20 @@ perf_counts runner_perf(const runner *r)
 {
     expert_server_stats h;
     store_stats st;
+    experts_read read = forward_read(r->f);
     runner_counts(r, &h, &st);
+    read.n -= r->read.n;
+    read.bytes -= r->read.bytes;
     const frame_table_stats moves = runner_vram_moves(r);
     perf_counts c = {
         .n_layer = r->e->m->hp.n_layer, .n_used = r->e->m->hp.n_expert_used,
-        .tokens = r->n_single, .prompt_tokens = r->n_batched,
+        .passes = r->n_pass, .rows = r->n_pass_row, .tokens = r->n_taken,
+        .prompt_tokens = r->n_batched, .read_experts = read.n,
         .calls = h.questions + h.quiet, .quiet = h.quiet, .hot = h.hot,
         .cold = h.on_cpu + h.down_fetched + h.all_fetched, .on_cpu = h.on_cpu,
         .down_fetched = h.down_fetched, .all_fetched = h.all_fetched,
-        .vram_bytes = h.hot_bytes, .cpu_bytes = h.cpu_bytes, .fetch_bytes = h.pull_bytes,
-        .upload_bytes = moves.upload_bytes,
+        .vram_bytes = h.hot_bytes, .cpu_bytes = h.cpu_bytes + read.bytes,
+        .fetch_bytes = h.pull_bytes, .upload_bytes = moves.upload_bytes,
         .drive_bytes = st.read_bytes, .ask_s = h.ask_s, .cold_s = h.cpu_s, .late_s = h.wait_s,
         .fetch_s = h.pull_s, .overlap_least_s = h.hidden_least_s,
         .overlap_most_s = h.hidden_most_s, .join_s = forward_waited(r->f), .late = h.late,
@@ -103,7 +114,7 @@ int runner_perf_layers(const runner *r, perf_layer *layers, int cap)
 {
     const expert_server *server = forward_expert_server(r->f);
     const perf_layer *asked = server ? expert_server_layers(server) : NULL;
-    const uint64_t slots = r->n_single * (uint64_t)r->e->m->hp.n_expert_used;
+    const uint64_t slots = counted_slots(r);
     const int n = min_int(r->e->m->hp.n_layer, cap);
     if (r->perf != PERF_FULL) return 0;
     for (int l = 0; l < n; l++) {

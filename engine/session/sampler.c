@@ -465,19 +465,34 @@ static void prepare(sampler *s, const float *logits)
     s->order_full = false;
 }
 
-/* The same at a source. Masses only if mass_of_all may read them. */
-static int prepare_from(sampler *s, const sampler_source *source, err_ctx *err)
+static sampler_rules rules_of(const sampler *s)
 {
-    const bool some = s->o.top_k > 0 && s->o.top_k < s->n_vocab;
-    const sampler_rules rules = {
+    return (sampler_rules){
         .bias = s->bias, .bias_version = s->bias_version, .allowed = s->allowed,
         .repeat = s->o.repeat_penalty, .presence = s->o.presence_penalty,
         .frequency = s->o.frequency_penalty, .penalised = s->penalised, .count = s->count,
         .n_penalised = s->n_penalised, .per_temperature = s->per_temperature, .steps = s->exp_steps,
     };
-    const bool weigh = s->per_temperature > 0 && !some;
+}
+
+/* Whether mass_of_all may read the blocks' masses. */
+static bool weighs(const sampler *s)
+{
+    return s->per_temperature > 0 && (s->o.top_k <= 0 || s->o.top_k >= s->n_vocab);
+}
+
+int sampler_ask(const sampler *s, const sampler_source *source, err_ctx *err)
+{
+    const sampler_rules rules = rules_of(s);
+    return s->scores || !source->ask ? 0 : source->ask(source->ctx, &rules, weighs(s), err);
+}
+
+/* The same at a source. */
+static int prepare_from(sampler *s, const sampler_source *source, err_ctx *err)
+{
+    const sampler_rules rules = rules_of(s);
     const int rc = source->prepare(source->ctx, &rules, s->block_max,
-                                   weigh ? s->block_mass : NULL, err);
+                                   weighs(s) ? s->block_mass : NULL, err);
     s->largest = -INFINITY;
     for (int b = 0; b < s->n_block && rc == 0; b++)
         if (s->block_max[b] > s->largest) s->largest = s->block_max[b];

@@ -126,7 +126,14 @@ typedef struct sampler_source {
     /* Writes all of these results that are not below bound and not -INFINITY, in any order. Returns
      * their number; if it exceeds cap, pairs is not filled. */
     int (*gather)(void *ctx, sampler_pair *pairs, int cap, float bound, err_ctx *err);
+    /* Begins a prepare with these rules and returns at once; weigh: it will want masses. NULL:
+     * prepare does everything. */
+    int (*ask)(void *ctx, const sampler_rules *rules, bool weigh, err_ctx *err);
 } sampler_source;
+
+/* Begins the next sampler_pick_from of this source, so that several picks wait together. The sampler
+ * must not change before that pick. */
+int sampler_ask(const sampler *s, const sampler_source *source, err_ctx *err);
 
 /* sampler_pick from a source; it picks the same token. 1: the source does not suffice (too many
  * candidates, logits that are not numbers, scores are on). Then nothing was drawn, and the caller

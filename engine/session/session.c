@@ -81,8 +81,9 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const bool host = !engine_head_on_gpu(e), before = engine_keeps_before(e);
     const state_options so = session_state_options(e, &opt);
     const session_bytes b = session_bytes_of(m, &so, &opt, engine_threads(e));
+    const batch_sizes most = { opt.chunk, session_pass_tokens(&opt) };
     const uint64_t work =
-        engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, opt.chunk) + b.recordings : 0;
+        engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, most) + b.recordings : 0;
     *vram = work;
     for (int l = 0; l < layers_in_vram(e); l++)
         *vram = size_plus(size_plus(*vram, session_bytes_layer(m, &so, &opt, l)),

@@ -7,6 +7,11 @@
 #include "engine/session/mtp.h"
 #include "engine/session/runner.h"
 
+int session_pass_tokens(const session_options *o)
+{
+    return max_int(GPU_FEW, min_int(GPU_RECORDED, 1 + o->n_sharing));
+}
+
 int session_inner_tokens(const session_options *o)
 {
     return o->n_sharing > 0 ? RUNNER_MOST_ROWS : 0;
@@ -30,7 +35,7 @@ session_bytes session_bytes_of(const model *m, const state_options *so, const se
         .state = sum,
         .snapshots = size_times(state_snapshot_bytes(m, so), n),
         .ids = n * (uint64_t)so->ctx * sizeof(int32_t),
-        .recordings = gpu_steps_recordings_bytes(m),
+        .recordings = gpu_steps_recordings_bytes(m, session_pass_tokens(o)),
         .logits = (uint64_t)m->hp.n_vocab * sizeof(float), .spare = recurrent_bytes(m),
         .host_work = host_steps_bytes(m, n_thread, so->slack, session_inner_tokens(o)),
     };

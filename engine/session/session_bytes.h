@@ -16,6 +16,8 @@ typedef struct session_bytes {
     uint64_t host_work;
 } session_bytes;
 
+/* Tokens of the largest pass on a GPU: one of each session, and drafts. */
+int session_pass_tokens(const session_options *o);
 /* Tokens of a pass between the layers of a chunk: none unless sessions share a runner. */
 int session_inner_tokens(const session_options *o);
 

@@ -27,7 +27,10 @@ struct runner {
     forward *f;
     float *logits;                       /* [n_vocab], of session_next and session_pick */
     int32_t *ids;                        /* [chunk], of the batch under way */
-    uint64_t n_single, n_batched;        /* tokens since the counts were reset, by size of batch */
+    /* since the counts were reset */
+    uint64_t n_single, n_taken, n_batched;       /* tokens alone in a pass; of all passes; others */
+    uint64_t n_pass, n_pass_row;
+    experts_read read;                   /* forward_read at that time */
     perf_level perf;
     taken_pass taken;
     draft_times times;

@@ -544,6 +544,10 @@ function take_tick(tick) {
   link('bus-rate', tick.bus_bytes_s, s.pull);
   link('drive-rate', tick.drive_bytes_s, s.disk);
   $('moves').textContent = count(tick.uploads) + ', ' + count(tick.evictions);
+  $('pass').textContent = tick.pass_rows === 0 ? '-' :
+    tick.pass_rows.toFixed(1) + ' answers, ' + tick.pass_tokens.toFixed(1) + ' tokens';
+  $('drafts').textContent = tick.drafts === 0 ? '-' :
+    Math.round(100 * tick.right_drafts / tick.drafts) + '% of ' + count(tick.drafts) + ' right';
   const all = tick.prompt_tokens + tick.cached_tokens;
   $('prefix').textContent = all === 0 ? '-' : Math.round(100 * tick.cached_tokens / all) + '% of ' +
     count(all) + ' tokens cached';

@@ -331,6 +331,18 @@ bool grammar_run_crowded(const grammar_run *r) { return r->crowded; }
 
 bool grammar_run_may_end(const grammar_run *r, grammar_state s) { return r->states[s].may_end; }
 
+int grammar_run_only_byte(const grammar_run *r, grammar_state s)
+{
+    const position *p = r->places + r->states[s].first;
+    if (r->states[s].may_end) return -1;
+    const int only = r->g->nodes[p[0].node].lo;
+    for (int i = 0; i < r->states[s].n; i++) {
+        const grammar_node *x = &r->g->nodes[p[i].node];
+        if (x->lo != only || x->hi != only) return -1;
+    }
+    return only;
+}
+
 /* ---- equivalent states ----------------------------------------------------------------------- */
 
 /* Returns a representative of all counts that n_bytes cannot distinguish. An iteration reads at

@@ -65,6 +65,10 @@ grammar_state grammar_run_step(grammar_run *r, grammar_state s, uint8_t byte);
 /* Returns true if the text may end in s, which must be >= 0. */
 bool grammar_run_may_end(const grammar_run *r, grammar_state s);
 
+/* Returns the byte that alone may come next in s, which must be >= 0. -1: the text may end, or
+ * several bytes may come. */
+int grammar_run_only_byte(const grammar_run *r, grammar_state s);
+
 /* Returns a representative state that the next n_bytes bytes cannot distinguish from s: the same
  * bytes lead to live, dead and final states. Counts of repetitions far from their bounds become
  * one, so that caches are shared. May return GRAMMAR_FULL. */

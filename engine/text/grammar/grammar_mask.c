@@ -173,6 +173,35 @@ const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err)
     return NULL;
 }
 
+/* ---- text without a choice ------------------------------------------------------------------- */
+
+/* The longest token of the bytes that the grammar forces from *s on; advances *s by it. -1:
+ * none. */
+static int32_t longest_forced(grammar_mask *m, grammar_state *s)
+{
+    const trie_node *nodes = m->v->nodes;
+    grammar_state after = *s;
+    int32_t id = -1;
+    for (int i = 0, end = m->v->n_node, only; after >= 0; end = nodes[i++].skip) {
+        if ((only = grammar_run_only_byte(m->run, after)) < 0) break;
+        while (i < end && nodes[i].byte != only) i = nodes[i].skip;
+        if (i == end) break;
+        after = grammar_run_step(m->run, after, (uint8_t)only);
+        if (after < 0 || nodes[i].id < 0 || nodes[i].id >= m->n_vocab) continue;
+        id = nodes[i].id;
+        *s = after;
+    }
+    return id;
+}
+
+int grammar_mask_forced(grammar_mask *m, int32_t *out, int most)
+{
+    grammar_state s = m->pos;
+    int n = 0;
+    while (n < most && (out[n] = longest_forced(m, &s)) >= 0) n++;
+    return n;
+}
+
 /* ---- following the text ---------------------------------------------------------------------- */
 
 /* Advances by bytes and returns the state before, or -1 if they do not fit. If the tables become

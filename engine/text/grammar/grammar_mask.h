@@ -30,6 +30,11 @@ int grammar_mask_begin(grammar_mask *m, str_view key, err_ctx *err);
  * allowed; both happen only with very ambiguous grammars. */
 const uint64_t *grammar_mask_bits(grammar_mask *m, err_ctx *err);
 
+/* Writes up to `most` tokens that spell the bytes to come, as far as the grammar leaves no choice
+ * of bytes, each the longest that fits. Other tokens may spell them, too, so these are guesses.
+ * Returns their number. */
+int grammar_mask_forced(grammar_mask *m, int32_t *out, int most);
+
 /* Advances by a token. Returns ERR_RANGE without advancing if the token is not allowed. An allowed
  * stop does not advance. */
 int grammar_mask_accept(grammar_mask *m, int32_t id, err_ctx *err);
