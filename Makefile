@@ -234,7 +234,7 @@ $B/%.S.o: %.S
 	@mkdir -p $(@D)
 	$(if $V,,@echo "  as      $<")
 	$Q$(CC) -I. -MMD -MP -c -o $@ $<
-$B/cli/demo_model.S.o: tests/models/demo-qwen3next-Q4_K_M.gguf
+$B/cli/demo_model.S.o: tests/models/demo-qwen3next-mtp.gguf
 $B/cli/serve/page_files.S.o: $(wildcard cli/serve/page/*)
 
 # Searches for the scales of blocks. The flag lets compilers use vectors where a value is picked from
@@ -316,7 +316,7 @@ TEST_BIN := $(TESTS:%=$B/tests/%)
 # linked with tests/sim_gpu*.c instead of gpu_stub.c. Three are for that GPU alone: test_sim_plan.c is about what is
 # taken of its memory, test_sim_taken.c about a token left in flight, test_sim_devices.c about two of them at once.
 SIM_OF   := vram_cache families measure layer_overhead prompts cache_routing cache_cost perf_counts forward state expert_store mem_space gpu \
-            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_attention gpu_delta gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache sessions rows draws drafts walks context_growth go_back
+            gpu_experts_with_host gpu_experts_partial gpu_contract gpu_attention gpu_delta gpu_network gpu_normed gpu_prefer gpu_rules gpu_stage gpu_sampler prefix_cache sessions rows draws drafts mtp walks context_growth go_back
 SIM_ALONE := test_sim_plan test_sim_taken test_sim_devices
 SIMS     := $(if $(filter 0,$(CUDA)),$(SIM_OF:%=test_sim_%) $(SIM_ALONE))
 SIM_BIN  := $(SIMS:%=$B/tests/%)
@@ -371,7 +371,7 @@ FOR_SCRIPTS := $(SIM_PROG) $(MAINS:%=$B/tests/%)
 tests: $(TEST_BIN) $(TEST_CU_BIN) $(SIM_BIN) $(FUZZERS) $(FOR_SCRIPTS) $(UNPACKED)
 
 GPU_TESTS := $(filter test_gpu% test_forward test_families test_measure test_layer_overhead test_vram_cache test_prompts test_cache_routing test_perf_counts \
-                      test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions test_rows test_drafts test_walks test_go_back test_context_growth,$(TESTS)) $(TEST_CU)
+                      test_expert_store test_state test_mem_space test_prefix_cache test_prefix_drive test_sessions test_rows test_drafts test_mtp test_walks test_go_back test_context_growth,$(TESTS)) $(TEST_CU)
 # Scripts come first: they wait half of their time. Those that take longest begin the list; LONG_SH is
 # for LONG=1. (Thread sanitizer: four tokens a second.)
 GPU_PARTS := $(addprefix test_cli_gpu.sh:,qwen3next gptoss glm4moe gemma4 speeds)

@@ -6,7 +6,7 @@
     .globl demo_model_data
     .type demo_model_data, %object
 demo_model_data:
-    .incbin "tests/models/demo-qwen3next-Q4_K_M.gguf"
+    .incbin "tests/models/demo-qwen3next-mtp.gguf"
     .globl demo_model_end
     .type demo_model_end, %object
 demo_model_end:

@@ -244,21 +244,42 @@ static const char *unfinished(char *dst, size_t cap, const view *v, const report
     return dst;
 }
 
+/* Times as fast as one token a pass, whose time was measured in this run; 0: it was not. */
+static double gain_by_drafts(const report *r)
+{
+    const draft_times *t = runner_draft_times(session_runner(r->s));
+    const answer_stats *s = &r->stats;
+    if (s->n_draft == 0 || t->n_timed[0] < 2 || s->answer_ns == 0) return 0.0;
+    return (s->n_answer - 1) * t->pass_s[0] * 1e9 / (double)s->answer_ns;
+}
+
+static const char *drafts_text(char *dst, size_t cap, const report *r)
+{
+    const answer_stats *s = &r->stats;
+    const double gain = gain_by_drafts(r);
+    dst[0] = '\0';
+    if (s->n_draft == 0) return dst;
+    const int n = snprintf(dst, cap, " (%d of %d drafts right", s->n_right, s->n_draft);
+    if (gain > 0.0) snprintf(dst + n, cap - (size_t)n, ": %.2f times as fast)", gain);
+    else snprintf(dst + n, cap - (size_t)n, ")");
+    return dst;
+}
+
 static void say_end(const view *v, const report *r)
 {
     const answer_stats *s = &r->stats;
-    char peak[32], why[128], reused[32] = "", drafts[64] = "";
+    char peak[32], why[128], reused[32] = "", drafts[96];
     if (s->n_taken < s->n_prompt) {
         console_note("interrupted after %d of %d prompt tokens", s->n_taken, s->n_prompt);
         return;
     }
     text_bytes(peak, sizeof peak, peak_memory_bytes());
     if (s->n_reused > 0) snprintf(reused, sizeof reused, " (%d reused)", s->n_reused);
-    if (s->n_draft > 0)
-        snprintf(drafts, sizeof drafts, " (%d of %d drafts right)", s->n_right, s->n_draft);
     console_note("%d prompt token%s%s at %.1f tok/s, %d answer token%s%s at %.1f tok/s, peak "
-                 "memory %s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s", reused,
-                 prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s", drafts,
+                 "memory %s, seed %llu, stopped: %s%s", s->n_prompt, s->n_prompt == 1 ? "" : "s",
+                 reused,
+                 prompt_rate(r), s->n_answer, s->n_answer == 1 ? "" : "s",
+                 drafts_text(drafts, sizeof drafts, r),
                  answer_rate(r), peak, (unsigned long long)r->sampling->seed,
                  answer_end_name(s->end), unfinished(why, sizeof why, v, r));
 }
@@ -311,13 +332,13 @@ static json_t *answer_json(const view *v, const report *r, json_error_t *why)
     char path[4 * PATH_MAX];
     json_t *settings = settings_json(r, v->o, why);
     return !settings ? NULL : json_pack_ex(
-        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:f, s:f}, s:I, "
-        "s:I, s:s, s:s, s:o, s:o}",
+        why, 0, "{s:s%, s:s%, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:{s:f, s:f, s:f}, s:{s:f, s:f}, "
+        "s:I, s:I, s:s, s:s, s:o, s:o}",
         "text", v->text.ptr ? v->text.ptr : "", v->text.len,
         "reasoning", v->reasoning.ptr ? v->reasoning.ptr : "", v->reasoning.len,
         "stop", answer_end_name(s->end),
         "prompt_tokens", s->n_prompt, "cached_tokens", s->n_reused, "answer_tokens", s->n_answer,
-        "drafts", s->n_draft, "right_drafts", s->n_right,
+        "drafts", s->n_draft, "right_drafts", s->n_right, "gain_by_drafts", gain_by_drafts(r),
         "seconds", "load", (double)r->load_ns * 1e-9, "prompt", (double)s->prompt_ns * 1e-9,
         "answer", (double)s->answer_ns * 1e-9,
         "tokens_per_second", "prompt", prompt_rate(r), "answer", answer_rate(r),

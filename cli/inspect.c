@@ -139,16 +139,6 @@ static void byte_row(const char *what, uint64_t lo, uint64_t hi)
     else row(what, "%s B (%s)", most, about);
 }
 
-/* Tensors of blocks that the binder did not look at: guesses of tokens after the next. */
-static int count_unread(const facts *f)
-{
-    const int n_block = f->m->hp.n_layer + f->m->hp.n_mtp;
-    int n = 0;
-    for (int i = 0; i < gguf_n_tensor(f->g); i++)
-        n += model_block_of(gguf_tensor_at(f->g, i)->name) >= n_block;
-    return n;
-}
-
 static void print_file(const facts *f)
 {
     char text[512], n[32];
@@ -162,8 +152,6 @@ static void print_file(const facts *f)
     else if (f->m->n_bound == gguf_n_tensor(f->g))
         row("tensors", "%s", text_count(n, sizeof n, (uint64_t)f->m->n_bound));
     else row("tensors", "%d, of which %d are used", gguf_n_tensor(f->g), f->m->n_bound);
-    if (f->m && count_unread(f))
-        row("", "%d are of next-token blocks, which are not used", count_unread(f));
     if (f->m && f->m->n_media)
         row("", "%d are for pictures or sound, which this program does not read", f->m->n_media);
 }

@@ -48,6 +48,8 @@ void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_g
     const engine_experts store = engine_expert_store(l->e);
     model_handle_say_gpu(l);
     if (store.note[0]) console_note("%s", store.note);
+    if (l->asked.mtp && l->m->hp.n_mtp > 0 && !l->m->hp.uses_mtp)
+        console_note("no memory for the next-token block: drafts come from repetitions alone");
     note_threads(l);
     if (!formatted) return;
     if (chat_note(l->format)) console_note("%s", chat_note(l->format));
@@ -135,6 +137,7 @@ int model_handle_open(model_handle *out, const load_options *o, err_ctx *err)
         if (rc == 0) rc = encoder_create(&out->enc, out->tok, err);
         if (rc == 0) rc = chat_create(&out->format, out->file, out->tok, err);
     }
+    if (rc == 0) model_use_mtp(out->m, o->where.mtp);
     if (rc == 0) rc = engine_open(&out->e, out->m, &o->where.engine, err);
     if (rc < 0) model_handle_close(out);
     return rc;
@@ -220,7 +223,7 @@ static void warm_tensor(void *ctx, const tensor *t, model_use use, int layer)
 
 static int warm(const model *m, bool dense_only, err_ctx *err)
 {
-    warming w = { .n_layer = m->hp.n_layer, .dense_only = dense_only,
+    warming w = { .n_layer = hparams_layers(&m->hp), .dense_only = dense_only,
                   .embed_by_row = !m->head_tied && gguf_part_path(m->file, 0)[0] != '\0',
                   .page = (size_t)sysconf(_SC_PAGESIZE) };
     model_visit(m, warm_tensor, &w);

@@ -38,8 +38,8 @@ int model_handle_open(model_handle *out, const load_options *o, err_ctx *err);
 int model_handle_place(model_handle *l, session_options *so, err_ctx *err);
 
 /* Notes on stderr, after model_handle_place: why the GPU is not used (that there is none: once per
- * machine); that --vram has no effect; too many threads; with a chat format its note, and that
- * --reasoning has no effect. */
+ * machine); that --vram has no effect; that the next-token block has no memory; too many
+ * threads; with a chat format its note, and that --reasoning has no effect. */
 void model_handle_say_notes(const model_handle *l, bool formatted, bool effort_given);
 
 /* The notes about the GPU alone. */

@@ -170,8 +170,8 @@ static bool ram_is_short(const placement *p, const model *m, gpu *g, const place
     return make(&probe, m, g, &more, so, &unused) == 0 && probe.p.gpu;
 }
 
-int placement_make(placement *out, const model *m, engine *e, const placement_options *o,
-                 const session_options *so, err_ctx *err)
+static int make_once(placement *out, const model *m, engine *e, const placement_options *o,
+                     const session_options *so, err_ctx *err)
 {
     gpu *g;
     int rc;
@@ -196,6 +196,17 @@ int placement_make(placement *out, const model *m, engine *e, const placement_op
                  "RAM is too small for a GPU's host buffers" :
                  "VRAM is too small for what every token needs");
     return 0;
+}
+
+int placement_make(placement *out, model *m, engine *e, const placement_options *o,
+                 const session_options *so, err_ctx *err)
+{
+    const int rc = make_once(out, m, e, o, so, err);
+    if (!m->hp.uses_mtp || (rc < 0 && rc != ERR_NOMEM) ||
+        (rc == 0 && planning_has_mtp_room(&out->in, &out->p, m)))
+        return rc;
+    model_use_mtp(m, false);
+    return make_once(out, m, e, o, so, err);
 }
 
 plan_view placement_view(const placement *p)

@@ -18,6 +18,7 @@ typedef enum device_choice { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO } device_choic
 typedef struct placement_options {
     engine_options engine;
     device_choice device;                /* AUTO: the GPU if it can compute the model */
+    bool mtp;                            /* the model's next-token block is used if it has room */
     plan_wish wish;
     postfetch_options post;
     cache_policy cache;
@@ -44,8 +45,9 @@ typedef struct placement {
     char note[800];                      /* why the CPU is used; "": no reason to print */
 } placement;
 
-/* The plan for a session on m. e measures; NULL: nothing is measured. */
-int placement_make(placement *out, const model *m, engine *e, const placement_options *o,
+/* The plan for a session on m. e measures; NULL: nothing is measured. If memory is short, m's
+ * next-token block is left out first. */
+int placement_make(placement *out, model *m, engine *e, const placement_options *o,
                  const session_options *so, err_ctx *err);
 
 plan_view placement_view(const placement *p);

@@ -146,7 +146,7 @@ int cmd_plan(int argc, char **argv)
     j->experts_used = (int)o.engine.experts_used;
     placement_options *where = &j->load.where;
     code = tier_args_read(where, &o.tiers);
-    if (code == 0) code = engine_args_read(&where->engine, &j->so, &where->device, &o.engine);
+    if (code == 0) code = engine_args_read(where, &j->so, &o.engine);
     where->measure = o.measure;
     if (code == 0) {
         interrupt_install();

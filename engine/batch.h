@@ -30,6 +30,10 @@ typedef struct batch {
     int last;                            /* no token is beyond this position: the GPU sizes
                                           * attention by it, so a recording is good up to it */
     kept_inputs *keep;                   /* gets what forward_again needs; or NULL */
+    const float *hidden;                 /* [n, n_embd]: for the next-token block, whose row t has
+                                          * position t, the vector of token t and the id of token
+                                          * t + 1; NULL: a batch of the trunk */
+    bool chained;                        /* these vectors are the block's own, not the trunk's */
     prompt_strategy strategy;            /* for cold experts, with more than GPU_MAIL tokens */
     progress_fn *watch;                  /* called after layers; or NULL */
     void *watch_ctx;

@@ -74,8 +74,8 @@ static const layer_steps *steps_of(const segment *g, bool replayed)
     return replayed ? g->replay : g->live;
 }
 
-/* Takes a batch through layers 0 .. end - 1, and to the head unless it is being recorded. replayed:
- * by the GPU's recording. */
+/* Takes a batch of the trunk through layers 0 .. end - 1, and to the head unless it is being
+ * recorded. replayed: by the GPU's recording. */
 static int walk(forward *f, const batch *b, bool replayed, int end, err_ctx *err)
 {
     const int n_layer = f->m->hp.n_layer;
@@ -193,6 +193,38 @@ int forward_next(forward *f, int32_t *next, const batch_row *row, int32_t id, fl
     if ((rc = forward_logits(f, logits, 0, 1, err)) < 0) return rc;
     *next = ops_largest(f->o, logits, f->m->hp.n_vocab);
     return 0;
+}
+
+/* ---- the next-token block -------------------------------------------------------------------- */
+
+/* It is where the head is, with all of its experts. */
+static const layer_steps *mtp_steps(const forward *f)
+{
+    return f->segments[f->n_segment - 1].live;
+}
+
+const float *forward_vectors(const forward *f) { return mtp_steps(f)->vectors(mtp_steps(f)->self); }
+float *forward_hidden(const forward *f) { return mtp_steps(f)->hidden(mtp_steps(f)->self); }
+
+void forward_copy_vectors(const forward *f, float *to, const float *from, int n)
+{
+    mtp_steps(f)->copy(mtp_steps(f)->self, to, from, n);
+}
+
+int forward_mtp(forward *f, const batch_row *row, const int32_t *ids, bool chained, int32_t *next,
+                err_ctx *err)
+{
+    const layer_steps *s = f->last = mtp_steps(f);
+    const int l = f->m->hp.n_layer;
+    const batch b = { .ids = ids, .n = row->n, .rows = row, .n_row = 1, .last = row->pos + row->n,
+                      .hidden = forward_hidden(f), .chained = chained };
+    int rc = s->begin(s->self, &b, err);
+    if (rc < 0) return rc;
+    s->mix(s->self, l);
+    s->route(s->self, l);
+    if ((rc = s->experts_local(s->self, l, err)) < 0) return rc;
+    s->join(s->self, l);
+    return s->pick(s->self, next, err);
 }
 
 bool forward_source(forward *f, int t, sampler_source *out)

@@ -54,6 +54,16 @@ int forward_take(forward *f, const batch_row *rows, int n_row, const int32_t *id
 int forward_wait(forward *f, err_ctx *err);
 int forward_most_taken(const forward *f);
 
+/* The next-token block, if the model uses one. The memory is that of the head. */
+const float *forward_vectors(const forward *f);  /* of the last batch [n, n_embd]; a batch of the
+                                                  * block overwrites those of the trunk */
+float *forward_hidden(const forward *f);         /* a buffer for batch.hidden, [chunk, n_embd] */
+void forward_copy_vectors(const forward *f, float *to, const float *from, int n);
+/* Takes in row->n tokens, of which forward_hidden has the vectors, and waits. chained: vectors of
+ * the block itself. *next, or NULL: the likeliest token after the last row, the first of equals. */
+int forward_mtp(forward *f, const batch_row *row, const int32_t *ids, bool chained, int32_t *next,
+                err_ctx *err);
+
 /* True, and a source that reads the logits of token t just taken in, if these are in VRAM. */
 bool forward_source(forward *f, int t, sampler_source *out);
 

@@ -26,7 +26,8 @@ typedef enum expert_strategy {
 typedef struct layer_steps {
     void *self;
 
-    /* Tokens to vectors: the embedding's rows, and the rotation of their positions. */
+    /* Tokens to vectors: the embedding's rows, and the rotation of their positions. For the
+     * next-token block: its projection of the embedding's rows and batch.hidden. */
     int (*begin)(void *self, const batch *b, err_ctx *err);
     /* Instead of begin: continues with the vectors [n, n_embd] of another implementation. */
     int (*resume)(void *self, const batch *b, const float *x, err_ctx *err);
@@ -49,6 +50,15 @@ typedef struct layer_steps {
                  err_ctx *err);
     /* Logits [n, n_vocab] of the tokens first .. first + n - 1 of the batch. */
     int (*logits)(void *self, float *logits, int first, int n, err_ctx *err);
+
+    /* For the next-token block. In the memory of the implementation: the vectors of the last batch
+     * [n, n_embd]; a buffer of a chunk for batch.hidden; a copy of n vectors, after all steps
+     * before it. */
+    const float *(*vectors)(void *self);
+    float *(*hidden)(void *self);
+    void (*copy)(void *self, float *to, const float *from, int n);
+    /* Waits for the batch. *next, unless next is NULL: the likeliest token after its last one. */
+    int (*pick)(void *self, int32_t *next, err_ctx *err);
 } layer_steps;
 
 #endif

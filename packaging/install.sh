@@ -24,7 +24,7 @@ fi
 install -m 644 docs/troubleshooting.md "$share/doc/moe"
 install -m 644 packaging/moe.bash "$share/bash-completion/completions/moe-run"
 install -m 644 packaging/_moe "$zsh"
-install -m 644 models.txt tests/models/demo-qwen3next-Q4_K_M.gguf tests/models/demo-gptoss-MXFP4.gguf "$share/moe"
+install -m 644 models.txt tests/models/demo-qwen3next-mtp.gguf tests/models/demo-gptoss-MXFP4.gguf "$share/moe"
 if [ -e "$build/moe-serve" ]; then
     install -d "$to/lib/systemd/system"
     sed "s|@BIN@|$prefix/bin|" packaging/moe-serve.service >"$to/lib/systemd/system/moe-serve.service"

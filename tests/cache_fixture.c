@@ -163,6 +163,7 @@ void each_place(const char *const *models, size_t n, int of, at_place *fn)
         model_fixture f;
         test_path(path, sizeof path, "%s/%s.gguf", test_unpacked(), models[i]);
         if (!model_fixture_open(&f, path)) return;
+        model_use_mtp(f.m, true);
         each_place_of(f.m, (int)i, of, fn);
         model_fixture_close(&f);
     }

@@ -33,7 +33,8 @@ extern const place places[N_PLACES];     /* those of the CPU first, then those o
 bool place_engine(engine *e, const model *m, const place *p);
 
 /* Calls fn for each of n tiny models (names as "models/tiny-gptoss-f32") at each place that this
- * machine has; if the GPU is simulated, at one of `of`. index: a number for each call. */
+ * machine has; if the GPU is simulated, at one of `of`. A next-token block is used. index: a number
+ * for each call. */
 typedef void at_place(const model *m, engine *e, const place *p, int index);
 void each_place(const char *const *models, size_t n, int of, at_place *fn);
 

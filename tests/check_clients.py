@@ -18,7 +18,7 @@ import openai
 from checks import check, end
 
 BUILD = sys.argv[1]
-MODELS = 'tests/models/demo-qwen3next-Q4_K_M.gguf', 'tests/models/demo-gptoss-MXFP4.gguf'
+MODELS = 'tests/models/demo-qwen3next-mtp.gguf', 'tests/models/demo-gptoss-MXFP4.gguf'
 KEY = 'secret'
 TOOLS = [{'type': 'function', 'function': {
     'name': 'weather', 'description': 'The weather in a city',

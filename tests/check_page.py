@@ -18,7 +18,7 @@ from checks import check, end
 
 BUILD = sys.argv[1]
 FOLDER = sys.argv[2] if len(sys.argv) > 2 else None
-QWEN, GPTOSS = 'tests/models/demo-qwen3next-Q4_K_M.gguf', 'tests/models/demo-gptoss-MXFP4.gguf'
+QWEN, GPTOSS = 'tests/models/demo-qwen3next-mtp.gguf', 'tests/models/demo-gptoss-MXFP4.gguf'
 STORY = 'Tell me a long story about a captain and his ship.'
 
 

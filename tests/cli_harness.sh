@@ -12,7 +12,7 @@ trap 'exit 130' INT
 trap 'exit 141' PIPE
 trap 'exit 143' TERM
 passed=0 failed=0 skipped=0
-qwen=tests/models/demo-qwen3next-Q4_K_M.gguf
+qwen=tests/models/demo-qwen3next-mtp.gguf
 gptoss=tests/models/demo-gptoss-MXFP4.gguf
 tiny=$build/golden/models/tiny-qwen3next-f32.gguf        # noise, but fast
 wait_limit_s=20                          # until something expected counts as lost

@@ -33,7 +33,7 @@ static void close_formats(void)
 
 static void open_formats(void)
 {
-    static const char *const paths[N_FORMAT] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+    static const char *const paths[N_FORMAT] = { "tests/models/demo-qwen3next-mtp.gguf",
                                                  "tests/models/demo-gptoss-MXFP4.gguf" };
     for (int i = 0; i < N_FORMAT; i++) {
         struct format *f = &formats[i];

@@ -230,7 +230,7 @@ static gguf_writer *writers[N_VOCAB - N_VOCAB_FILE];     /* own the files in mem
 static bool open_vocab(int v)
 {
     static const char *const names[] = {
-        "tokenizer/qwen3-vocab", "tokenizer/gptoss-vocab", "/../models/demo-qwen3next-Q4_K_M",
+        "tokenizer/qwen3-vocab", "tokenizer/gptoss-vocab", "/../models/demo-qwen3next-mtp",
         "/../models/demo-gptoss-MXFP4",
     };
     char path[512];

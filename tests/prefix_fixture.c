@@ -34,7 +34,7 @@ void fixture_close(fixture *r)
     gguf_close(r->g);
 }
 
-const char *const fixture_demos[2] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+const char *const fixture_demos[2] = { "tests/models/demo-qwen3next-mtp.gguf",
                                    "tests/models/demo-gptoss-MXFP4.gguf" };
 
 bool fixture_open_tiny(fixture *r, int i)

@@ -20,7 +20,7 @@
 
 enum { MAX_ARGS = 32 };
 
-static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
 
 static char folder[512];                 /* whatever the program keeps, and what it prints */

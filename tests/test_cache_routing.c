@@ -24,7 +24,7 @@
 
 enum { PROMPT = 36, SINGLES = 24, FEW = 5, BATCHES = SINGLES + 1, MAX_LAYER = 8, MAX_EXPERT = 32 };
 
-static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
 
 typedef struct way {

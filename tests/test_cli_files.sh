@@ -29,7 +29,7 @@ llama format mistral
 olmoe queries and keys normed over all heads
 olmoe router softmax over all experts, weights as they are
 olmoe format tulu
-glm4moe 23 are of next-token blocks, which are not used
+glm4moe layers 2 (full attention), and 1 next-token block
 glm4moe router sigmoids, corrected for the choice, weights divided by their sum
 glm4moe dense layer the first, width 64, no experts
 glm4moe shared, dense 6 Q8_0 313,344 B 313.3 kB
@@ -85,7 +85,9 @@ expect 0 " times; 1.00 tokens a pass" $bench decode -m $oss -p 5 -n 3 -r 1 --dra
 expect 0 '"right_drafts":' $bench decode -m $oss -p 5 -n 9 -r 1 --draft oracle:1 --json
 refuse 2 "--draft needs -n 2 or more" $bench decode -m $oss -p 5 -n 1 --draft lookup
 refuse 2 "--draft needs -n 2 or more" $bench decode -m $oss -p 5 -n 9 --skip 1 --draft lookup
-refuse 2 "--draft: 'x' is neither lookup nor oracle:P" $bench decode -m $oss --draft x
+refuse 1 "no next-token block" $bench decode -m $oss -p 5 -n 9 -r 1 --draft mtp
+expect 0 '"draft_ms":' $bench decode -m $qwen -p 5 -n 40 -r 1 --draft mtp --json
+refuse 2 "--draft: 'x' is none of mtp, lookup and oracle:P" $bench decode -m $oss --draft x
 expect 0 "in turns" $bench batch -m $oss -s 1,3 -p 5 -n 3 -r 1
 expect 0 '"sessions":3,' $bench batch -m $oss -s 3 -p 5 -n 3 -r 1 --json
 experts=$($bench batch -m $oss -s 1,4 -p 5 -n 9 -r 1 --device cpu --json | sed -n 's/.*"experts_per_pass":\([0-9]*\).*/\1/p' | xargs)
@@ -109,6 +111,12 @@ same all.f32 step.f32 "logits --decode gives other bits"
 tail -c 2048 "$tmp/all.f32" >"$tmp/want"
 tail -c 2048 "$tmp/last.f32" >"$tmp/got"
 same want got "logits --last"
+expect 0 "" $bench logits -m $qwen --ids "$tmp/ids" -o "$tmp/all.f32" --mtp
+expect 0 "" $bench logits -m $qwen --ids "$tmp/ids" -o "$tmp/step.f32" --mtp --decode
+equal "bytes of three rows of 4096 logits of a next-token block" 49152 "$(wc -c <"$tmp/all.f32")"
+same all.f32 step.f32 "logits --mtp --decode gives other bits"
+refuse 1 "no next-token block" $bench logits -m $oss --ids "$tmp/ids" -o "$tmp/none.f32" --mtp
+refuse 2 "--nll is of the model's own logits" $bench logits -m $qwen --ids "$tmp/ids" --nll --mtp
 for ids in '1 2\n3 x\n' '511 512\n'; do
     printf "$ids" >"$tmp/ids"
     refuse 1 "ids:" $bench logits -m $oss --ids "$tmp/ids" -o "$tmp/none.f32"

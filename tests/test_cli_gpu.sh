@@ -280,7 +280,7 @@ faults() {
     at_least "$m $MOE_FAULT: times planned again" 1 "$(grep -c 'planning again' "$tmp/err")"
     fails "no room for the weights" --device cuda
     if [ -s "$tmp/out" ]; then bad "$m $MOE_FAULT: expected no answer, got '$(head -c 200 "$tmp/out")'"; else ok; fi
-    for v in "$fetch gpu-lost" "$all gpu-lost:12:1"; do
+    for v in "$fetch gpu-lost" "$all gpu-lost:4:1"; do
         export MOE_FAULT=${v#* }
         fails "the GPU stopped" --vram "${v% *}"
     done

@@ -16,6 +16,7 @@ long="-m $qwen -p Hello -n 2 --threads 2 --ctx 4096"
 few_mb=$(($(least $run $long) + 1))M
 expect 0 "chunks of 32 tokens instead of 2048: memory is short" $run $long --ram $few_mb --chunk 2048
 expect 0 "chunks of 32 tokens instead of 500: memory is short" $run $long --ctx 500 --ram $(($(least $run $long --ctx 500) + 1))M --chunk 2048
+expect 0 "no memory for the next-token block" $run $long --ram $few_mb
 expect 0 '"chunk": 32,' $run $long --ram $few_mb --chunk 2048 --json
 for few in "--ram $few_mb --chunk 32" "--ram $few_mb" "--ctx 500 --chunk 2048"; do
     expect 0 "" $run $long $few

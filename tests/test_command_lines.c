@@ -59,9 +59,9 @@ static bool make_files(void)
     if (!CHECK(getcwd(root, sizeof root)) || !CHECK(mkdtemp(test_temp(folder, sizeof folder))))
         return false;
     snprintf(unpacked, sizeof unpacked, "%s", test_unpacked());
-    uint8_t *bytes = test_read_file("tests/models/demo-qwen3next-Q4_K_M.gguf", &n);
+    uint8_t *bytes = test_read_file("tests/models/demo-qwen3next-mtp.gguf", &n);
     if (!bytes || !CHECK(chdir(folder) == 0)) return false;
-    link_to(root, "tests/models/demo-qwen3next-Q4_K_M.gguf", "qwen.gguf");
+    link_to(root, "tests/models/demo-qwen3next-mtp.gguf", "qwen.gguf");
     link_to(root, "tests/models/demo-gptoss-MXFP4.gguf", "gptoss.gguf");
     link_to(root, "LICENSE", "LICENSE");
     link_to(root, "models.txt", "models.txt");

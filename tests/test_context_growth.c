@@ -93,7 +93,7 @@ static void run_full(engine *e, const char *name)
 
 int main(int argc, char **argv)
 {
-    static const char *const models[] = { "demo-gptoss-MXFP4", "demo-qwen3next-Q4_K_M" };
+    static const char *const models[] = { "demo-gptoss-MXFP4", "demo-qwen3next-mtp" };
     const engine_options eo = { .threads = sim_n_thread() };
     test_begin("context_growth", argc, argv);
     if (gpu_count() == 0) {

@@ -52,14 +52,16 @@ static double chance(test_rng *rng) { return test_below(rng, 1 << 20) / (double)
  * single tokens more for each draft. Returns tokens per unit of time. */
 static double rate_of(double right, double each, test_rng *rng)
 {
-    draft_control c = { 0 };
+    draft_times times = { 0 };
+    draft_control c = { .times = &times };
     double time = 0.0, tokens = 0.0;
     for (int i = 0; i < 4000; i++) {
         const int n = draft_control_choose(&c, DRAFTS_MOST);
         int n_right = 0;
         while (n_right < n && chance(rng) < right) n_right++;
         const double seconds = 1e-3 * (1.0 + each * n);
-        draft_control_note(&c, n, n_right, seconds);
+        draft_times_pass(&times, n, seconds);
+        draft_control_note(&c, n, n_right);
         time += seconds;
         tokens += 1 + n_right;
     }
@@ -105,6 +107,15 @@ static int guess(void *ctx, int32_t *out, int most, const int32_t *ids, int n)
         out[found] = chance(&o->rng) < o->right ? o->ids[n + found] : 7;
     return found;
 }
+
+/* Leaves all drafts to the model's next-token block. */
+static int guess_nothing(void *ctx, int32_t *out, int most, const int32_t *ids, int n)
+{
+    (void)ctx, (void)out, (void)most, (void)ids, (void)n;
+    return 0;
+}
+
+static const draft_source no_source = { NULL, guess_nothing };
 
 typedef struct outcome {
     int32_t ids[CTX];                    /* of the session, and the last token drawn */
@@ -168,6 +179,7 @@ static void test_place(const model *m, engine *e, const place *p, int index)
     int rc = 0;
     if (p == &places[1] && index > 1 && !test_is_long()) return;
     CHECK(m->hp.n_vocab <= tokenizer_n_token(tok));
+    const int n_try = m->hp.uses_mtp ? 6 : 4;            /* oracles, lookup, the model's block */
     for (int sampled = 0; sampled < 2 && rc == 0; sampled++) {
         const sampler_options so = { .temperature = sampled ? 0.9 : 0.0, .top_p = 0.9, .seed = 3,
                                      .repeat_penalty = sampled ? 1.05 : 1.0,
@@ -178,16 +190,21 @@ static void test_place(const model *m, engine *e, const place *p, int index)
         memcpy(o.ids, plain.ids, sizeof o.ids);
         o.n = plain.n;
         o.rng = rng;
-        for (int i = 0; i < 4 && rc == 0; i++) {
-            const int n_draft = i < 3 ? 1 + (int)test_below(&rng, DRAFTS_MOST) : 0;
+        for (int i = 0; i < n_try && rc == 0; i++) {
+            static const char *const names[] = { "an oracle", "an oracle", "an oracle", "lookup",
+                                                 "the block", "the block" };
+            const uint32_t most = i < 3 ? DRAFTS_MOST : MTP_DRAFTS;
+            const int n_draft = i == 3 ? 0 : 1 + (int)test_below(&rng, most);
             o.right = rights[i % 3];
             rc = run_answer(&drafted, e, m, types[index % 3], &so, 0,
-                            i < 3 ? &oracles : &draft_by_lookup, n_draft, &err);
+                            i < 3 ? &oracles : i == 3 ? &draft_by_lookup : &no_source, n_draft,
+                            &err);
             CHECK_MSG(rc == 0 && is_same(&plain, &drafted), "%s, %s: %s, %d drafts of %s: another "
                       "answer: %s", model_arch_name(m->hp.arch), p->name,
-                      sampled ? "sampled" : "greedy", n_draft, i < 3 ? "an oracle" : "lookup",
-                      err.msg);
+                      sampled ? "sampled" : "greedy", n_draft, names[i], err.msg);
             if (i == 2) n_right = drafted.stats.n_right;
+            CHECK_MSG(i < 4 || drafted.stats.n_draft > WORDS / 3, "%s, %s: %d drafts of the block",
+                      model_arch_name(m->hp.arch), p->name, drafted.stats.n_draft);
         }
         CHECK_MSG(rc < 0 || n_right > WORDS / 3, "%s, %s: %d right drafts",
                   model_arch_name(m->hp.arch), p->name, n_right);
@@ -209,15 +226,20 @@ typedef struct talk {
     draft_source drafts;
 } talk;
 
+/* The last one's drafts come from lookup, or where the model has a next-token block from it: once
+ * the others have ended, because the block does not draft in company. */
 static int open_talk(talk *t, int i, session *first, engine *e, const session_options *so,
-                     const sampler_options *smp_options, int n_vocab, err_ctx *err)
+                     const sampler_options *smp_options, const model_hparams *hp, err_ctx *err)
 {
-    const answer_options ao = { .tok = tok, .max_tokens = WORDS, .drafts = &t->drafts };
+    const bool by_block = i == TALKS - 1 && hp->uses_mtp;
+    const answer_options ao = { .tok = tok, .max_tokens = WORDS, .drafts = &t->drafts,
+                                .n_draft = by_block ? MTP_DRAFTS : 0 };
     fill_prompt(t->prompt, i);
-    t->drafts = i < 2 ? (draft_source){ &t->o, guess } : draft_by_lookup;
+    t->drafts = i < TALKS - 1 ? (draft_source){ &t->o, guess } : by_block ? no_source
+                                                                          : draft_by_lookup;
     int rc = first ? session_create_sharing(&t->s, session_runner(first), err)
                    : session_create(&t->s, e, so, err);
-    if (rc == 0) rc = sampler_create(&t->smp, smp_options, n_vocab, CTX, err);
+    if (rc == 0) rc = sampler_create(&t->smp, smp_options, hp->n_vocab, CTX, err);
     if (rc == 0) rc = answer_open(&t->a, t->s, t->smp, t->prompt, PROMPT, &ao, NULL, err);
     while (rc >= 0 && !answer_draws(t->a)) rc = answer_step(t->a, err);
     return rc < 0 ? rc : 0;
@@ -264,7 +286,7 @@ static void test_company(const model *m, engine *e, const place *p, int index)
         t->o.right = i == 0 ? 1.0 : 0.7;
     }
     for (int i = 0; i < TALKS && rc == 0; i++)
-        rc = open_talk(&talks[i], i, talks[0].s, e, &options, &so, m->hp.n_vocab, &err);
+        rc = open_talk(&talks[i], i, talks[0].s, e, &options, &so, &m->hp, &err);
     if (rc == 0) rc = step_talks(talks, &rng, &err);
     for (int i = 0; i < TALKS && rc == 0; i++) {
         const talk *t = &talks[i];
@@ -275,6 +297,8 @@ static void test_company(const model *m, engine *e, const place *p, int index)
                   "%s, %s: conversation %d says something else", model_arch_name(m->hp.arch),
                   p->name, i);
     }
+    CHECK_MSG(rc < 0 || !m->hp.uses_mtp || answer_so_far(talks[TALKS - 1].a)->n_draft > 0,
+              "%s, %s: no drafts of the block after company", model_arch_name(m->hp.arch), p->name);
     CHECK_MSG(rc == 0 && n_right > WORDS / 4, "%s, %s: %d right drafts in company; %s",
               model_arch_name(m->hp.arch), p->name, n_right, rc < 0 ? err.msg : "no error");
     for (int i = TALKS; i-- > 0;) {

@@ -15,7 +15,7 @@
 
 enum { PROMPT = 12, TOKENS = 40, CTX = PROMPT + TOKENS + 8 };
 
-static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
 
 static const struct { sampler_options o; const char *why; } rules[] = {

@@ -4,7 +4,7 @@
 #include "tests/test.h"
 #include "tiers/fault_injection.h"
 
-static const char file[] = "tests/models/demo-qwen3next-Q4_K_M.gguf";
+static const char file[] = "tests/models/demo-qwen3next-mtp.gguf";
 static const uint64_t file_bytes = 8 << 20;      /* it has more */
 enum { ONE = 50000, PAGES = 53248, MEMORY = 4 << 20, LEAST = 16 * PAGES };
 

@@ -245,7 +245,7 @@ static void test_keys(void)
                                load_u32(&factor), &err) == 0, "%s", err.msg)) {
         CHECK(m->hp.router.factor == factor && m->hp.router.score == ROUTER_SIGMOID &&
               !m->hp.router.as_scored);
-        CHECK(m->hp.n_layer == 3 && m->hp.n_mtp == 0 && model_first_bank(m) == &m->experts.of[1]);
+        CHECK(m->hp.n_layer == 3 && m->hp.n_mtp == 1 && model_first_bank(m) == &m->experts.of[1]);
         CHECK(m->layers[0].shared_gate.t && !m->layers[0].router.t && m->layers[1].router.t);
     }
     model_free(m);

@@ -96,7 +96,7 @@ static bool subject_open(subject *s)
     bool ok;
 
     if (strcmp(s->name, "demo-qwen3next") == 0)
-        test_path(path, sizeof path, "tests/models/demo-qwen3next-Q4_K_M.gguf");
+        test_path(path, sizeof path, "tests/models/demo-qwen3next-mtp.gguf");
     else if (strcmp(s->name, "demo-gptoss") == 0)
         test_path(path, sizeof path, "tests/models/demo-gptoss-MXFP4.gguf");
     else

@@ -13,7 +13,7 @@
 enum { CTX = 4096 };
 
 static const char *const models[] = {
-    "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
+    "tests/models/demo-qwen3next-mtp.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
 };
 
 typedef struct fixture {

@@ -9,7 +9,7 @@
 #include "tests/test.h"
 
 static const char *const models[] = {
-    "tests/models/demo-qwen3next-Q4_K_M.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
+    "tests/models/demo-qwen3next-mtp.gguf", "tests/models/demo-gptoss-MXFP4.gguf",
 };
 
 static const struct { const char *text; bool gbnf; } forms[] = {

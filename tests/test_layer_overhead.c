@@ -7,7 +7,7 @@
 #include "tests/sim_gpu.h"
 
 static const struct row { const char *name; bool family; } rows[] = {
-    { "demo-qwen3next-Q4_K_M", false }, { "demo-gptoss-MXFP4", false },
+    { "demo-qwen3next-mtp", false }, { "demo-gptoss-MXFP4", false },
     { "tiny-qwen3moe-bf16", true }, { "tiny-qwen35moe-bf16", true },
     { "tiny-llama-wide-bf16", true }, { "tiny-olmoe-wide-bf16", true },
     { "tiny-glm4moe-bf16", true }, { "tiny-gemma4-bf16", true },

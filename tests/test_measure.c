@@ -9,7 +9,7 @@
 #include "tiers/drive_access.h"
 #include "tiers/fault_injection.h"
 
-static const char file[] = "tests/models/demo-qwen3next-Q4_K_M.gguf";
+static const char file[] = "tests/models/demo-qwen3next-mtp.gguf";
 #define RAM_BYTES ((uint64_t)64 << 20)
 #define SECONDS 0.007
 

@@ -21,7 +21,7 @@
 
 enum { N_TOKEN = 12, N_PROMPT = 5, MOST_LAYERS = 64 };
 
-static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
 static const char dense_file[] = "families/tiny-glm4moe-bf16.gguf";      /* has a dense layer */
 

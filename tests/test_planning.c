@@ -7,6 +7,7 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/weights.h"
 #include "engine/plan/planning.h"
+#include "engine/session/mtp.h"
 #include "engine/session/state.h"
 #include "moe/expert_stream.h"
 #include "tests/test.h"
@@ -90,11 +91,15 @@ static void test_sizes(const char *path)
         gguf_close(g);
         return;
     }
+    model_use_mtp(m, true);
     model_count_bytes(&sum, m);
     CHECK(planning_model(&in, m, &err) == 0);
     const uint64_t experts = plan_all_experts(&in.model), padding = 256 * (uint64_t)m->n_bound;
-    CHECK_MSG(in.model.dense + experts == sum.dense + sum.experts + padding, "%s: sum", path);
-    CHECK(experts <= sum.experts && in.model.file_bytes == sum.dense + sum.experts);
+    CHECK((sum.mtp > 0) == m->hp.uses_mtp);
+    CHECK_MSG(in.model.dense + experts == sum.dense + sum.experts + sum.mtp + padding, "%s: sum",
+              path);
+    CHECK(experts <= sum.experts &&
+          in.model.file_bytes == sum.dense + sum.experts + sum.mtp);
     CHECK(in.model.embed == (m->head_tied ? 0 : sum.embed) && in.model.embed < in.model.dense);
     CHECK(in.model.token_dense == sum.token_dense && in.model.n_used == m->hp.n_expert_used);
     CHECK(in.model.dense_macs > 0 && in.model.expert_macs == 3.0 * m->hp.n_layer * in.model.n_used *
@@ -128,8 +133,9 @@ static void test_sizes(const char *path)
     for (int i = 0; i < s->n_chunk; i++) {
         const plan_chunk *c = &s->chunk[i];
         const state_options so = { .ctx = ctx, .slack = c->tokens, .kv = KV_F16, .n_snapshot = 2 };
-        CHECK(c->state + c->snapshots == state_bytes(m, &so));
-        uint64_t by_layer = 0;
+        const uint64_t vectors = mtp_vector_bytes(m);
+        CHECK(c->state + c->snapshots == state_bytes(m, &so) + vectors);
+        uint64_t by_layer = m->hp.uses_mtp ? state_layer_bytes(m, &so, m->hp.n_layer) + vectors : 0;
         for (int l = 0; l < m->hp.n_layer; l++) by_layer += c->layer_state[l];
         CHECK(by_layer == c->state);
         CHECK((c->snapshots > 0) == (m->hp.ssm_n_v_head > 0)); /* windows have room for all */
@@ -223,7 +229,7 @@ static void test_sizes(const char *path)
 int main(int argc, char **argv)
 {
     test_begin("planning", argc, argv);
-    test_sizes("tests/models/demo-qwen3next-Q4_K_M.gguf");
+    test_sizes("tests/models/demo-qwen3next-mtp.gguf");
     test_sizes("tests/models/demo-gptoss-MXFP4.gguf");
     test_embed_bytes("tests/models/demo-gptoss-MXFP4.gguf");
     return test_end();

@@ -531,7 +531,7 @@ static void test_cuts(const char *path, int chunk, const int *want, int n_want)
 
 int main(int argc, char **argv)
 {
-    static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+    static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
                                          "tests/models/demo-gptoss-MXFP4.gguf" };
     static const int chunks[] = { 1024, 64 };
     test_begin("prompts", argc, argv);

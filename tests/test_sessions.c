@@ -10,6 +10,7 @@
 #include "cuda/gpu.h"
 #include "engine/engine_internal.h"
 #include "engine/gpu/gpu_steps.h"
+#include "engine/session/mtp.h"
 #include "tests/cache_fixture.h"
 #include "tests/model_fixture.h"
 #include "tests/sim_gpu.h"
@@ -128,7 +129,8 @@ static void test_bytes(const model *m, engine *e)
     CHECK(session_plan(&one, &vram_one, e, &so, &err) == 0);
     so.n_sharing = 4;
     CHECK(session_plan(&four, &vram_four, e, &so, &err) == 0);
-    CHECK_MSG(four - one == 3 * (state_bytes(m, &st) + CTX * sizeof(int32_t)), "%llu",
+    CHECK_MSG(four - one == 3 * (state_bytes(m, &st) + mtp_vector_bytes(m) +
+                                 CTX * sizeof(int32_t)), "%llu",
               (unsigned long long)(four - one));
     CHECK((vram_four > vram_one) == (vram_one > 0));
     so.n_sharing = SESSION_MAX_SHARING + 1;

@@ -82,8 +82,11 @@ static bool make(made *d, const variant *v)
     const size_t n = (size_t)synth_plan_bytes(d->p);
     d->bytes = test_alloc(n, 1);
     synth_plan_fill(d->p, d->bytes, 0, n);
-    return CHECK_MSG(gguf_open_memory(&d->g, d->bytes, n, &err) == 0 &&
-                     model_bind(&d->m, d->g, &err) == 0, "%s: %s", v->what, err.msg);
+    if (!CHECK_MSG(gguf_open_memory(&d->g, d->bytes, n, &err) == 0 &&
+                   model_bind(&d->m, d->g, &err) == 0, "%s: %s", v->what, err.msg))
+        return false;
+    model_use_mtp(d->m, true);
+    return true;
 }
 
 /* A few tokens, many, and some one by one: with post-fetch, without, and under a profile. */

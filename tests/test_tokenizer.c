@@ -350,7 +350,7 @@ int main(int argc, char **argv)
     test_small();
     test_missing_pre("<|message|>", true);
     test_missing_pre("<|massage|>", false);
-    test_demo("demo-qwen3next-Q4_K_M.gguf", "qwen2");
+    test_demo("demo-qwen3next-mtp.gguf", "qwen2");
     test_demo("demo-gptoss-MXFP4.gguf", "gpt-4o");
     test_vocabulary("qwen3-vocab.gguf", "cases-qwen3.jsonl", 457, "disputed-qwen3.jsonl", 4, qwen,
                     ARRAY_LEN(qwen), 140000);

@@ -30,7 +30,7 @@ typedef struct trail {                   /* what a placement gave */
     uint64_t hash[MAX_TOKENS];           /* of the logits after each */
 } trail;
 
-static const char *const files[] = { "tests/models/demo-qwen3next-Q4_K_M.gguf",
+static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
                                      "tests/models/demo-gptoss-MXFP4.gguf" };
 
 static expert_server_stats cold_of(const session *s)

@@ -1,11 +1,12 @@
 /* test_walks.c - random walks of several conversations that share a runner: each has the bits of the
  * same conversation alone.
  *
- * A step is a pass of some conversations (single tokens, or drafts of which the wrong ones are taken
- * back), a piece of a prompt (on a CPU with passes between its layers), a snapshot, a rewind, or a
- * conversation that leaves and another that joins. After each step the reference, a session with a
- * runner of its own, does the same alone, one token at a time where the pass had several; all
- * logits that are drawn from are compared by the hash of their log probabilities. CPU and GPU, real or simulated; experts in every place. */
+ * A step is a pass of some conversations (single tokens, or drafts of which the wrong ones are
+ * taken back), a piece of a prompt (on a CPU with passes between its layers), a snapshot, a rewind,
+ * guesses of the model's next-token block, or a conversation that leaves and another that joins.
+ * After each step the reference, a session with a runner of its own, does the same alone, one token
+ * at a time where the pass had several; all logits that are drawn from are compared by the hash of
+ * their log probabilities. CPU and GPU, real or simulated; experts in every place. */
 #include "tests/test.h"
 
 #include <string.h>
@@ -28,6 +29,7 @@ typedef struct walk {
     token_scores scores;
     test_rng rng;
     int n_vocab;
+    int n_guess;
 } walk;
 
 static int random_ids(int32_t *ids, int n, walk *w)
@@ -164,6 +166,20 @@ static void leave(walk *w, int k)
     w->s[k] = w->ref[k] = NULL;
 }
 
+/* The reference guesses nothing: guesses leave no trace. */
+static int look_ahead(walk *w, int k, err_ctx *err)
+{
+    int32_t next, guesses[MTP_DRAFTS];
+    const int most = 1 + (int)test_below(&w->rng, MTP_DRAFTS);
+    random_ids(&next, 1, w);
+    const int n = runner_guess(w->s[k], guesses, most, next, err);
+    w->n_guess += max_int(n, 0);
+    for (int i = 0; i < n; i++)
+        if (guesses[i] < 0 || guesses[i] >= w->n_vocab)
+            return err_set(err, ERR_RANGE, "guess %d of %d is %d", i, n, guesses[i]);
+    return min_int(n, 0);
+}
+
 /* < 0: a failure; 1: logits differ. */
 static int step(walk *w, err_ctx *err)
 {
@@ -179,6 +195,8 @@ static int step(walk *w, err_ctx *err)
     case 4:
         leave(w, k);
         return join(w, k, err);
+    case 5:
+    case 6: return look_ahead(w, k, err);
     default: return pass(w, err);
     }
 }
@@ -207,6 +225,8 @@ static void test_place(const model *m, engine *e, const place *p, int index)
     }
     CHECK_MSG(rc == 0, "%s, %s: step %d: %s", model_arch_name(m->hp.arch), p->name, i,
               rc > 0 ? "other logits than alone" : err.msg);
+    CHECK_MSG(rc != 0 || (w.n_guess > 0) == m->hp.uses_mtp, "%s, %s: %d guesses",
+              model_arch_name(m->hp.arch), p->name, w.n_guess);
     for (int k = 0; k < TALKS; k++) leave(&w, k);
     sampler_free(w.smp);
 }

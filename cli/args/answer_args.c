@@ -59,7 +59,7 @@ int answer_args_read(answer_args *a, load_options *load, session_options *so)
     int rc;
     *load = (load_options){ .path = a->engine.model, .with_text = true, .where.remember = true };
     if ((rc = check_chat(a)) != 0 ||
-        (rc = engine_args_read(&load->where.engine, so, &load->where.device, &a->engine)) != 0 ||
+        (rc = engine_args_read(&load->where, so, &a->engine)) != 0 ||
         (rc = tier_args_read(&load->where, &a->tiers)) != 0 ||
         (rc = perf_args_read(&a->level, &a->perf)) != 0)
         return rc;

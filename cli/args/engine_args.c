@@ -58,8 +58,7 @@ int engine_args_cores(void)
     return cores_of_variable() > 0 ? cores_of_variable() : machine_cores(NULL, 0, &n_cpu);
 }
 
-int engine_args_read(engine_options *eo, session_options *so, device_choice *choice,
-                     const engine_args *a)
+int engine_args_read(placement_options *where, session_options *so, const engine_args *a)
 {
     const char *device = a->device ? a->device : "cpu";
     char shown[64];
@@ -81,18 +80,21 @@ int engine_args_read(engine_options *eo, session_options *so, device_choice *cho
         console_error("%s: %s", a->isa == getenv("MOE_ISA") ? "MOE_ISA" : "--isa", err.msg);
         return 2;
     }
-    const bool drafts = a->drafts && strcmp(a->drafts, "on") == 0;
-    if (a->drafts && !drafts && strcmp(a->drafts, "off") != 0) {
-        console_error("MOE_DRAFTS: '%s' is none of on and off", ESC(shown, str_from(a->drafts)));
+    const char *drafts = a->drafts ? a->drafts : "off";
+    where->mtp = strcmp(drafts, "on") == 0;
+    if (!where->mtp && strcmp(drafts, "lookup") != 0 && strcmp(drafts, "off") != 0) {
+        console_error("MOE_DRAFTS: '%s' is none of on, lookup and off",
+                      ESC(shown, str_from(drafts)));
         return 2;
     }
-    *eo = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(),
+    where->engine = (engine_options){ .threads = a->threads ? (int)a->threads : cores_of_variable(),
                             .isa = a->isa, .exact = a->exact, .yarn_rounded = a->yarn_rounded };
     /* --isa names kernels of the CPU, so auto means the CPU */
-    *choice = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
+    where->device = strcmp(device, "cuda") == 0 ? DEVICE_CUDA :
               strcmp(device, "auto") == 0 && !a->exact && !(a->isa && *a->isa) ? DEVICE_AUTO :
               DEVICE_CPU;
     *so = (session_options){ .ctx = (int)a->ctx, .chunk = (int)a->chunk, .kv = type,
-                             .skip_missing = a->skip_missing, .n_version = drafts };
+                             .skip_missing = a->skip_missing,
+                             .n_version = strcmp(drafts, "off") != 0 };
     return 0;
 }

@@ -19,7 +19,8 @@ typedef struct engine_args {
     int64_t experts_used;                /* 0: the model's number. The verb prints the cost:
                                           * cli/cost/experts_cost.h */
     bool skip_missing;                   /* likewise: cli/cost/cache_cost.h */
-    const char *drafts;                  /* "on", "off"; NULL: off */
+    const char *drafts;                  /* "on"; "lookup": without the model's next-token block;
+                                          * "off", NULL */
 } engine_args;
 
 enum { ENGINE_N_OPTION = 10 };
@@ -30,9 +31,8 @@ void engine_args_init(engine_args *a);
 /* Cores of this machine, or MOE_CORES, which simulates a larger one. */
 int engine_args_cores(void);
 
-/* Fills all three; so->ctx is 0 without --ctx, and the caller sets so->n_snapshot. 0, or 2, the
- * exit code, after one line on stderr. */
-int engine_args_read(engine_options *eo, session_options *so, device_choice *device,
-                     const engine_args *a);
+/* Fills so, and of where engine, device and mtp; so->ctx is 0 without --ctx, and the caller sets
+ * so->n_snapshot. 0, or 2, the exit code, after one line on stderr. */
+int engine_args_read(placement_options *where, session_options *so, const engine_args *a);
 
 #endif

@@ -44,7 +44,8 @@ static const arg_option options[] = {
     { "runs", 'r', ARG_INT, offsetof(decode_options, runs), "N", NULL, 1, MEDIAN_MAX_RUNS,
       "Number of measurements; the result is their median. Default: 5" },
     { "draft", 0, ARG_TEXT, offsetof(decode_options, draft), "HOW", NULL, 0, 0,
-      "Decode with and without drafts in turn: lookup, or oracle:P, right with probability P" },
+      "Decode with and without drafts in turn: mtp, lookup, or oracle:P, right with "
+      "probability P" },
     { "kv", 0, ARG_TEXT, offsetof(decode_options, run.engine.kv), "TYPE", NULL, 0, 0,
       "How keys and values are stored: f32, f16 or q8_0. Default: f16" },
     { "profile", 0, ARG_FLAG, offsetof(decode_options, profile), NULL, NULL, 0, 0,
@@ -299,12 +300,20 @@ static int measure_drafts(bench *m, err_ctx *err)
         printf("drafts    %.2f tok/s, %.2f without: %.2f times; %.2f tokens a pass, %d of %d "
                "drafts right\n", r.drafted, r.plain, r.drafted / r.plain,
                (double)(r.n_token - 1) / r.n_pass, r.n_right, r.n_draft);
+        for (int i = 0; i <= DRAFTS_MOST; i++)
+            if (r.times.pass_s[i] > 0.0)
+                printf("  a pass of %d   %.3f ms\n", 1 + i, 1e3 * r.times.pass_s[i]);
+        if (r.times.guess_s > 0.0) printf("  a draft       %.3f ms\n", 1e3 * r.times.guess_s);
         return 0;
     }
-    json_t *row = json_pack("{s:s, s:i, s:f, s:f, s:i, s:i, s:i, s:i}", "draft", m->opt->draft,
-                            "prompt", m->n_prompt, "drafted_tok_s", r.drafted, "plain_tok_s",
-                            r.plain, "tokens", r.n_token, "passes", r.n_pass, "drafts", r.n_draft,
-                            "right_drafts", r.n_right);
+    json_t *times = json_array();
+    for (int i = 0; i <= DRAFTS_MOST; i++)
+        json_array_append_new(times, json_real(1e3 * r.times.pass_s[i]));
+    json_t *row = json_pack("{s:s, s:i, s:f, s:f, s:i, s:i, s:i, s:i, s:o, s:f}",
+                            "draft", m->opt->draft, "prompt", m->n_prompt, "drafted_tok_s",
+                            r.drafted, "plain_tok_s", r.plain, "tokens", r.n_token, "passes", r.n_pass, "drafts", r.n_draft,
+                            "right_drafts", r.n_right, "pass_ms", times, "draft_ms",
+                            1e3 * r.times.guess_s);
     return console_report(row, REPORT_FLAGS, "");
 }
 
@@ -405,7 +414,7 @@ int cmd_bench_decode(int argc, char **argv)
                           "and --bandwidth-share");
             return 2;
         }
-        opt.run.engine.drafts = "on";
+        opt.run.engine.drafts = m.draft.mtp ? "on" : "lookup";
     }
     if (opt.sms > 0) gpu_limit_sms((int)opt.sms);
     m.opt = &opt;

@@ -15,13 +15,13 @@
 int bench_draft_read(bench_draft *out, const char *text)
 {
     char shown[64], *end;
-    *out = (bench_draft){ .lookup = strcmp(text, "lookup") == 0 };
-    if (out->lookup) return 0;
+    *out = (bench_draft){ .lookup = strcmp(text, "lookup") == 0, .mtp = strcmp(text, "mtp") == 0 };
+    if (out->lookup || out->mtp) return 0;
     if (strncmp(text, "oracle:", 7) == 0) {
         out->right = strtod(text + 7, &end);
         if (end > text + 7 && !*end && out->right >= 0 && out->right <= 1) return 0;
     }
-    console_error("--draft: '%s' is neither lookup nor oracle:P, 0 <= P <= 1",
+    console_error("--draft: '%s' is none of mtp, lookup and oracle:P, 0 <= P <= 1",
                   ESC(shown, str_from(text)));
     return 2;
 }
@@ -63,14 +63,19 @@ static int pass(run *r, int32_t *drawn, int32_t last, draft_control *c, int left
 {
     runner *all = session_runner(r->s);
     const int pos = session_pos(r->s);
-    const uint64_t from = clock_ns();
     int32_t ids[1 + DRAFTS_MOST] = { last };
     int n = 1, rc, t = 0, failed;
     if (r->drafts) {
-        const int most = draft_control_choose(c, min_int(min_int(DRAFTS_MOST, left - 1),
-                                                         runner_most_taken(all) - 1));
-        if (most > 0) n += guess(r, ids + 1, most, session_with(r->s, last), pos + 1);
+        int most = min_int(r->d->mtp ? MTP_DRAFTS : DRAFTS_MOST, runner_most_taken(all) - 1);
+        most = draft_control_choose(c, min_int(most, left - 1));
+        const uint64_t guessing = clock_ns();
+        rc = most <= 0 ? 0 : r->d->mtp ? runner_guess(r->s, ids + 1, most, last, err) :
+             guess(r, ids + 1, most, session_with(r->s, last), pos + 1);
+        if (rc < 0) return rc;
+        if (r->d->mtp) draft_times_guess(runner_draft_times(all), rc, clock_since(guessing));
+        n += rc;
     }
+    const uint64_t from = clock_ns();
     const runner_row row = { .s = r->s, .ids = ids, .n = n, .keep = n > 1 && runner_keeps(all) };
     if ((rc = runner_take(all, &row, 1, &failed, err)) < 0) return rc;
     for (;; t++) {
@@ -82,7 +87,10 @@ static int pass(run *r, int32_t *drawn, int32_t last, draft_control *c, int left
     r->out->n_pass++;
     r->out->n_draft += n - 1;
     r->out->n_right += t;
-    if (r->drafts) draft_control_note(c, n - 1, t, clock_since(from));
+    if (r->drafts) {
+        draft_times_pass(runner_draft_times(all), n - 1, clock_since(from));
+        draft_control_note(c, n - 1, t);
+    }
     return t + 1;
 }
 
@@ -90,7 +98,8 @@ static int pass(run *r, int32_t *drawn, int32_t last, draft_control *c, int left
 static int run_once(double *rate, run *r, const int32_t *prompt, int n_prompt, float *logits,
                     progress_fn *watch, void *ctx, err_ctx *err)
 {
-    draft_control c = { 0 };
+    draft_times *times = runner_draft_times(session_runner(r->s));
+    draft_control c = { .times = times, .of_block = r->d->mtp };
     int32_t drawn[1 + DRAFTS_MOST];
     int rc, done = 1;
     session_rewind(r->s, 0);
@@ -110,6 +119,7 @@ static int run_once(double *rate, run *r, const int32_t *prompt, int n_prompt, f
         }
     }
     *rate = (done - 1) / clock_since(start);
+    r->out->times = *times;
     r->n_known = r->n;
     return 0;
 }
@@ -123,6 +133,11 @@ int bench_draft_measure(bench_draft_result *out, session *s, const bench_draft *
     float *logits = mem_array((size_t)session_vocab(s), sizeof *logits);
     run r = { .s = s, .d = d, .n = n, .first = n_prompt, .n_vocab = session_vocab(s), .out = out };
     *out = (bench_draft_result){ .n_token = n };
+    if (d->mtp && !runner_guesses(session_runner(s))) {
+        mem_free(logits);
+        return err_set(err, ERR_UNSUPPORTED, "--draft mtp: the file has no next-token block, or "
+                       "memory is too short for it");
+    }
     r.known = mem_array((size_t)n, sizeof *r.known);
     int rc = logits && r.known ? sampler_create(&r.smp, &greedy, r.n_vocab, session_ctx(s), err)
                                : err_set(err, ERR_NOMEM, "%d tokens", n);

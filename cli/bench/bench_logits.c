@@ -16,6 +16,7 @@
 #include "cli/cost/logit_stats.h"
 #include "cli/interrupt.h"
 #include "cli/output_file.h"
+#include "engine/session/runner.h"
 
 /* Logits in memory at a time; a chunk of the default size with 200,000 tokens fits. */
 enum { RANGE_BYTES = 256 << 20 };
@@ -24,7 +25,7 @@ typedef struct logits_options {
     bench_model_args run;
     const char *ids, *output;
     int64_t last;
-    bool decode, nll, json;
+    bool decode, nll, json, mtp;
 } logits_options;
 
 static const arg_option options[] = {
@@ -38,6 +39,8 @@ static const arg_option options[] = {
       "Only the last N positions of each sequence. Default: all" },
     { "decode", 0, ARG_FLAG, offsetof(logits_options, decode), NULL, NULL, 0, 0,
       "Feed one token at a time" },
+    { "mtp", 0, ARG_FLAG, offsetof(logits_options, mtp), NULL, NULL, 0, 0,
+      "Logits of the next-token block: one row less, of each token and the one after it" },
     { "nll", 0, ARG_FLAG, offsetof(logits_options, nll), NULL, NULL, 0, 0,
       "Print the mean negative log-likelihood; -o is optional then" },
     { "kv", 0, ARG_TEXT, offsetof(logits_options, run.engine.kv), "TYPE", NULL, 0, 0,
@@ -145,7 +148,8 @@ static int sequences_read(sequences *s, str_view text, err_ctx *err)
 }
 
 /* Checks the ids against vocabulary and context, and sets the requested rows. */
-static int sequences_check(sequences *s, int n_vocab, int ctx, int64_t last, err_ctx *err)
+static int sequences_check(sequences *s, int n_vocab, int ctx, const logits_options *opt,
+                           err_ctx *err)
 {
     for (int i = 0; i < s->n; i++) {
         sequence *q = &s->seq[i];
@@ -156,7 +160,8 @@ static int sequences_check(sequences *s, int n_vocab, int ctx, int64_t last, err
             if (q->ids[t] >= n_vocab)
                 return err_set(err, ERR_RANGE, "id %d is outside the vocabulary of %d", q->ids[t],
                                n_vocab);
-        q->rows = last && last < q->n ? (int)last : q->n;
+        q->rows = q->n - opt->mtp;
+        if (opt->last && opt->last < q->rows) q->rows = (int)opt->last;
         if (q->n > s->longest) s->longest = q->n;
         if (q->rows > s->most_rows) s->most_rows = q->rows;
         s->n_row += (uint64_t)q->rows;
@@ -191,22 +196,31 @@ typedef struct logits_run {
     bool at_output;                      /* the failure concerns the output */
 } logits_run;
 
+/* Tokens begin .. begin+n-1 of a sequence, and the last n_row rows of the block's logits. */
+static int eval_mtp(logits_run *run, const sequence *q, int begin, int n, int n_row, err_ctx *err)
+{
+    const int rc = session_eval(run->s, q->ids + begin, n, NULL, 0, progress_watch, &run->bar, err);
+    if (rc < 0 || n_row == 0) return rc;
+    return runner_mtp_logits(run->s, run->rows, n - (begin == 0) - n_row, n_row, err);
+}
+
 /* Evaluates tokens begin .. begin+n-1 of a sequence and writes their requested rows. */
 static int run_piece(logits_run *run, sequence *q, int begin, int n, err_ctx *err)
 {
     const int first = q->n - q->rows, end = begin + n;       /* requested rows: first .. q->n-1 */
-    const int n_row = end <= first ? 0 : end - first < n ? end - first : n;
+    const int most = n - (run->opt->mtp && begin == 0);
+    const int n_row = end <= first ? 0 : end - first < most ? end - first : most;
     const uint64_t start = clock_ns();
     int rc;
 
     /* session_eval does not watch single tokens */
     if (!progress_watch(&run->bar, 0, n)) return err_set(err, ERR_STOPPED, "stopped");
-    rc = session_eval(run->s, q->ids + begin, n, run->rows, n_row, progress_watch,
-                      &run->bar, err);
+    rc = run->opt->mtp ? eval_mtp(run, q, begin, n, n_row, err) :
+         session_eval(run->s, q->ids + begin, n, run->rows, n_row, progress_watch, &run->bar, err);
     run->ns += clock_ns() - start;
     run->bar.done += (uint64_t)n;
     if (rc < 0) return rc;
-    for (int t = begin; !run->opt->last && t < end && t + 1 < q->n; t++)
+    for (int t = begin; !run->opt->last && !run->opt->mtp && t < end && t + 1 < q->n; t++)
         q->nll_sum += logit_stats_nll(run->rows + (size_t)(t - begin) * (size_t)run->n_vocab,
                                       run->n_vocab, q->ids[t + 1]);
     if (!run->out.is_open) return 0;
@@ -221,8 +235,9 @@ static int run_sequences(logits_run *run, sequences *s, err_ctx *err)
     for (int i = 0; i < s->n; i++) {
         sequence *q = &s->seq[i];
         session_rewind(run->s, 0);
-        for (int t = 0; t < q->n; t += run->range) {
-            const int n = q->n - t < run->range ? q->n - t : run->range;
+        for (int t = 0, n; t < q->n; t += n) {
+            n = min_int(q->n - t, run->range);
+            if (run->opt->mtp) n = min_int(n, session_first_chunk(run->s, q->n - t));
             const int rc = run_piece(run, q, t, n, err);
             if (rc < 0) return rc;
         }
@@ -238,7 +253,7 @@ static int alloc_rows(logits_run *run, const sequences *s, int chunk, err_ctx *e
     const int fit = RANGE_BYTES / row_bytes > 0 ? (int)(RANGE_BYTES / row_bytes) : 1;
     int n_row = s->most_rows;
 
-    run->range = run->opt->decode ? 1 : s->longest;
+    run->range = run->opt->decode ? 1 : run->opt->mtp ? chunk : s->longest;
     if (n_row > fit && !run->opt->decode) run->range = fit >= chunk ? fit - fit % chunk : fit;
     if (n_row > run->range) n_row = run->range;
     if ((run->rows = mem_array((size_t)n_row, row_bytes))) return 0;
@@ -296,7 +311,7 @@ static json_t *sequence_json(const sequence *q, bool with_nll)
 
 static int print_json(const sequences *s, const logits_run *run, const bench_model *b, double rate)
 {
-    const bool with_nll = !run->opt->last && s->n_predicted;
+    const bool with_nll = !run->opt->last && !run->opt->mtp && s->n_predicted;
     json_t *list = json_array(), *row;
     char shown[1024];
 
@@ -317,7 +332,8 @@ static int report(const sequences *s, const logits_run *run, const bench_model *
     const double rate = (double)s->n_id * 1e9 / (double)(run->ns ? run->ns : 1);
     char rows[32], nll[48] = "";
 
-    if (!run->opt->last && s->n_predicted) snprintf(nll, sizeof nll, ", nll %.4f", mean_nll(s));
+    if (!run->opt->last && !run->opt->mtp && s->n_predicted)
+        snprintf(nll, sizeof nll, ", nll %.4f", mean_nll(s));
     console_note("%d sequence%s, %s row%s, %.2f s, %.1f tok/s%s", s->n, s->n == 1 ? "" : "s",
                  text_count(rows, sizeof rows, s->n_row), s->n_row == 1 ? "" : "s",
                  (double)run->ns * 1e-9, rate, nll);
@@ -331,6 +347,10 @@ static int check_usage(const logits_options *opt)
     const bool to_stdout = opt->output && strcmp(opt->output, "-") == 0;
     if (!opt->output && !opt->nll) {
         console_error("-o FILE missing (usage: %s)", spec.usage);
+        return 2;
+    }
+    if (opt->nll && opt->mtp) {
+        console_error("--nll is of the model's own logits, --mtp of the next-token block's");
         return 2;
     }
     if (opt->nll && opt->last) {
@@ -352,10 +372,13 @@ static int run_model(const logits_options *opt, sequences *s, bench_model *b)
     int rc = bench_model_open(b, &opt->run);
 
     if (rc) return rc;
-    if (sequences_check(s, b->l.m->hp.n_vocab, b->ctx_limit, opt->last,
-                        &err) < 0) return sequences_fail(s, &err);
+    if (sequences_check(s, b->l.m->hp.n_vocab, b->ctx_limit, opt, &err) < 0)
+        return sequences_fail(s, &err);
     if ((rc = bench_model_session(&run.s, b, s->longest)) != 0) return rc;
-    rc = run_all(&run, s, b, &err);
+    if (opt->mtp && !runner_guesses(session_runner(run.s)))
+        rc = err_set(&err, ERR_UNSUPPORTED, "--mtp: the file has no next-token block, or memory is "
+                     "too short for it");
+    if (rc == 0) rc = run_all(&run, s, b, &err);
     output_file_drop(&run.out);
     if (rc == ERR_STOPPED && run.at_output) rc = interrupt_exit_code();
     else if (rc < 0)
@@ -381,6 +404,7 @@ int cmd_bench_logits(int argc, char **argv)
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
     if ((rc = check_usage(&opt)) != 0) return rc;
     s.path = opt.ids;
+    if (opt.mtp) opt.run.engine.drafts = "on";
     rc = read_whole_file(&text, &len, s.path, &err);
     if (rc == 0) rc = sequences_read(&s, (str_view){ text, len }, &err);
     mem_free(text);

@@ -36,7 +36,7 @@ int bench_model_open(bench_model *b, const bench_model_args *a)
     int rc;
 
     *b = (bench_model){ 0 };
-    if ((rc = engine_args_read(&load.where.engine, &b->so, &load.where.device, &a->engine)) != 0 ||
+    if ((rc = engine_args_read(&load.where, &b->so, &a->engine)) != 0 ||
         (rc = tier_args_read(&load.where, &a->tiers)) != 0)
         return rc;
     if (model_handle_open(&b->l, &load, &err) < 0)

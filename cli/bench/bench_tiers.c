@@ -455,8 +455,7 @@ int cmd_bench_tiers(int argc, char **argv)
     if (t.table.both) opt.run.tiers.postfetch = "auto";
     if ((rc = read_sizes(&vram, "--vram", opt.vram, true)) != 0 ||
         (rc = read_sizes(&ram, "--ram", opt.ram, false)) != 0 ||
-        (rc = engine_args_read(&t.load.where.engine, &t.so, &t.load.where.device,
-                               &opt.run.engine)) != 0 ||
+        (rc = engine_args_read(&t.load.where, &t.so, &opt.run.engine)) != 0 ||
         (rc = tier_args_read(&t.load.where, &opt.run.tiers)) != 0)
         return rc;
     t.load.path = opt.run.model;

@@ -57,7 +57,7 @@ int quant_check_begin(quant_check *c, const char *text, const char *path, const 
 
     *c = (quant_check){ .kl = 0 };
     tier_args_init(&tiers);
-    if ((rc = engine_args_read(&c->load.where.engine, &c->so, &c->load.where.device, args)) != 0 ||
+    if ((rc = engine_args_read(&c->load.where, &c->so, args)) != 0 ||
         (rc = tier_args_read(&c->load.where, &tiers)) != 0)
         return rc;
     rc = take_text(&file, &view, text);

@@ -519,8 +519,7 @@ int cmd_serve(int argc, char **argv)
     tier_args_init(&v.o.tiers);
     const int rc = args_parse(&spec, &v.o, &operand, NULL, argc, argv);
     if (rc != ARGS_RUN) return rc == ARGS_HELP ? console_finish() : 2;
-    if ((code = engine_args_read(&v.load.where.engine, &v.so, &v.load.where.device,
-                                 &v.o.engine)) != 0 ||
+    if ((code = engine_args_read(&v.load.where, &v.so, &v.o.engine)) != 0 ||
         (code = tier_args_read(&v.load.where, &v.o.tiers)) != 0 || (code = read_options(&v)) != 0)
         return code;
     if (operand && v.o.engine.model) {

@@ -124,6 +124,7 @@ static void place_all(gpu_buffers *b, mem_layout *a, const gpu *g, const model *
     const widths w = widths_of(g, hp, most.pass);
     const int widest = max_int(hp->n_embd, max_int(w.heads, values)), half = w.rope_dim / 2;
     b->x = mem_layout_floats(a, n, hp->n_embd);
+    if (hp->uses_mtp) b->hidden = mem_layout_floats(a, n, hp->n_embd);
     b->rows = mem_layout_floats(a, n, widest);
     b->halves = mem_layout_take(a, (uint64_t)n, (uint64_t)widest, 2);
     b->lows = keeps_lows(m) ? mem_layout_take(a, (uint64_t)n, (uint64_t)widest, 2) : NULL;

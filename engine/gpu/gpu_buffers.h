@@ -22,6 +22,8 @@ typedef struct gpu_buffers {
     float *sigma;                        /* [n] gate of the shared expert; 1 if it has none */
     int32_t *chosen;
     float *sums;                         /* [n, n_embd] of experts that the host computed */
+    float *hidden;                       /* [n, n_embd] batch.hidden; NULL without a next-token
+                                          * block */
     float *parts[2];                     /* [n, n_embd] vectors that are normed before they are
                                           * added: attention or experts, and the parallel network;
                                           * NULL if the model norms none */

@@ -19,13 +19,19 @@ gpu_input gpu_layers_input(const gpu_steps *s, const char *name, const float *x,
                         .codes = s->b.codes };
 }
 
-static gpu_input normed(const gpu_steps *s, const char *name, const float *gain)
+gpu_input gpu_layers_normed(const gpu_steps *s, const char *name, const float *x,
+                            const float *gain)
 {
-    gpu_input in = gpu_layers_input(s, name, s->b.x, s->m->hp.n_embd);
+    gpu_input in = gpu_layers_input(s, name, x, s->m->hp.n_embd);
     in.kind = GPU_NORM;
     in.weight = gain;
     in.eps = s->m->hp.rms_eps;
     return in;
+}
+
+static gpu_input normed(const gpu_steps *s, const char *name, const float *gain)
+{
+    return gpu_layers_normed(s, name, s->b.x, gain);
 }
 
 gpu_product gpu_layers_product(float *y, const gpu_matrix *w)

@@ -53,7 +53,8 @@ static bool by_contract(const gpu_steps *s, prompt_strategy strategy, int n)
 
 void gpu_steps_take_batch(gpu_steps *s, const batch *b)
 {
-    s->contract = !gpu_is_few(b->n, b->is_pass) && by_contract(s, b->strategy, b->n);
+    s->of_mtp = b->hidden != NULL;
+    s->contract = !gpu_is_few(b->n, b->is_pass) && !s->of_mtp && by_contract(s, b->strategy, b->n);
     assert(b->n_row == 1 || b->n <= GPU_FEW || (b->is_pass && b->n <= GPU_RECORDED));
     memcpy(s->rows, b->rows, (size_t)b->n_row * sizeof *b->rows);
     s->n_row = b->n_row;
@@ -67,18 +68,61 @@ void gpu_steps_take_batch(gpu_steps *s, const batch *b)
     gpu_sampling_forget(&s->sampling);
 }
 
+static int send_batch(gpu_steps *s, const batch *b, err_ctx *err)
+{
+    int rc = 0;
+    if (gpu_is_few(b->n, b->is_pass)) gpu_steps_send_ids(s, b->ids, b->n);
+    else rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
+    gpu_steps_set_cursors(s, -1);
+    return rc;
+}
+
+static void make_rope_tables(gpu_steps *s)
+{
+    const rope_tables *rope = &s->e->rope;
+    for (int i = 0; i < rope->n_table; i++)
+        gpu_rope_table(s->g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
+                       rope->magnitude[i], rope->dim[i] / 2, s->b.cursor, s->n);
+}
+
+/* x = eh_proj [norm(embedding); norm(norm(hidden))]. Then the buffer of hidden has the
+ * embedding. */
+static int begin_mtp(gpu_steps *s, const batch *b, err_ctx *err)
+{
+    const mtp_gpu *w = &s->w->mtp;
+    const gpu_buffers *to = &s->b;
+    const int n_embd = s->m->hp.n_embd;
+    const gpu_normed once = {
+        .x = to->sums, .part = { b->hidden }, .gain = b->chained ? w->head_norm : s->w->out_norm,
+        .eps = s->m->hp.rms_eps, .scale = 1.0f, .n = s->n, .cols = n_embd,
+    };
+    gpu_product p = gpu_layers_product(to->x, &w->of_hidden);
+    int rc = send_batch(s, b, err);
+    const uint64_t bytes = (uint64_t)s->n * (uint64_t)n_embd * sizeof(float);
+    if (rc < 0 || (rc = gpu_zero(s->g, to->sums, bytes, err)) < 0) return rc;
+    gpu_add_normed(s->g, &once);
+    gpu_input in = gpu_layers_normed(s, "next-token block", to->sums, w->hnorm);
+    gpu_project(s->g, &in, &p, 1);
+    gpu_embed(s->g, to->hidden, &w->embed, to->ids, s->n);
+    p = gpu_layers_product(to->x, &w->of_embed);
+    p.add = true;
+    in = gpu_layers_normed(s, "next-token block", to->hidden, w->enorm);
+    gpu_project(s->g, &in, &p, 1);
+    make_rope_tables(s);
+    return 0;
+}
+
 static int begin(void *self, const batch *b, err_ctx *err)
 {
     gpu_steps *s = self;
-    const rope_tables *rope = &s->e->rope;
-    int rc = 0;
+    int rc;
     gpu_steps_take_batch(s, b);
+    if (b->hidden) return begin_mtp(s, b, err);
     if (b->ids) {
-        if (gpu_is_few(b->n, b->is_pass)) gpu_steps_send_ids(s, b->ids, b->n);
-        else rc = gpu_write(s->g, s->b.ids, b->ids, (uint64_t)b->n * sizeof *b->ids, err);
-        gpu_steps_set_cursors(s, -1);
         const bool streams = b->n > GPU_MAIL && b->strategy == PROMPT_BUS;
-        if (rc < 0 || (streams && (rc = expert_stream_begin(s->banks, err)) < 0)) return rc;
+        if ((rc = send_batch(s, b, err)) < 0 ||
+            (streams && (rc = expert_stream_begin(s->banks, err)) < 0))
+            return rc;
     }
     if (s->server && b->n > GPU_MAIL && b->strategy != PROMPT_BUS)
         expert_server_prompt_begin(s->server);
@@ -91,9 +135,7 @@ static int begin(void *self, const batch *b, err_ctx *err)
     /* a recorded token may be the one that the device has picked */
     gpu_embed(s->g, s->b.x, &s->w->embed, b->ids || b->n > 1 ? s->b.ids : &s->b.cursor->token,
               b->n);
-    for (int i = 0; i < rope->n_table; i++)
-        gpu_rope_table(s->g, s->b.rope_cos[i], s->b.rope_sin[i], s->b.freq[i],
-                       rope->magnitude[i], rope->dim[i] / 2, s->b.cursor, b->n);
+    make_rope_tables(s);
     return 0;
 }
 
@@ -152,13 +194,11 @@ int gpu_steps_give_up(gpu_steps *s, int rc, err_ctx *err)
 
 void gpu_steps_head(gpu_steps *s, const float *x, int n)
 {
-    gpu_input in = gpu_layers_input(s, "head", x, s->m->hp.n_embd);
-    in.kind = GPU_NORM;
+    const mtp_gpu *mtp = &s->w->mtp;
+    gpu_input in = gpu_layers_normed(s, "head", x, s->of_mtp ? mtp->head_norm : s->w->out_norm);
     in.n = n;
     in.in_pass = true;                   /* also of tokens that a prompt chooses */
-    in.weight = s->w->out_norm;
-    in.eps = s->m->hp.rms_eps;
-    const gpu_product p = gpu_layers_product(s->b.logits, &s->w->head);
+    const gpu_product p = gpu_layers_product(s->b.logits, s->of_mtp ? &mtp->head : &s->w->head);
     const float cap = s->m->hp.logit_cap;
     gpu_project(s->g, &in, &p, 1);
     if (cap > 0.0f)
@@ -179,6 +219,32 @@ int gpu_steps_logits(void *self, float *out, int first, int n_row, err_ctx *err)
         done += n;
     }
     return 0;
+}
+
+/* ---- the next-token block -------------------------------------------------------------------- */
+
+static const float *vectors(void *self) { return ((gpu_steps *)self)->b.x; }
+static float *hidden(void *self) { return ((gpu_steps *)self)->b.hidden; }
+
+static void copy(void *self, float *to, const float *from, int n)
+{
+    const gpu_steps *s = self;
+    gpu_copy(s->g, to, from, (uint64_t)n * (uint64_t)s->m->hp.n_embd * sizeof *to);
+}
+
+static int pick(void *self, int32_t *next, err_ctx *err)
+{
+    gpu_steps *s = self;
+    const gpu_buffers *b = &s->b;
+    if (next) {
+        gpu_steps_head(s, b->x + (size_t)(s->n - 1) * (size_t)s->m->hp.n_embd, 1);
+        gpu_largest(s->g, b->logits, s->m->hp.n_vocab, b->cursor, &s->mailbox->picked, b->best,
+                    &b->counters[0]);
+        s->device_cursor.token = -1;
+    }
+    const int rc = gpu_wait(s->g, err);
+    if (rc == 0 && next) *next = (int32_t)(uint32_t)s->mailbox->picked;
+    return rc;
 }
 
 sampler_source gpu_steps_source(gpu_steps *s, int t)
@@ -277,7 +343,8 @@ static int make_all(gpu_steps *s, batch_sizes most, err_ctx *err)
     if (!s->mailbox) return ERR_NOMEM;
     if ((rc = gpu_recordings_create(s, err)) < 0 ||
         (rc = gpu_sampling_init(&s->sampling, s->g, &s->b, s->m->hp.n_vocab, err)) < 0 ||
-        (rc = make_host_transfer(s, max_int(most.chunk, most.pass), err)) < 0 || (rc = make_banks(s, err)) < 0)
+        (rc = make_host_transfer(s, max_int(most.chunk, most.pass), err)) < 0 ||
+        (rc = make_banks(s, err)) < 0)
         return rc;
     for (int i = 0; i < rope->n_table && rc == 0; i++)
         rc = gpu_write(s->g, s->b.freq[i], rope->freq[i],
@@ -299,7 +366,8 @@ int gpu_steps_create(gpu_steps **out, const engine *e, expert_server *server, bo
     s->skip_missing = skip_missing;
     s->device_cursor.token = -1;
     s->live = (layer_steps){ .self = s, .begin = begin, .end = end, .copy_to_host = copy_to_host,
-                             .logits = gpu_steps_logits };
+                             .logits = gpu_steps_logits, .vectors = vectors, .hidden = hidden,
+                             .copy = copy, .pick = pick };
     gpu_layers_fill(&s->live);
     s->replay_table = (layer_steps){ .self = s };
     gpu_recordings_fill(&s->replay_table);

@@ -67,6 +67,7 @@ struct gpu_steps {
     bool has_questions, watched;         /* the host is asked; the batch has a watcher */
     bool has_logits;                     /* those of all its tokens are in the buffer */
     kept_inputs *keep;                   /* batch.keep */
+    bool of_mtp;                         /* a batch of the next-token block */
     bool contract;                       /* with many tokens: experts have the contract's bits */
     gpu_input h;                         /* input of the layer's router and experts */
     gpu_expert_args experts;
@@ -88,6 +89,9 @@ void gpu_layers_note_written(void *self, int layer);
 /* The batch's vectors x as they are, and a product y = w x. */
 gpu_input gpu_layers_input(const gpu_steps *s, const char *name, const float *x, int cols);
 gpu_product gpu_layers_product(float *y, const gpu_matrix *w);
+/* Vectors x of n_embd values, normed. */
+gpu_input gpu_layers_normed(const gpu_steps *s, const char *name, const float *x,
+                            const float *gain);
 
 /* ---- gpu_steps.c ---- */
 
@@ -98,7 +102,7 @@ gpu_cursor gpu_steps_cursor(const gpu_steps *s, int32_t token);
 void gpu_steps_set_cursors(gpu_steps *s, int32_t token);
 /* Sends the ids of few tokens, like the cursors. */
 void gpu_steps_send_ids(gpu_steps *s, const int32_t *ids, int n);
-/* Logits of n vectors at x, to the first rows of the buffer. */
+/* Logits of n vectors at x, to the first rows of the buffer: of the trunk or of the block. */
 void gpu_steps_head(gpu_steps *s, const float *x, int n);
 void gpu_steps_send_vectors(gpu_steps *s);       /* the residual to the host */
 int gpu_steps_logits(void *self, float *out, int first, int n, err_ctx *err);

@@ -218,6 +218,42 @@ static void put_layer(layer_weights_gpu *y, uploader *s, const model *m, const l
     y->down = put_bank(s, x->experts, SLAB_DOWN, hot);
 }
 
+/* The columns of eh_proj from `first` on, as many as rows: whole blocks (model_use_mtp). */
+static gpu_matrix put_half(uploader *s, const matrix *m, bool second)
+{
+    const uint64_t row = m->row_bytes / 2, n = (uint64_t)m->rows;
+    gpu_matrix out = shape_of(m);
+    out.cols /= 2;
+    out.row_bytes = row;
+    uint8_t *dst = reserve(s, n * row);
+    out.data = dst;
+    if (!s->arena || s->zeros || s->rc < 0) return out;
+    uint8_t *half = mem_array(n, row);
+    if (!half) s->rc = err_set(s->err, ERR_NOMEM, "half a matrix: %" PRIu64 " bytes", n * row);
+    for (uint64_t r = 0; r < n && half; r++)
+        memcpy(half + r * row, m->data + (2 * r + second) * row, row);
+    copy_to(s, dst, half, n * row);
+    mem_free(half);
+    return out;
+}
+
+static void put_mtp(weights_gpu *out, uploader *s, const model *m, const weights *w)
+{
+    const int l = m->hp.n_layer;
+    const uint64_t n_embd = (uint64_t)m->hp.n_embd;
+    layer_weights_gpu unused = { 0 };
+    put_layer(out->layers ? &out->layers[l] : &unused, s, m, &w->layers[l], l, m->hp.n_expert);
+    out->mtp = (mtp_gpu){
+        .of_embed = put_half(s, &w->mtp.eh_proj, false),
+        .of_hidden = put_half(s, &w->mtp.eh_proj, true),
+        .embed = w->mtp.embed.data ? put_matrix(s, &w->mtp.embed) : out->embed,
+        .head = w->mtp.head.data ? put_matrix(s, &w->mtp.head) : out->head,
+        .enorm = put_floats(s, w->mtp.enorm, n_embd), .hnorm = put_floats(s, w->mtp.hnorm, n_embd),
+        .head_norm = w->mtp.head_norm == w->out_norm ? out->out_norm
+                                                     : put_floats(s, w->mtp.head_norm, n_embd),
+    };
+}
+
 static void put_all(weights_gpu *out, uploader *s, const model *m, const weights *w,
                     const weights_choice *choice)
 {
@@ -234,6 +270,7 @@ static void put_all(weights_gpu *out, uploader *s, const model *m, const weights
         put_layer(out->layers ? &out->layers[l] : &unused, s, m, &w->layers[l], l,
                   choice->hot ? choice->hot[l] : m->hp.n_expert);
     }
+    if (choice->head && m->hp.uses_mtp) put_mtp(out, s, m, w);
 }
 
 gpu_router_rule weights_gpu_rule(const router_rule *rule, const float *choice_bias)
@@ -284,7 +321,7 @@ static int check_heads(attn_shape heads, err_ctx *err)
 int weights_gpu_check(const model *m, err_ctx *err)
 {
     const model_hparams *hp = &m->hp;
-    type_check c = { .err = err, .n_layer = hp->n_layer };
+    type_check c = { .err = err, .n_layer = hparams_layers(hp) };
     int rc;
     if ((rc = check_heads(hparams_attn(hp, false), err)) < 0 ||
         (rc = check_heads(hparams_attn(hp, true), err)) < 0)
@@ -296,7 +333,7 @@ int weights_gpu_check(const model *m, err_ctx *err)
     if (hp->n_expert > 1024 || hp->n_expert_used > 32)
         return err_set(err, ERR_UNSUPPORTED, "there is no GPU kernel for %d of %d experts",
                        hp->n_expert_used, hp->n_expert);
-    for (int l = 0; l < hp->n_layer; l++) {
+    for (int l = 0; l < hparams_layers(hp); l++) {
         const model_layer *y = &m->layers[l];
         if (types_differ(y->experts->weight[SLAB_GATE], y->experts->weight[SLAB_UP]) ||
             types_differ(y->shared_gate.t, y->shared_up.t))
@@ -338,12 +375,13 @@ int weights_gpu_create(weights_gpu **out, gpu *g, const model *m, const weights 
     int rc = 0;
 
     *out = NULL;
-    if (result) result->layers = mem_array((size_t)m->hp.n_layer, sizeof *result->layers);
+    const size_t n_layer = (size_t)hparams_layers(&m->hp);
+    if (result) result->layers = mem_array(n_layer, sizeof *result->layers);
     if (!result || !result->layers) {
         weights_gpu_free(result);
-        return err_set(err, ERR_NOMEM, "weights: %d layers", m->hp.n_layer);
+        return err_set(err, ERR_NOMEM, "weights: %zu layers", n_layer);
     }
-    memset(result->layers, 0, (size_t)m->hp.n_layer * sizeof *result->layers);
+    memset(result->layers, 0, n_layer * sizeof *result->layers);
     result->device = g;
     result->n_layer = choice->n_layer;
     result->bytes = bytes;

@@ -33,12 +33,21 @@ typedef struct layer_weights_gpu {
     gpu_bank gate, up, down;             /* data NULL if no expert of the layer is in VRAM */
 } layer_weights_gpu;
 
+/* What a next-token block has besides its layer: as in mtp_matrices, but both halves of eh_proj are
+ * matrices of their own. */
+typedef struct mtp_gpu {
+    gpu_matrix of_embed, of_hidden, embed, head;
+    const float *enorm, *hnorm, *head_norm;
+} mtp_gpu;
+
 typedef struct weights_gpu {
     gpu *device;                         /* borrowed */
     gpu_matrix embed, head;              /* head.data NULL: the head is not in VRAM */
     const float *out_norm;
     int n_layer;                         /* the first layers of the model */
-    layer_weights_gpu *layers;           /* [n_layer] */
+    layer_weights_gpu *layers;           /* [n_layer]; with the head also that of a next-token block,
+                                          * [hparams.n_layer], and all of its experts */
+    mtp_gpu mtp;
     void *arena;
     void *embed_host;                    /* the embedding, page-locked, if it is not in VRAM */
     uint64_t bytes;                      /* of VRAM */
@@ -47,7 +56,7 @@ typedef struct weights_gpu {
 /* The weights that go to VRAM. */
 typedef struct weights_choice {
     int n_layer;                         /* the dense weights of this many first layers */
-    bool head;                           /* output matrix and last norm */
+    bool head;                           /* output matrix and last norm, and a next-token block */
     const int *hot;                      /* [n_layer]: this many first experts; NULL: all */
     bool embed_in_ram;
     bool zeros;                          /* for measurements: shapes without data (bytes of 0, one

@@ -415,7 +415,7 @@ static int not_taken(experts_cpu *c, const int *list, int n)
 static void slabs_of(expert_slabs *out, const experts_cpu *c, const expert_bank *bank, int layer,
                      int expert)
 {
-    if (c->store) expert_store_find(c->store, layer, expert, out);
+    if (c->store && !c->job.mapped) expert_store_find(c->store, layer, expert, out);
     else for (int s = 0; s < SLAB_COUNT; s++)
         out->at[s] = expert_slab_data(bank, (expert_slab)s, expert);
 }
@@ -557,7 +557,7 @@ static void set_mid(experts_cpu *c, int n_slot, int n_ff)
 
 static bool must_read(const experts_cpu *c)
 {
-    return c->store && expert_store_kind(c->store) == STORE_CACHED &&
+    return c->store && !c->job.mapped && expert_store_kind(c->store) == STORE_CACHED &&
            expert_store_after(c->store, c->job.layer - 1) == c->job.layer;
 }
 

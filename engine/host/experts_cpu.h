@@ -21,6 +21,7 @@ typedef struct expert_job {
     float *y;                            /* [slot, n_embd] */
     bool by_position;                    /* y [i, n_embd] instead: of slot work->slots[i] */
     int layer;
+    bool mapped;                         /* the bank is none of the store's: read its mapping */
     /* Called once for each item after the first n_sure, when gate and up of all items are done and
      * before its down. True: another processor computes the down, from the activations of
      * experts_cpu_mid. NULL: never. */

@@ -19,6 +19,7 @@ typedef struct host_batch {
     const kept_inputs *keep;             /* gets the inputs of DeltaNet layers; or NULL */
     const float *hx_norm;                /* hx is x with this norm; NULL: hx is out of date */
     int n_ff;                            /* width of the shared expert under way */
+    bool of_mtp;                         /* a batch of the next-token block */
 } host_batch;
 
 /* Both read ws->h, the normed residual, and write their result, which the caller adds to the

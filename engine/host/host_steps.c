@@ -19,6 +19,7 @@ struct host_steps {
     workspace *own, *inner;              /* for chunks; for inner batches, or NULL */
     experts_cpu *experts;
     usage_profile *usage;                /* or NULL */
+    float *logits;                       /* [n_vocab], of a next-token block; or NULL */
     experts_read read;
 };
 
@@ -32,6 +33,7 @@ static void take_batch(host_steps *s, const batch *b)
     s->b.rows = b->rows;
     s->b.n_row = b->n_row;
     s->b.keep = b->keep;
+    s->b.of_mtp = b->hidden != NULL;
     s->b.is_pass = b->is_pass;
     for (const batch_row *row = b->rows; row < b->rows + b->n_row; row++)
         for (int i = 0; i < rope->n_table; i++) {
@@ -41,11 +43,33 @@ static void take_batch(host_steps *s, const batch *b)
         }
 }
 
+/* x = eh_proj [norm(embedding); norm(norm(hidden))] */
+static void join_hidden(host_steps *s, const batch *b)
+{
+    const model_hparams *hp = &s->b.m->hp;
+    const weights *w = s->b.w;
+    const mtp_matrices *mtp = &w->mtp;
+    workspace *ws = s->b.ws;
+    const size_t n_embd = (size_t)hp->n_embd;
+    ops_embed(s->b.o, ws->x, mtp->embed.data ? &mtp->embed : &w->embed, b->ids, b->n);
+    ops_rmsnorm(s->b.o, ws->x, ws->x, mtp->enorm, b->n, hp->n_embd, n_embd, hp->rms_eps);
+    ops_rmsnorm(s->b.o, ws->y, b->hidden, b->chained ? mtp->head_norm : w->out_norm, b->n,
+                hp->n_embd, n_embd, hp->rms_eps);
+    ops_rmsnorm(s->b.o, ws->y, ws->y, mtp->hnorm, b->n, hp->n_embd, n_embd, hp->rms_eps);
+    for (size_t t = 0; t < (size_t)b->n; t++) {
+        memcpy(ws->joined + 2 * t * n_embd, ws->x + t * n_embd, n_embd * sizeof *ws->x);
+        memcpy(ws->joined + (2 * t + 1) * n_embd, ws->y + t * n_embd, n_embd * sizeof *ws->y);
+    }
+    acts_set(&ws->hx, ws->joined, b->n, 2 * hp->n_embd);
+    ops_matmul(s->b.o, ws->x, &mtp->eh_proj, &ws->hx);
+}
+
 static int begin(void *self, const batch *b, err_ctx *err)
 {
     host_steps *s = self;
     (void)err;
-    ops_embed(s->b.o, s->b.ws->x, &s->b.w->embed, b->ids, b->n);
+    if (b->hidden) join_hidden(s, b);
+    else ops_embed(s->b.o, s->b.ws->x, &s->b.w->embed, b->ids, b->n);
     for (int i = 0; i < b->n_row; i++) weights_forget_rows(s->b.w, b->rows[i].pos, b->rows[i].n);
     take_batch(s, b);
     return 0;
@@ -119,7 +143,7 @@ static void route(void *self, int l)
     a.rule.bias = b->w->layers[l].choice_bias;
     pool_run(b->o->team, b->n, pool_grain((int64_t)hp->n_expert * hp->n_expert_used),
              select_experts, &a);
-    if (!s->usage) return;
+    if (!s->usage || b->of_mtp) return;
     for (int i = 0; i < b->n * hp->n_expert_used; i++)
         usage_profile_count(s->usage, l, ws->ids[i], EXPERT_EITHER, 1);
     usage_profile_call(s->usage, l, 0, 0, 0, 0);
@@ -164,7 +188,7 @@ static int routed_experts(host_steps *s, int l, err_ctx *err)
     const expert_job job = {
         .bank = s->b.w->layers[l].experts, .act = s->b.m->family->act, .x = &ws->hx,
         .work = ws->work, .items = ws->work->items, .n_item = ws->work->n_item, .y = ws->slots,
-        .layer = l,
+        .layer = l, .mapped = s->b.of_mtp,
     };
     if (s->b.is_pass) {
         s->read.n += (uint64_t)job.n_item;
@@ -276,13 +300,35 @@ static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
     const model_hparams *hp = &b->m->hp;
     workspace *ws = b->ws;
     const float *x = ws->x + (size_t)first * (size_t)hp->n_embd;
+    const mtp_matrices *mtp = &b->w->mtp;
+    const matrix *head = b->of_mtp && mtp->head.data ? &mtp->head : &b->w->head;
+    const float *norm = b->of_mtp ? mtp->head_norm : b->w->out_norm;
     (void)err;
     if (n_row == 0) return 0;
-    ops_rmsnorm(b->o, ws->h, x, b->w->out_norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
+    ops_rmsnorm(b->o, ws->h, x, norm, n_row, hp->n_embd, (size_t)hp->n_embd, hp->rms_eps);
     acts_set(&ws->hx, ws->h, n_row, hp->n_embd);
-    ops_matmul(b->o, out, &b->w->head, &ws->hx);
+    ops_matmul(b->o, out, head, &ws->hx);
     if (hp->logit_cap > 0.0f) ops_soft_cap(b->o, out, (int64_t)n_row * hp->n_vocab, hp->logit_cap);
     return 0;
+}
+
+/* ---- the next-token block -------------------------------------------------------------------- */
+
+static const float *vectors(void *self) { return ((host_steps *)self)->b.ws->x; }
+static float *hidden(void *self) { return ((host_steps *)self)->b.ws->hidden; }
+
+static void copy(void *self, float *to, const float *from, int n)
+{
+    const model *m = ((host_steps *)self)->b.m;
+    memcpy(to, from, (size_t)n * (size_t)m->hp.n_embd * sizeof *to);
+}
+
+static int pick(void *self, int32_t *next, err_ctx *err)
+{
+    host_steps *s = self;
+    const int rc = next ? logits(s, s->logits, s->b.n - 1, 1, err) : 0;
+    if (next && rc == 0) *next = ops_largest(s->b.o, s->logits, s->b.m->hp.n_vocab);
+    return rc;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -290,8 +336,9 @@ static int logits(void *self, float *out, int first, int n_row, err_ctx *err)
 uint64_t host_steps_bytes(const model *m, int n_thread, int chunk, int inner)
 {
     const uint64_t more = inner > 0 ? workspace_bytes(m, n_thread, inner) : 0;
+    const uint64_t logits = m->hp.uses_mtp ? (uint64_t)m->hp.n_vocab * sizeof(float) : 0;
     return size_plus(size_plus(workspace_bytes(m, n_thread, chunk), more),
-                     experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used));
+                     experts_cpu_bytes(&m->hp, chunk * m->hp.n_expert_used) + logits);
 }
 
 void host_steps_inner_begin(host_steps *s)
@@ -313,11 +360,16 @@ int host_steps_create(host_steps **out, const engine *e, int chunk, int inner, e
     s->table = (layer_steps){
         .self = s, .begin = begin, .resume = resume, .mix = mix, .route = route,
         .experts_local = experts_local, .join = join, .end = end, .copy_to_host = copy_to_host,
-        .again = again, .logits = logits,
+        .again = again, .logits = logits, .vectors = vectors, .hidden = hidden, .copy = copy,
+        .pick = pick,
     };
     s->usage = e->usage;
     s->b = (host_batch){ .m = m, .w = e->w, .o = o, .rope = &e->rope };
     const int n_thread = pool_threads(o->team);
+    if (m->hp.uses_mtp && !(s->logits = mem_array((size_t)m->hp.n_vocab, sizeof *s->logits))) {
+        host_steps_free(s);
+        return err_set(err, ERR_NOMEM, "logits of %d tokens", m->hp.n_vocab);
+    }
     if ((rc = workspace_create(&s->own, m, n_thread, chunk, err)) < 0 ||
         (inner > 0 && (rc = workspace_create(&s->inner, m, n_thread, inner, err)) < 0) ||
         (rc = experts_cpu_create(&s->experts, o, &m->hp, e->store, e->ahead,
@@ -336,6 +388,7 @@ void host_steps_free(host_steps *s)
     experts_cpu_free(s->experts);
     workspace_free(s->inner);
     workspace_free(s->own);
+    mem_free(s->logits);
     mem_free(s);
 }
 

@@ -138,13 +138,25 @@ static void set_layer(layer_weights *y, const model_layer *x, const model_hparam
     y->shared_down = view(&x->shared_down, NULL);
 }
 
+static void set_mtp(weights *w, const struct mtp_weights *x, arena *s)
+{
+    w->mtp.eh_proj = view(&x->eh_proj, NULL);
+    w->mtp.embed = view(&x->embed, NULL);
+    w->mtp.head = view(&x->head, NULL);
+    w->mtp.enorm = put_vector(s, &x->enorm);
+    w->mtp.hnorm = put_vector(s, &x->hnorm);
+    w->mtp.head_norm = x->head_norm.t ? put_vector(s, &x->head_norm) : w->out_norm;
+}
+
 static void set_all(weights *w, const model *m, arena *s)
 {
     w->embed = view(&m->embed, NULL);
     if (m->hp.embed_scale > 0.0f) w->embed.scale *= m->hp.embed_scale;
     w->head = view(&m->head, NULL);
     w->out_norm = put_vector(s, &m->out_norm);
-    for (int l = 0; l < m->hp.n_layer; l++) set_layer(&w->layers[l], &m->layers[l], &m->hp, s);
+    for (int l = 0; l < hparams_layers(&m->hp); l++)
+        set_layer(&w->layers[l], &m->layers[l], &m->hp, s);
+    if (m->hp.uses_mtp) set_mtp(w, &m->layers[m->hp.n_layer].mtp, s);
 }
 
 /* ---- the embedding table --------------------------------------------------------------------- */
@@ -176,9 +188,10 @@ int weights_create(weights **out, const model *m, err_ctx *err)
     arena s = { 0 };
     *out = NULL;
     if (!w) return err_set(err, ERR_NOMEM, "weights: %zu bytes", sizeof *w);
-    w->layers = mem_array((size_t)m->hp.n_layer, sizeof *w->layers);
+    const size_t n_layer = (size_t)hparams_layers(&m->hp);
+    w->layers = mem_array(n_layer, sizeof *w->layers);
     if (!w->layers) goto fail;
-    memset(w->layers, 0, (size_t)m->hp.n_layer * sizeof *w->layers);
+    memset(w->layers, 0, n_layer * sizeof *w->layers);
     set_all(w, m, &s);
     w->small = mem_array(s.used, sizeof *w->small);
     if (!w->small) goto fail;
@@ -190,7 +203,8 @@ int weights_create(weights **out, const model *m, err_ctx *err)
     return 0;
 fail:
     weights_free(w);
-    return err_set(err, ERR_NOMEM, "weights: %d layers, %zu small values", m->hp.n_layer, s.used);
+    return err_set(err, ERR_NOMEM, "weights: %d layers, %zu small values", hparams_layers(&m->hp),
+                   s.used);
 }
 
 void weights_free(weights *w)

@@ -48,12 +48,21 @@ typedef struct layer_weights {
     matrix shared_gate_inp;              /* one row; absent: the shared expert has weight 1 */
 } layer_weights;
 
+/* What a next-token block has besides its layer, layers[n_layer]. */
+typedef struct mtp_matrices {
+    matrix eh_proj;
+    matrix embed, head;                  /* data NULL: those of the model */
+    const float *enorm, *hnorm;
+    const float *head_norm;              /* the model's out_norm if the file has none */
+} mtp_matrices;
+
 typedef struct weights {
     matrix embed, head;
     bool embed_by_row;                   /* rows read from the mapping, whose pages are dropped now
                                           * and then (weights_forget_rows) */
     const float *out_norm;
-    layer_weights *layers;               /* [n_layer]: the trunk */
+    layer_weights *layers;               /* [hparams_layers] */
+    mtp_matrices mtp;                    /* absent unless the model uses a next-token block */
     float *small;                        /* all decoded vectors */
 } weights;
 

@@ -64,7 +64,11 @@ static void place_all(workspace *w, mem_layout *a, const model *m, int n_thread,
     w->x = mem_layout_floats(a, n, hp->n_embd);
     w->h = mem_layout_floats(a, n, hp->n_embd);
     w->y = mem_layout_floats(a, n, hp->n_embd);
-    place_acts(&w->hx, a, n, max_int(hp->n_embd, max_int(heads, values)));
+    place_acts(&w->hx, a, n, max_int(hp->n_embd * (1 + hp->uses_mtp), max_int(heads, values)));
+    if (hp->uses_mtp) {
+        w->hidden = mem_layout_floats(a, n, hp->n_embd);
+        w->joined = mem_layout_floats(a, n, 2 * (int64_t)hp->n_embd);
+    }
     for (int i = 0; i < 2; i++) {
         const int half = (i == 0 ? full : windowed).rope_dim / 2;
         w->rope_cos[i] = mem_layout_floats(a, n, half);

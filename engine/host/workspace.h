@@ -17,6 +17,10 @@ typedef struct workspace {
 
     float *rope_cos[2], *rope_sin[2];    /* [n, dim / 2]; [1]: windowed layers */
 
+    float *hidden;                       /* [n, n_embd] the next-token block's vectors of the tokens
+                                          * before; NULL without a block, as is the next */
+    float *joined;                       /* [n, 2, n_embd]: embedding and such a vector, normed */
+
     /* attention */
     float *q, *k, *v, *heads;            /* [n, heads * head_dim] */
     float *q_gate;                       /* [n, heads, 2, head_dim]: query and gate of each head */

@@ -2,7 +2,7 @@
  *
  * Every layer has full attention with biases and partial rotation. The first layers have a dense
  * network. The others have experts, chosen by sigmoid scores plus a correction bias, and a shared
- * expert of weight 1. The last block of a file is for multi-token prediction and is ignored. */
+ * expert of weight 1. The last block of a file is a next-token block. */
 #include "engine/models/model_bind.h"
 
 static int bind_router_keys(binder *b)
@@ -85,29 +85,17 @@ static int bind_layer(binder *b, int l, bool dense)
     if (!y->attn.q_norm.t != !y->attn.k_norm.t)
         return bind_missing(b, l, y->attn.q_norm.t ? "attn_k_norm.weight" : "attn_q_norm.weight",
                             NULL);
-    return dense ? bind_shared(b, l, false, b->m->hp.n_ff_dense) : bind_moe(b, l);
-}
-
-/* Refuses a next-token block without nextn tensors: it would be a layer that is ignored by mistake.
- * The block may be absent. */
-static int check_guesses(const binder *b)
-{
-    const model_hparams *hp = &b->m->hp;
-    for (int l = hp->n_layer; l < hp->n_layer + hp->n_mtp; l++)
-        if (bind_find(b, l, "attn_norm.weight") && !bind_find(b, l, "nextn.eh_proj.weight"))
-            return err_set(b->err, ERR_FORMAT, "blk.%d is a next-token block by the keys, but the "
-                           "file has no blk.%d.nextn.eh_proj.weight", l, l);
-    return 0;
+    rc = dense ? bind_shared(b, l, false, b->m->hp.n_ff_dense) : bind_moe(b, l);
+    return rc < 0 || l < b->m->hp.n_layer ? rc : bind_mtp(b, l);
 }
 
 static int glm4moe_bind(binder *b)
 {
     int n_dense = 0, rc;
-    if ((rc = bind_hparams(b, &n_dense)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0 ||
-        (rc = check_guesses(b)) < 0)
+    if ((rc = bind_hparams(b, &n_dense)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0)
         return rc;
-    b->m->hp.n_mtp = 0;
-    for (int l = 0; l < b->m->hp.n_layer; l++)
+    bind_absent_mtp(b);
+    for (int l = 0; l < b->m->hp.n_layer + b->m->hp.n_mtp; l++)
         if ((rc = bind_layer(b, l, l < n_dense)) < 0) return rc;
     return 0;
 }

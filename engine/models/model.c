@@ -172,6 +172,13 @@ int model_use_experts(model *m, int n, err_ctx *err)
     return rc;
 }
 
+void model_use_mtp(model *m, bool used)
+{
+    const tensor *t = m->hp.n_mtp > 0 ? m->layers[m->hp.n_layer].mtp.eh_proj.t : NULL;
+    /* a GPU has the halves of its rows apart */
+    m->hp.uses_mtp = used && t && m->hp.n_embd % quant_traits_of(t->type)->block_elems == 0;
+}
+
 const expert_bank *model_first_bank(const model *m)
 {
     int l = 0;

@@ -3,7 +3,7 @@
  * model_bind checks every key and tensor that the architecture needs. It refuses keys and tensors
  * that are missing or have a wrong shape or type; messages name them. Nothing is copied: weights
  * are views into the mapped file, so the gguf must outlive the model. Immutable afterwards, except
- * for model_use_experts. */
+ * for model_use_experts and model_use_mtp. */
 #ifndef ENGINE_MODELS_MODEL_H
 #define ENGINE_MODELS_MODEL_H
 
@@ -35,6 +35,7 @@ typedef struct model_hparams {
     model_arch arch;
     int n_layer;                         /* trunk only: block_count less n_mtp */
     int n_mtp;                           /* trailing next-token blocks; not part of the trunk */
+    bool uses_mtp;                       /* the first of them is computed, as layer n_layer */
     int n_vocab;
     int ctx_train;                       /* from the file: not a size for allocations by default */
     int n_embd;
@@ -103,6 +104,9 @@ typedef struct model_layer {
         weight eh_proj, enorm, hnorm, head_norm, embed, head;
     } mtp;
 } model_layer;
+
+/* Returns the layers that are computed: the trunk, and behind it a next-token block in use. */
+static inline int hparams_layers(const model_hparams *hp) { return hp->n_layer + hp->uses_mtp; }
 
 /* Returns the heads of full or of windowed layers. */
 static inline attn_shape hparams_attn(const model_hparams *hp, bool windowed)
@@ -173,6 +177,11 @@ void model_free(model *m);               /* NULL is fine */
 enum { MODEL_MOST_USED = 32 };           /* limit of the GPU's kernels and of the plan's tables */
 int model_use_experts(model *m, int n, err_ctx *err);
 int model_check_experts(const model *m, int n, err_ctx *err);    /* only checks n */
+
+/* Uses the first next-token block, if the model has one, as a layer behind the trunk's; or leaves
+ * it out, as after model_bind. Its bank is never streamed: it is where the head is. Use it before
+ * an engine of m is opened; leave it out before the engine is placed and has a session. */
+void model_use_mtp(model *m, bool used);
 
 /* Returns the bank of the first layer with experts; the other banks have the same shapes. */
 const expert_bank *model_first_bank(const model *m);

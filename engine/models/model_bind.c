@@ -523,6 +523,33 @@ int bind_shared(binder *b, int l, bool expert, int width)
     return bind_rows(b, l, rows, ARRAY_LEN(rows));
 }
 
+void bind_absent_mtp(binder *b)
+{
+    model_hparams *hp = &b->m->hp;
+    const int l = hp->n_layer;
+    if (hp->n_mtp == 0 || bind_find(b, l, "attn_norm.weight") ||
+        bind_find(b, l, "nextn.eh_proj.weight"))
+        return;
+    log_line("blk.%d is a next-token block by the keys, but the file lacks it: ignored", l);
+    hp->n_mtp = 0;
+}
+
+int bind_mtp(binder *b, int l)
+{
+    const model_hparams *hp = &b->m->hp;
+    const uint64_t embd = (uint64_t)hp->n_embd, vocab = (uint64_t)hp->n_vocab;
+    struct mtp_weights *x = &b->m->layers[l].mtp;
+    const bind_row rows[] = {
+        { "nextn.eh_proj.weight",          { 2 * embd, embd }, MATRIX, REQUIRED, &x->eh_proj },
+        { "nextn.enorm.weight",            { embd },           SMALL,  REQUIRED, &x->enorm },
+        { "nextn.hnorm.weight",            { embd },           SMALL,  REQUIRED, &x->hnorm },
+        { "nextn.shared_head_norm.weight", { embd },           SMALL,  OPTIONAL, &x->head_norm },
+        { "nextn.embed_tokens.weight",     { embd, vocab },    MATRIX, OPTIONAL, &x->embed },
+        { "nextn.shared_head_head.weight", { embd, vocab },    MATRIX, OPTIONAL, &x->head },
+    };
+    return bind_rows(b, l, rows, ARRAY_LEN(rows));
+}
+
 int bind_experts(binder *b, int layer, bool with_bias)
 {
     static const char old_gate[] = "ffn_gate.0.weight";

@@ -120,6 +120,13 @@ int bind_experts(binder *b, int layer, bool with_bias);
 /* Binds gate, up and down of the shared expert, or of a dense network, of that width. */
 int bind_shared(binder *b, int layer, bool expert, int width);
 
+/* Sets n_mtp to 0 if the file lacks its next-token block: some have the key alone. */
+void bind_absent_mtp(binder *b);
+
+/* Binds the tensors that only a next-token block has. A missing embedding, norm before the head or
+ * head is the trunk's. */
+int bind_mtp(binder *b, int layer);
+
 /* Fails with "missing tensor blk.N.<name> (or blk.N.<other>)"; other may be NULL. */
 int bind_missing(const binder *b, int layer, const char *name, const char *other);
 

@@ -135,24 +135,6 @@ static int bind_ffn(binder *b, int l)
     return rc < 0 ? rc : bind_experts(b, l, false);
 }
 
-/* Binds the tensors that only a next-token block has. Missing embedding, head norm or head are the
- * trunk's. */
-static int bind_mtp(binder *b, int l)
-{
-    const model_hparams *hp = &b->m->hp;
-    const uint64_t embd = (uint64_t)hp->n_embd, vocab = (uint64_t)hp->n_vocab;
-    struct mtp_weights *x = &b->m->layers[l].mtp;
-    const bind_row rows[] = {
-        { "nextn.eh_proj.weight",          { 2 * embd, embd }, MATRIX, REQUIRED, &x->eh_proj },
-        { "nextn.enorm.weight",            { embd },           SMALL,  REQUIRED, &x->enorm },
-        { "nextn.hnorm.weight",            { embd },           SMALL,  REQUIRED, &x->hnorm },
-        { "nextn.shared_head_norm.weight", { embd },           SMALL,  OPTIONAL, &x->head_norm },
-        { "nextn.embed_tokens.weight",     { embd, vocab },    MATRIX, OPTIONAL, &x->embed },
-        { "nextn.shared_head_head.weight", { embd, vocab },    MATRIX, OPTIONAL, &x->head },
-    };
-    return bind_rows(b, l, rows, ARRAY_LEN(rows));
-}
-
 /* Refuses a layer with a tensor that contradicts its kind by the keys. */
 static int check_mixer(const binder *b, int l)
 {
@@ -180,23 +162,11 @@ static int bind_layer(binder *b, int l, bind_delta_fn *deltanet)
     return l < b->m->hp.n_layer ? 0 : bind_mtp(b, l);
 }
 
-/* Some files have the key of a next-token block but not the block. */
-static void forget_absent_mtp(binder *b)
-{
-    model_hparams *hp = &b->m->hp;
-    const int l = hp->n_layer;
-    if (hp->n_mtp == 0 || bind_find(b, l, "attn_norm.weight") ||
-        bind_find(b, l, "nextn.eh_proj.weight"))
-        return;
-    log_line("blk.%d is a next-token block by the keys, but the file lacks it: ignored", l);
-    hp->n_mtp = 0;
-}
-
 int bind_hybrid(binder *b, bind_delta_fn *deltanet)
 {
     int rc;
     if ((rc = bind_hparams(b)) < 0 || (rc = bind_globals(b, SMALL, OPTIONAL)) < 0) return rc;
-    forget_absent_mtp(b);
+    bind_absent_mtp(b);
     for (int l = 0; l < b->m->hp.n_layer + b->m->hp.n_mtp; l++)
         if ((rc = bind_layer(b, l, deltanet)) < 0) return rc;
     return 0;

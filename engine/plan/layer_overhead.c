@@ -216,6 +216,7 @@ int measure_layer_overhead(layer_overhead *out, gpu *g, const model *m, const we
 {
     layer_bench b = { .m = *m, .g = g };
     double seconds[CHAINS], dense = 0, experts = 0;
+    b.m.hp.uses_mtp = false;
     int rc = make_bench(&b, w, rope, err);
     for (int i = 0; i < CHAINS && rc == 0; i++) rc = time_chain(&seconds[i], &b, i, err);
     for (int l = 0; l < b.n_layer && rc == 0; l++) {

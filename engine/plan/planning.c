@@ -135,18 +135,19 @@ int planning_model(planning *to, const model *m, err_ctx *err)
     const uint64_t small = sum.experts - slabs, head = m->head.t->elems;
     const uint64_t spares = ram_frames_spare_bytes(&m->experts);
     const uint64_t others = sum.params_active - expert_elems;
+    const uint64_t mtp = hp->uses_mtp ? sum.mtp : 0;     /* with its bank, where the head is */
     to->model = (plan_model){
         .n_layer = hp->n_layer, .n_expert = hp->n_expert, .n_used = hp->n_expert_used,
         .expert_bytes = to->expert_bytes, .down_bytes = to->down_bytes,
         .cached_bytes = to->cached_bytes,
         .frame_bytes = spares > 0 ? to->frame_bytes : NULL, .spare_bytes = spares,
-        .dense = sum.dense + small + VRAM_ALIGN * (uint64_t)m->n_bound,
+        .dense = sum.dense + small + mtp + VRAM_ALIGN * (uint64_t)m->n_bound,
         .layer_dense = to->layer_dense, .split_most = model_split_most(m),
         .embed = m->head_tied ? 0 : sum.embed, .table = sum.embed, .token_dense = sum.token_dense,
         /* of a prompt only the last token needs the output matrix */
         .dense_macs = (double)(others > head ? others - head : 0),
         .expert_macs = (double)expert_elems, .float_experts = floats,
-        .file_bytes = sum.dense + sum.experts, .least_cache = expert_store_least(&m->experts),
+        .file_bytes = sum.dense + sum.experts + mtp, .least_cache = expert_store_least(&m->experts),
     };
     return 0;
 }
@@ -238,9 +239,10 @@ int planning_session(planning *to, const model *m, const session_options *o, int
     if (work)
         out->vram_cold = expert_server_vram_bytes(m) + recurrent_bytes(m) +
                          expert_stream_bytes(&m->experts);
-    out->page_bytes = kv_page_bytes(m, o->kv, 0, m->hp.n_layer);
-    out->n_page = (1 + (uint64_t)o->n_sharing) * kv_n_page(m, o->ctx, 0, m->hp.n_layer);
-    out->n_page_own = kv_n_page(m, min_int(o->ctx, OWN_CONTEXT), 0, m->hp.n_layer);
+    const int n_layer = hparams_layers(&m->hp);
+    out->page_bytes = kv_page_bytes(m, o->kv, 0, n_layer);
+    out->n_page = (1 + (uint64_t)o->n_sharing) * kv_n_page(m, o->ctx, 0, n_layer);
+    out->n_page_own = kv_n_page(m, min_int(o->ctx, OWN_CONTEXT), 0, n_layer);
     choose_chunks(out, o, work != NULL);
     for (int i = 0; i < out->n_chunk; i++) {
         plan_chunk *c = &out->chunk[i];
@@ -250,6 +252,18 @@ int planning_session(planning *to, const model *m, const session_options *o, int
     }
     count_less(out, m, o, n_thread);
     return 0;
+}
+
+/* In less VRAM for experts than so many times its size the block costs hits. */
+enum { MTP_PART = 8 };
+
+bool planning_has_mtp_room(const planning *of, const plan *p, const model *m)
+{
+    model_bytes sum;
+    model_count_bytes(&sum, m);
+    if (of->machine.gpu != p->gpu || plan_uses_drive(p, m->hp.n_layer)) return false;
+    if (!p->gpu || p->ram.experts == 0) return !p->gpu || p->head == PLAN_VRAM;
+    return p->head == PLAN_VRAM && sum.mtp <= p->vram.experts / MTP_PART;
 }
 
 uint64_t planning_gpu_work(void *device, const model *m, int chunk, int pass)

@@ -42,6 +42,10 @@ int planning_session(planning *to, const model *m, const session_options *o, int
 int planning_make(plan *out, planning *to, const model *m, const session_options *o, int n_thread,
                   planning_work *work, void *ctx, const plan_wish *w, err_ctx *err);
 
+/* Whether a plan for a model that uses its next-token block has room for it: with the head on one
+ * processor, no experts on the drive, and VRAM for cold experts many times the block. */
+bool planning_has_mtp_room(const planning *of, const plan *p, const model *m);
+
 /* Returns the bytes of a repacked head (repack_head.h), for plan_wish, or 0 if it is not faster. */
 uint64_t planning_copy_bytes(const model *m, const char *isa, bool exact);
 

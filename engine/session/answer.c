@@ -248,8 +248,8 @@ struct running_answer {
     int32_t pass[1 + DRAFTS_MOST];       /* the latest token, to be taken in, and drafts after it */
     int n_pass, n_right;                 /* of the pass under way; drafts of it, so far */
     int before;                          /* the session's position before it */
-    bool by_form;                        /* its drafts are text that the form forces */
-    draft_control drafting[2];           /* the number of others, and of these */
+    enum { BY_SOURCE, BY_FORM, BY_BLOCK, N_DRAFTING } drafted;   /* what made its drafts */
+    draft_control drafting[N_DRAFTING];
     answer_stats stats;
     int n_computed;                      /* tokens of the prompt */
     enum { TO_REACH, TO_TAKE, TO_DRAW, ENDED } next;
@@ -396,7 +396,32 @@ static void take_tokens(joint_pass *p, int *rc, err_ctx *err)
     }
 }
 
-/* Guesses what comes after the latest token: at most so many drafts. */
+static int drafts_wanted(const running_answer *a, int by, int most, bool alone)
+{
+    const draft_control *c = &a->drafting[by];
+    if (a->o.n_draft > 0) return min_int(most, a->o.n_draft);
+    return alone ? draft_control_choose(c, most) : draft_control_likely(c, most);
+}
+
+/* Replaces the n drafts of the source by those of the block if these promise more tokens per
+ * second. The answer is alone in its pass. Returns the number of drafts, < 0 on failure. */
+static int guess_by_block(running_answer *a, int n, int most)
+{
+    runner *r = session_runner(a->s);
+    const int n_block = drafts_wanted(a, BY_BLOCK, most, true);
+    const uint64_t from = clock_ns();
+    if (n_block <= 0 || (n > 0 && (a->o.n_draft > 0 ||
+                                   draft_control_rate(&a->drafting[BY_SOURCE], n) >=
+                                       draft_control_rate(&a->drafting[BY_BLOCK], n_block))))
+        return n;
+    a->drafted = BY_BLOCK;
+    n = runner_guess(a->s, a->pass + 1, n_block, a->pass[0], NULL);
+    draft_times_guess(runner_draft_times(r), n, clock_since(from));
+    return n;
+}
+
+/* Guesses what comes after the latest token: at most so many drafts. Text that the form forces goes
+ * before all else. */
 static void guess(running_answer *a, int most, bool alone)
 {
     const answer_options *o = &a->o;
@@ -405,16 +430,21 @@ static void guess(running_answer *a, int most, bool alone)
     most = min_int(most, session_ctx(a->s) - pos - 1);
     if (o->max_tokens >= 0) most = min_int(most, o->max_tokens - a->stats.n_answer - 1);
     if (!o->drafts || most <= 0) return;
-    const int n_form = o->form ? guess_form(&a->st, a->pass + 1, most) : 0;
-    a->by_form = n_form > 0;
-    const draft_control *c = &a->drafting[a->by_form];
-    if (a->by_form) most = n_form;
-    if (o->n_draft > 0) most = min_int(most, o->n_draft);
-    else most = alone ? draft_control_choose(c, most) : draft_control_likely(c, most);
-    if (most <= 0) return;
-    a->n_pass += a->by_form ? most
-                            : o->drafts->guess(o->drafts->ctx, a->pass + 1, most,
-                                               session_with(a->s, a->pass[0]), pos + 1);
+    int n = o->form ? guess_form(&a->st, a->pass + 1, most) : 0;
+    if (n > 0) {
+        a->drafted = BY_FORM;
+        a->n_pass += drafts_wanted(a, BY_FORM, n, alone);
+        return;
+    }
+    a->drafted = BY_SOURCE;
+    n = drafts_wanted(a, BY_SOURCE, most, alone);
+    if (n > 0)
+        n = o->drafts->guess(o->drafts->ctx, a->pass + 1, n, session_with(a->s, a->pass[0]),
+                             pos + 1);
+    /* the block does not draft in company: it computes one session at a time */
+    if (alone && runner_guesses(session_runner(a->s)))
+        n = guess_by_block(a, n, min_int(most, MTP_DRAFTS));
+    a->n_pass += max_int(n, 0);          /* the pass will fail where guesses do */
 }
 
 /* The rows of a pass with their drafts, in company at most n_draft each. */
@@ -438,13 +468,15 @@ static void fill_rows(joint_pass *p, int n_draft)
     }
 }
 
-/* Passes without drafts tell both controls the time of a single token. */
-static void note_pass(running_answer *a, double seconds)
+/* seconds: of the pass, for an answer that is alone in it; in company they say nothing about one
+ * answer. Passes without drafts shorten the waits of all controls. */
+static void note_pass(running_answer *a, bool alone, double seconds)
 {
+    const int n = a->n_pass - 1;
     if (!a->o.drafts) return;
-    for (int i = 0; i < 2; i++)
-        if (a->n_pass == 1 || i == a->by_form)
-            draft_control_note(&a->drafting[i], a->n_pass - 1, a->n_right, seconds);
+    if (alone) draft_times_pass(runner_draft_times(session_runner(a->s)), n, seconds);
+    for (int i = 0; i < N_DRAFTING; i++)
+        if (n == 0 || i == (int)a->drafted) draft_control_note(&a->drafting[i], n, a->n_right);
 }
 
 /* Draws the tokens of a pass from its rows, up to the first that is not the draft. 1: the answer
@@ -478,8 +510,8 @@ static int drop_wrong(running_answer *a, int rc, err_ctx *err)
 static void draw_pass(joint_pass *p, int n_draft, int *rc, err_ctx *err)
 {
     const bool alone = p->n == 1;
-    const uint64_t from = clock_ns();
     fill_rows(p, n_draft);
+    const uint64_t from = clock_ns();
     take_tokens(p, rc, err);
     /* the masks of the next tokens are computed while the GPU computes these */
     for (int i = 0; i < p->n; i++) {
@@ -494,7 +526,7 @@ static void draw_pass(joint_pass *p, int n_draft, int *rc, err_ctx *err)
     for (int i = 0; i < p->n; i++) {
         const int at = p->at[i];
         rc[at] = drop_wrong(p->a[i], rc[at], &err[at]);
-        note_pass(p->a[i], alone ? clock_since(from) : 0.0);
+        note_pass(p->a[i], alone, clock_since(from));
     }
 }
 
@@ -564,6 +596,9 @@ int answer_open(running_answer **out, session *s, sampler *smp, const int32_t *p
     a->o = *o;
     if (hooks) a->hooks = *hooks;
     a->stats = (answer_stats){ .n_prompt = n_prompt, .end = ANSWER_INTERRUPTED };
+    for (int i = 0; i < N_DRAFTING; i++)
+        a->drafting[i] = (draft_control){ .times = runner_draft_times(session_runner(s)),
+                                          .of_block = i == BY_BLOCK };
     a->logits = mem_array((size_t)n_vocab, sizeof *a->logits);
     const int rc = a->logits ? stream_open(&a->st, &a->o, &a->hooks, n_vocab, err)
                              : err_set(err, ERR_NOMEM, "answer: logits of %d tokens", n_vocab);

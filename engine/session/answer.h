@@ -48,9 +48,12 @@ typedef struct answer_options {
                                           * 1 .. n_prompt - 1 are ignored */
     int n_cut;
     int cut_every;                       /* further cuts at its multiples; 0: none */
-    const draft_source *drafts;          /* guesses that are verified together, or NULL; used if
-                                          * the session has n_version. Where the form leaves no
-                                          * choice of text, that text is the guess */
+    const draft_source *drafts;          /* guesses that are verified together, or NULL: none; used
+                                          * if the session has n_version. Where the form leaves no
+                                          * choice of text, that text is the guess. A next-token
+                                          * block guesses too (runner_guesses): for each pass that
+                                          * the answer has alone, the one of source and block with
+                                          * the better expected speed */
     int n_draft;                         /* always this many if there are; 0: chosen by time */
 } answer_options;
 

@@ -6,11 +6,14 @@
 
 enum {
     LONGEST = 32,                        /* equal tokens that count */
-    STALE = 512,                         /* passes after which a time is measured again */
+    STALE = 512,                         /* passes after which a time is measured again; */
+    STALE_SINGLE = 128,                  /* that of single tokens, by which all drafts are judged */
     FREE_MISSES = 2,                     /* without a wait, once a draft was right */
     LONGEST_WAIT = 6                     /* 63 passes, as a power of 2 */
 };
 static const double WEIGHT = 1.0 / 8;    /* of a new figure in the running ones */
+static const double OLD_WEIGHT = 1.0 / 2;
+static const double LATE = 1.5;          /* times the mean: a measurement counts as no more */
 static const double TOKEN_COST = 0.1;    /* assumed cost of a further token, in single ones */
 static const double PROBE_RIGHT = 0.5;   /* least share of right ones that a first draft assumes */
 
@@ -45,30 +48,62 @@ const draft_source draft_by_lookup = { NULL, draft_lookup };
 
 /* ---- their number ---------------------------------------------------------------------------- */
 
-/* Seconds of a pass with n drafts. An unknown time is assumed to be short, so that it gets
- * measured. */
-static double time_of(const draft_control *c, int n)
+static bool is_known(const draft_times *t, int n)
 {
-    const bool known = c->n_timed[n] > 1 && (n == 0 || c->age[n] < STALE);
-    return known ? c->pass_s[n] : c->pass_s[0] * (1.0 + TOKEN_COST * n);
+    return t->n_timed[n] > 1 && (n == 0 || t->age[n] < STALE);
 }
 
-/* The first pass of a length is not counted: it loads kernels and records them. A single late pass
- * says little. */
-static void note_time(draft_control *c, int n, double seconds)
+/* Seconds of a pass with n drafts and of making them. An unknown time is assumed to be short, so
+ * that it gets measured. Drafts that take time themselves are tried with fewer hopes: each further
+ * token is assumed to cost as much as those before. */
+static double time_of(const draft_control *c, int n)
 {
-    for (int i = 0; i <= DRAFTS_MOST; i++) c->age[i]++;
-    const bool stale = c->age[n] > STALE;
-    c->age[n] = 0;
-    if (c->n_timed[n] == 0) c->n_timed[n] = 1;
-    else if (c->n_timed[n] == 1 || stale) c->pass_s[n] = seconds, c->n_timed[n] = 2;
-    else c->pass_s[n] += WEIGHT * (fmin(seconds, 4.0 * c->pass_s[n]) - c->pass_s[n]);
+    const draft_times *t = c->times;
+    double each = TOKEN_COST * t->pass_s[0];
+    if (is_known(t, n)) each = n > 0 ? (t->pass_s[n] - t->pass_s[0]) / n : 0.0;
+    else for (int m = 1; c->of_block && m < n; m++)
+        if (is_known(t, m)) each = (t->pass_s[m] - t->pass_s[0]) / m;
+    return t->pass_s[0] + n * (each + (c->of_block ? t->guess_s : 0.0));
+}
+
+/* A single late measurement says little; more where the mean is old. */
+static void average(double *mean, double seconds, bool old)
+{
+    *mean += (old ? OLD_WEIGHT : WEIGHT) * (fmin(seconds, LATE * *mean) - *mean);
+}
+
+/* The first pass of a length is not counted: it loads kernels and records them. */
+void draft_times_pass(draft_times *t, int n, double seconds)
+{
+    for (int i = 0; i <= DRAFTS_MOST; i++) t->age[i]++;
+    const bool stale = t->age[n] > STALE, old = t->age[n] >= STALE_SINGLE;
+    t->age[n] = 0;
+    if (t->n_timed[n] == 0) t->n_timed[n] = 1;
+    else if (t->n_timed[n] == 1 || stale) t->pass_s[n] = seconds, t->n_timed[n] = 2;
+    else average(&t->pass_s[n], seconds, old);
+}
+
+void draft_times_guess(draft_times *t, int n, double seconds)
+{
+    if (n <= 0) return;
+    if (t->n_guessed == 1) t->guess_s = seconds / n;
+    else if (t->n_guessed > 1) average(&t->guess_s, seconds / n, false);
+    t->n_guessed = min_int(t->n_guessed + 1, 2);
 }
 
 /* The probability that a draft is right, where those before it are. */
 static double share_right(const draft_control *c)
 {
     return c->limit == 0 ? fmax(1.0 - c->wrong, PROBE_RIGHT) : 1.0 - c->wrong;
+}
+
+double draft_control_rate(const draft_control *c, int n)
+{
+    const double right = share_right(c);
+    double expected = 0.0, reached = 1.0;
+    if (c->times->n_timed[0] < 2) return 0.0;
+    for (int i = 0; i <= n; i++, reached *= right) expected += reached;
+    return expected / time_of(c, n);
 }
 
 int draft_control_likely(const draft_control *c, int most)
@@ -83,13 +118,12 @@ int draft_control_likely(const draft_control *c, int most)
 
 int draft_control_choose(const draft_control *c, int most)
 {
-    const double right = share_right(c);
-    double expected = 0.0, reached = 1.0, best_rate = 0.0;
+    double best_rate = 0.0;
     int best = 0;
-    if (c->wait > 0 || c->n_timed[0] < 2 || c->age[0] >= STALE) return 0;
-    for (int n = 0; n <= most && n <= c->limit + 1; n++, reached *= right) {
-        expected += reached;
-        const double rate = expected / time_of(c, n);
+    if (c->wait > 0 || c->times->n_timed[0] < 2 || c->times->age[0] >= STALE_SINGLE)
+        return 0;
+    for (int n = 0; n <= most && n <= c->limit + 1; n++) {
+        const double rate = draft_control_rate(c, n);
         if (rate <= best_rate) continue;
         best_rate = rate;
         best = n;
@@ -97,9 +131,8 @@ int draft_control_choose(const draft_control *c, int most)
     return best;
 }
 
-void draft_control_note(draft_control *c, int n, int n_right, double seconds)
+void draft_control_note(draft_control *c, int n, int n_right)
 {
-    if (seconds > 0.0) note_time(c, n, seconds);
     if (n == 0) {
         c->wait -= c->wait > 0;
         return;

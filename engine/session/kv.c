@@ -35,6 +35,7 @@ typedef struct kv_layer {
 struct kv_store {
     kv_type type;
     int n_layer, ctx;
+    int n_trunk;                         /* layers before a next-token block */
     int n_held;                          /* pages that each pooled layer has */
     int n_block;
     struct kv_block {                    /* of a segment */
@@ -184,7 +185,7 @@ uint64_t kv_n_page(const model *m, int ctx, int first, int end)
 uint64_t kv_ring_bytes(const model *m, kv_type type, int ctx, int slack)
 {
     uint64_t sum = 0;
-    for (int l = 0; l < m->hp.n_layer; l++) {
+    for (int l = 0; l < hparams_layers(&m->hp); l++) {
         const layer_memory a = layer_memory_of(m, l);
         if (layer_has_rows(&a) && rows_of(&a, ctx, slack) != whole_pages(ctx))
             sum = size_plus(sum, rows_bytes(&a, type, a.window - 1));
@@ -197,7 +198,7 @@ static int check_options(const model *m, kv_type type, int ctx, int slack, err_c
     if (ctx < 1 || slack < 1)
         return err_set(err, ERR_RANGE, "KV cache: context %d, longest run %d; both must be 1 or "
                        "more", ctx, slack);
-    for (int l = 0; l < m->hp.n_layer && type == KV_Q8_0; l++) {
+    for (int l = 0; l < hparams_layers(&m->hp) && type == KV_Q8_0; l++) {
         const layer_memory a = layer_memory_of(m, l);
         if (layer_has_rows(&a) && a.head_dim % 32 != 0)
             return err_set(err, ERR_UNSUPPORTED, "KV cache: q8_0 needs a head size that is a "
@@ -256,7 +257,7 @@ static int make_block(kv_store *c, struct kv_block *b, const model *m, const kv_
 
 int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
 {
-    const int n_layer = m->hp.n_layer;
+    const int n_layer = hparams_layers(&m->hp);
     int rc = check_options(m, o->type, o->ctx, o->slack, err);
 
     *out = NULL;
@@ -265,6 +266,7 @@ int kv_create(kv_store **out, const model *m, const kv_options *o, err_ctx *err)
     if (!c) return err_set(err, ERR_NOMEM, "KV cache: no memory for %d layers", n_layer);
     c->type = o->type;
     c->n_layer = n_layer;
+    c->n_trunk = m->hp.n_layer;
     c->ctx = o->ctx;
     const layer_segments in = segments_or_ram(&o->in, n_layer);
     c->n_block = in.n;
@@ -444,8 +446,15 @@ int kv_rewind_limit(const kv_store *c, int pos)
 
 static bool is_in_part(const kv_store *c, const kv_layer *y, kv_part part)
 {
-    const bool ring = y->n_row < c->ctx;
-    return y->pages && (part == KV_ALL || (part == KV_RINGS ? ring : y->window > 0));
+    if (!y->pages) return false;
+    switch (part) {
+    case KV_ALL: return true;
+    case KV_TRUNK: return y < c->layers + c->n_trunk;
+    case KV_MTP: return y >= c->layers + c->n_trunk;
+    case KV_RINGS: return y->n_row < c->ctx;
+    case KV_WINDOWS: return y->window > 0;
+    }
+    return false;
 }
 
 /* Calls fn for positions from .. to - 1 of a layer: the keys of each head, then the values, cut at
@@ -491,10 +500,16 @@ int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx
     return rc;
 }
 
+uint64_t kv_rows_bytes(const model *m, kv_type type, int layer, int n)
+{
+    const layer_memory a = layer_memory_of(m, layer);
+    return rows_bytes(&a, type, n);
+}
+
 uint64_t kv_window_bytes(const model *m, kv_type type, int pos)
 {
     uint64_t sum = 0;
-    for (int l = 0; l < m->hp.n_layer; l++) {
+    for (int l = 0; l < hparams_layers(&m->hp); l++) {
         const layer_memory a = layer_memory_of(m, l);
         if (a.kind == MEMORY_WINDOW)
             sum = size_plus(sum, rows_bytes(&a, type, min_int(pos, a.window - 1)));
@@ -505,7 +520,7 @@ uint64_t kv_window_bytes(const model *m, kv_type type, int pos)
 uint64_t kv_full_bytes(const model *m, kv_type type, int n)
 {
     uint64_t sum = 0;
-    for (int l = 0; l < m->hp.n_layer; l++) {
+    for (int l = 0; l < hparams_layers(&m->hp); l++) {
         const layer_memory a = layer_memory_of(m, l);
         if (a.kind == MEMORY_ROWS) sum = size_plus(sum, rows_bytes(&a, type, n));
     }

@@ -25,8 +25,8 @@ int layer_blocks_init(layer_blocks *b, const model *m, const layer_segments *in,
 {
     int rc = 0;
     *b = (layer_blocks){ .in = *in,
-                         .layers = mem_zalloc((size_t)m->hp.n_layer * sizeof *b->layers) };
-    if (!b->layers) rc = err_set(err, ERR_NOMEM, "%s: %d layers", what, m->hp.n_layer);
+                         .layers = mem_zalloc((size_t)hparams_layers(&m->hp) * sizeof *b->layers) };
+    if (!b->layers) rc = err_set(err, ERR_NOMEM, "%s: %d layers", what, hparams_layers(&m->hp));
     for (int i = 0; i < in->n; i++) b->of[i].where = in->of[i].where;
     for (int i = 0; i < in->n && rc == 0; i++)
         rc = make_block(b, &b->of[i], m, segment_first(in, i), in->of[i].end, bytes, what, err);

@@ -3,7 +3,8 @@
  * Kept states form a tree: a node has the rows since its parent's position and the checkpoint of
  * its own (state.h), so states with a common beginning share its rows. Only a comparison of all ids
  * finds a state. A loaded session has the same bits as if it had stayed in memory: tokens that
- * another session computed, perhaps in other chunks, never extend a node.
+ * another session computed, perhaps in other chunks, never extend a node. Rows of a next-token
+ * block, on which no answer depends, may differ (mtp.h).
  *
  * The least recently used leaf in RAM is evicted first, to the drive if a folder is set. A state
  * that does not fit in RAM together with its ancestors is kept on the drive alone. Files are

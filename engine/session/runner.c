@@ -115,9 +115,9 @@ int runner_recoveries(const runner *r)
     return engine_on_gpu(r->e) ? gpu_recoveries(r->e->devices[0].g) : 0;
 }
 
-/* Resets a device that has failed and returns rc. The device reports late that the host did not
+/* The device reports late that the host did not
  * answer in time, so earlier results may be wrong, too: every session has to begin again. */
-static int recover(const runner *r, int rc)
+int runner_recover(const runner *r, int rc)
 {
     for (int i = 0; i < r->e->n_device; i++)
         if (gpu_wait(r->e->devices[i].g, NULL) < 0) gpu_recover(r->e->devices[i].g);
@@ -139,6 +139,7 @@ static recurrent *end_row(session *s, const int32_t *ids, const batch_row *row, 
 {
     const bool spare = row->next != state_recurrent(s->st);
     if (rc < 0) {
+        mtp_trim(s, row->pos);
         state_trim(s->st);
         s->broken |= !spare && recurrent_bytes(s->r->e->m) > 0;      /* until a rewind */
         return spare ? row->next : NULL;
@@ -156,7 +157,7 @@ static void give_spare(runner *r, recurrent *version)
 static int end_token(session *s, int32_t id, const batch_row *row, int rc)
 {
     give_spare(s->r, end_row(s, &id, row, rc));
-    if (rc < 0) return recover(s->r, rc);
+    if (rc < 0) return runner_recover(s->r, rc);
     count_tokens(s->r, 1, 1, true);
     return 0;
 }
@@ -190,7 +191,7 @@ static int end_taken(runner *r, int rc)
     t->in_flight = false;
     t->rc = rc;
     end_rows(r, t->s, t->rows, t->keep, t->n_row, t->ids, true, rc);
-    return rc < 0 ? recover(r, rc) : 0;
+    return rc < 0 ? runner_recover(r, rc) : 0;
 }
 
 int runner_settle(runner *r, err_ctx *err)
@@ -266,14 +267,14 @@ static int eval_rows(runner *r, const runner_row *rows, int n_row, chunk_watch *
     (void)place_rows(list, s, keep, r->ids, rows, n_row, spare);
     const int rc = forward_eval(r->f, &b, err);
     end_rows(r, s, list, keep, n_row, r->ids, b.is_pass, rc);
-    return rc < 0 ? recover(r, rc) : 0;
+    return rc < 0 ? runner_recover(r, rc) : 0;
 }
 
 /* Logits of n tokens of the last batch. */
 static int read_logits(runner *r, float *logits, int first, int n, err_ctx *err)
 {
     const int rc = n > 0 ? forward_logits(r->f, logits, first, n, err) : 0;
-    return rc < 0 ? recover(r, rc) : 0;
+    return rc < 0 ? runner_recover(r, rc) : 0;
 }
 
 /* The rows' logits, neighbours together. */
@@ -305,6 +306,13 @@ static int rows_together(const runner *r, const runner_row *rows, int n_row)
     return i;
 }
 
+/* Keeps the vectors of the last batch's rows, which have been taken in. */
+static void keep_rows(const runner_row *rows, int n_row)
+{
+    for (int i = 0, first = 0; i < n_row; first += rows[i++].n)
+        mtp_keep(rows[i].s, first, session_pos(rows[i].s) - rows[i].n, rows[i].n);
+}
+
 static void forget_versions(runner *r)
 {
     while (r->n_kept_of > 0) runner_forget_version(r->kept_of[0]);
@@ -317,7 +325,9 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
     for (int i = 0; i < n_row; i++) {
         assert(rows[i].s->r == r && rows[i].n_logits <= rows[i].n);
         n_keep += rows[i].keep;
-        if ((rc = check_tokens(rows[i].s, rows[i].ids, rows[i].n, err)) < 0) return rc;
+        if ((rc = check_tokens(rows[i].s, rows[i].ids, rows[i].n, err)) < 0 ||
+            (rc = mtp_before(rows[i].s, rows[i].ids[0], err)) < 0)
+            return rc;
         n += rows[i].n;
     }
     assert(n <= r->opt.chunk && n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
@@ -326,6 +336,7 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
         const int together = rows_together(r, rows, n_row);
         rc = eval_rows(r, rows, together, NULL, err);
         if (rc == 0) rc = read_rows(r, logits, rows, together, err);
+        if (rc == 0) keep_rows(rows, together);
         for (const runner_row *end = rows + together; rows < end; rows++, n_row--)
             logits += (size_t)rows->n_logits * (size_t)r->e->m->hp.n_vocab;
     }
@@ -361,7 +372,7 @@ void runner_go_back(session *s, int n_keep)
                             .first = s->kept_first, .n = n_keep - s->before_pos };
     const int rc = forward_again(r->f, &row, r->kept, NULL);
     s->before = state_exchange_recurrent(s->st, last);
-    s->broken = rc < 0 && recover(r, rc) < 0;
+    s->broken = rc < 0 && runner_recover(r, rc) < 0;
 }
 
 /* On a GPU all chunks but the last end at a multiple of GPU_DELTA_CHUNK, so that the bits of
@@ -387,7 +398,9 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
         chunk_watch w = { watch, ctx, done, session_first_chunk(s, n - done), n };
         const runner_row row = { .s = s, .ids = ids + done, .n = w.n_chunk };
         const bool go_on = !watch || watch(ctx, done, n);
-        rc = go_on ? eval_rows(s->r, &row, 1, &w, err) : ERR_STOPPED;
+        const int pos = session_pos(s);
+        rc = go_on ? mtp_before(s, row.ids[0], err) : ERR_STOPPED;
+        if (rc == 0) rc = eval_rows(s->r, &row, 1, &w, err);
         if (!go_on) state_trim(s->st);
         if (rc == ERR_STOPPED) return err_set(err, rc, "stopped after %d of %d tokens", done, n);
         if (rc < 0) return rc;
@@ -397,6 +410,7 @@ int session_eval(session *s, const int32_t *ids, int n, float *logits, int n_row
             (rc = read_logits(s->r, logits + (size_t)(first - wanted) * n_vocab, first - done,
                               end - first, err)) < 0)
             return rc;
+        if ((rc = mtp_after(s, row.ids, pos, row.n, err)) < 0) return rc;
         done = end;
     }
     return 0;
@@ -410,6 +424,7 @@ int session_next(session *s, int32_t *next, int32_t id, err_ctx *err)
     if (rc < 0) return rc;
     const batch_row row = row_of(s, 0, 1, uses_spare(s, 1, false));
     rc = forward_next(s->r->f, next, &row, id, s->r->logits, err);
+    if (rc == 0) mtp_keep(s, 0, row.pos, 1);
     return end_token(s, id, &row, rc);
 }
 
@@ -431,6 +446,7 @@ int runner_most_drafting(const runner *r)
 }
 
 bool runner_keeps(const runner *r) { return r->kept != NULL; }
+draft_times *runner_draft_times(runner *r) { return &r->times; }
 
 int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_ctx *err)
 {
@@ -452,6 +468,8 @@ int runner_take(runner *r, const runner_row *rows, int n_row, int *failed, err_c
     (void)place_rows(t->rows, t->s, t->keep, t->ids, rows, n_row, spare);
     rc = forward_take(r->f, t->rows, n_row, t->ids, n_keep > 0 ? r->kept : NULL, err);
     if (rc < 0) return end_taken(r, rc);
+    for (int i = 0; i < n_row; i++)
+        mtp_keep(t->s[i], t->rows[i].first, t->rows[i].pos, t->rows[i].n);
     t->in_flight = true;
     t->rc = 0;
     return 0;

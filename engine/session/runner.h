@@ -56,6 +56,21 @@ void runner_inner_end(runner *r);
 int runner_most_drafting(const runner *r);
 bool runner_keeps(const runner *r);
 
+/* Times of passes, which answers measure. */
+struct draft_times *runner_draft_times(runner *r);
+
+/* Whether its sessions draft with the model's next-token block (model_use_mtp). */
+bool runner_guesses(const runner *r);
+/* Writes the block's guesses of up to `most` tokens after next, the token at the session's
+ * position, which is not taken in. Returns their number: 0 if the block lacks the vector of the
+ * token before, < 0 on failure. The session stays as it is. */
+enum { MTP_DRAFTS = 4 };
+int runner_guess(session *s, int32_t *out, int most, int32_t next, err_ctx *err);
+/* Right after a session_eval of at most a chunk: the block's logits. Row t, from token t and the id
+ * of token t + 1: rows first .. first + n - 1, counted from the last position before the call, or
+ * from position 0. */
+int runner_mtp_logits(session *s, float *logits, int first, int n, err_ctx *err);
+
 /* ---- counts, since runner_reset_counts ---- */
 
 struct expert_server_stats;

@@ -43,14 +43,20 @@ static int resolve_options(session_options *out, const engine *e, const session_
     return 0;
 }
 
+/* First layers whose state is in VRAM: with the head those of a next-token block, too. */
+static int layers_in_vram(const engine *e)
+{
+    return engine_head_on_gpu(e) ? hparams_layers(&e->m->hp) : engine_gpu_layers(e);
+}
+
 state_options session_state_options(const engine *e, const session_options *o)
 {
     state_options so = {
         .ctx = o->ctx, .slack = o->chunk, .kv = o->kv, .n_snapshot = o->n_snapshot,
     };
     for (int i = 0; i < e->n_device; i++)
-        segments_add(&so.in, e->devices[i].w->n_layer, e->devices[i].vram);
-    segments_add(&so.in, e->m->hp.n_layer, mem_space_ram());
+        segments_add(&so.in, layers_in_vram(e), e->devices[i].vram);
+    segments_add(&so.in, hparams_layers(&e->m->hp), mem_space_ram());
     return so;
 }
 
@@ -75,11 +81,11 @@ int session_plan(uint64_t *bytes, uint64_t *vram, const engine *e, const session
     const bool host = !engine_head_on_gpu(e), before = engine_keeps_before(e);
     const state_options so = session_state_options(e, &opt);
     const session_bytes b = session_bytes_of(m, &so, &opt, engine_threads(e));
+    const batch_sizes most = { opt.chunk, session_pass_tokens(&opt) };
     const uint64_t work =
-        engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, (batch_sizes){ opt.chunk, session_pass_tokens(&opt) }) +
-            b.recordings : 0;
+        engine_on_gpu(e) ? gpu_steps_bytes(e->devices[0].g, m, most) + b.recordings : 0;
     *vram = work;
-    for (int l = 0; l < engine_gpu_layers(e); l++)
+    for (int l = 0; l < layers_in_vram(e); l++)
         *vram = size_plus(size_plus(*vram, session_bytes_layer(m, &so, &opt, l)),
                           before ? recurrent_layer_bytes(m, l) : 0);
     *bytes = size_plus(size_plus(b.state, work), size_plus(host ? b.host_work : 0,
@@ -110,6 +116,7 @@ int session_create_sharing(session **out, runner *r, err_ctx *err)
     state_options so = session_state_options(r->e, &r->opt);
     for (int i = 0; i < so.in.n; i++) so.in.of[i].pages = r->pages[i];
     if (rc == 0) rc = state_create(&s->st, r->e->m, &so, err);
+    if (rc == 0) rc = mtp_create(s, err);
     if (rc == 0) *out = s;
     else session_free(s);
     return rc;
@@ -132,6 +139,7 @@ void session_free(session *s)
     if (!s) return;
     (void)runner_settle(s->r, NULL);
     runner_forget_version(s);
+    mtp_free(s);
     state_free(s->st);
     mem_free(s->ids);
     runner_release(s->r);
@@ -207,9 +215,11 @@ int session_rewind(session *s, int n_keep)
     const int most = most_kept(s, n_keep);
     if (can_go_back(s, most)) {
         runner_go_back(s, most);
+        mtp_trim(s, most);
         return most;
     }
     const int kept = state_rewind(s->st, most);
+    mtp_trim(s, kept);
     mark_whole(s);
     return kept;
 }
@@ -251,6 +261,7 @@ int session_load(session *s, const char *path, char **extra, size_t *n_extra, er
     const state_tag tag = tag_of(s);
     (void)runner_settle(s->r, NULL);
     const int rc = state_load(s->st, path, &tag, s->ids, session_ctx(s), extra, n_extra, err);
+    mtp_trim(s, 0);
     if (rc == 0) mark_whole(s);
     return rc;
 }
@@ -276,5 +287,6 @@ void session_replaced(session *s, const int32_t *ids, int n)
 {
     assert(n == session_pos(s));
     memmove(s->ids, ids, (size_t)n * sizeof *ids);
+    mtp_trim(s, 0);
     mark_whole(s);
 }

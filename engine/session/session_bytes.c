@@ -4,6 +4,7 @@
 #include "engine/gpu/gpu_steps.h"
 #include "engine/host/host_steps.h"
 #include "engine/session/kept_inputs.h"
+#include "engine/session/mtp.h"
 #include "engine/session/runner.h"
 
 int session_pass_tokens(const session_options *o)
@@ -27,8 +28,8 @@ session_bytes session_bytes_of(const model *m, const state_options *so, const se
                                int n_thread)
 {
     const uint64_t n = 1 + (uint64_t)o->n_sharing;
-    uint64_t sum = size_times(state_bytes(m, so), n);
-    for (int l = 0; l < m->hp.n_layer; l++)
+    uint64_t sum = size_times(size_plus(state_bytes(m, so), mtp_vector_bytes(m)), n);
+    for (int l = 0; l < hparams_layers(&m->hp); l++)
         sum = size_plus(sum, versions_bytes(m, o->n_version, l));
     return (session_bytes){
         .state = sum,
@@ -43,6 +44,8 @@ session_bytes session_bytes_of(const model *m, const state_options *so, const se
 uint64_t session_bytes_layer(const model *m, const state_options *so, const session_options *o,
                              int l)
 {
-    return size_plus(size_times(state_layer_bytes(m, so, l), 1 + (uint64_t)o->n_sharing),
+    const uint64_t vectors = l == m->hp.n_layer ? mtp_vector_bytes(m) : 0;
+    return size_plus(size_times(size_plus(state_layer_bytes(m, so, l), vectors),
+                                1 + (uint64_t)o->n_sharing),
                      versions_bytes(m, o->n_version, l));
 }

@@ -24,7 +24,7 @@ int session_inner_tokens(const session_options *o);
 /* One session and o->n_sharing others, with chunks of so->slack tokens. */
 session_bytes session_bytes_of(const model *m, const state_options *so, const session_options *o,
                                int n_thread);
-/* Their state of layer l, without snapshots. */
+/* Their state of layer l, without snapshots; of a next-token block also the vectors for it. */
 uint64_t session_bytes_layer(const model *m, const state_options *so, const session_options *o,
                              int l);
 

@@ -4,6 +4,8 @@
 
 #include "engine/engine_internal.h"
 #include "engine/forward_tiered.h"
+#include "engine/session/drafts.h"
+#include "engine/session/mtp.h"
 #include "engine/session/page_pool.h"
 #include "engine/session/runner.h"
 
@@ -31,6 +33,7 @@ struct runner {
     experts_read read;                   /* forward_read at that time */
     perf_level perf;
     taken_pass taken;
+    draft_times times;
     recurrent *spares[1 + SESSION_MOST_VERSIONS];     /* versions that no session has */
     int n_spare;
     kept_inputs *kept;                   /* of the last batch with keep; or NULL */
@@ -51,6 +54,11 @@ struct session {
                                           * from kept_first on, it makes that of each later
                                           * position */
     int before_pos, kept_first;
+    float *vectors;                      /* [MTP_KEPT, n_embd] of the trunk, for the next-token
+                                          * block: that of position p in row p % MTP_KEPT, in the
+                                          * memory of the head; NULL: no block */
+    int vectors_first, vectors_end;      /* positions that have one; their rows are not computed */
+    int rows_end;                        /* the row before it was computed */
 };
 
 /* Options are resolved: the chunk is a number. */
@@ -63,6 +71,9 @@ int runner_settle(runner *r, err_ctx *err);
 
 void runner_go_back(session *s, int n_keep);     /* to before_pos, or a later position */
 void runner_forget_version(session *s);  /* gives back the version that the session keeps */
+
+/* Resets a device that has failed and returns rc. */
+int runner_recover(const runner *r, int rc);
 
 /* Times that the device was reset after a failure. */
 int runner_recoveries(const runner *r);

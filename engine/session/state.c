@@ -38,7 +38,8 @@ uint64_t state_snapshot_bytes(const model *m, const state_options *o)
 uint64_t state_bytes(const model *m, const state_options *o)
 {
     uint64_t sum = state_snapshot_bytes(m, o);
-    for (int l = 0; l < m->hp.n_layer; l++) sum = size_plus(sum, state_layer_bytes(m, o, l));
+    for (int l = 0; l < hparams_layers(&m->hp); l++)
+        sum = size_plus(sum, state_layer_bytes(m, o, l));
     return sum;
 }
 
@@ -67,7 +68,7 @@ int state_create(state **out, const model *m, const state_options *o, err_ctx *e
     if (!s) return err_set(err, ERR_NOMEM, "session state: no memory for %zu bytes", sizeof *s);
     s->m = m;
     s->o = *o;
-    s->o.in = segments_or_ram(&o->in, m->hp.n_layer);
+    s->o.in = segments_or_ram(&o->in, hparams_layers(&m->hp));
     const kv_options kv = state_kv_options(&s->o);
     if ((rc = kv_create(&s->kv, m, &kv, err)) < 0 ||
         (rc = recurrent_create(&s->rec, m, &s->o.in, err)) < 0 ||

@@ -3,12 +3,15 @@
  * Everything is little-endian, without gaps:
  *
  *   header        HEADER_BYTES, drawn below, with a checksum of its own
- *   layers        n_layer times u32 kind, u32 window, see layer_entry()
+ *   layers        for each layer u32 kind, u32 window, see layer_entry()
  *   ids           one i32 per position
  *   extra         the caller's bytes
  *   keys, values  the stored rows that the next token may read, in kv_each_piece's order
  *   recurrent     the block as it is
  *   checksum      u64 over all before it
+ *
+ * The rows of a next-token block are behind those of the other layers. A session without the block
+ * skips them; one with it reads files without, and then its drafts are worse.
  *
  * The file has neither ctx nor slack nor the space: any session of the model and the KV type can
  * load it if the position fits. A file is read twice. The first time checks everything and changes
@@ -36,8 +39,8 @@ enum {
     AT_EXTRA_BYTES = 24,                 /* u64 */
     AT_POS = 32,                         /* u32 */
     AT_FACTS = 36,                       /* N_FACT times u32, see facts_of() */
-    AT_UNUSED = AT_FACTS + 4 * N_FACT,   /* u32, 0 */
-    AT_MODEL = AT_UNUSED + 4,            /* u64: the tag */
+    AT_MTP = AT_FACTS + 4 * N_FACT,      /* u32, 1: with the layer of a next-token block; or 0 */
+    AT_MODEL = AT_MTP + 4,               /* u64: the tag */
     AT_ARCH = AT_MODEL + 8,              /* text, filled up with zeros */
     AT_NAME = AT_ARCH + 24,              /* the same */
     AT_SUM = AT_NAME + 64,               /* u64, checksum of the header up to here */
@@ -106,7 +109,7 @@ uint64_t state_layout_key(const model *m, kv_type type, const state_tag *tag)
         store_u64(word, facts[i].value);
         sum = state_checksum(sum, word, 8);
     }
-    for (int l = 0; l < m->hp.n_layer; l++) {
+    for (int l = 0; l < hparams_layers(&m->hp); l++) {
         layer_entry(word, m, l);
         sum = state_checksum(sum, word, 8);
     }
@@ -121,11 +124,20 @@ static int add_piece(void *ctx, mem_space *where, void *bytes, size_t n)
     return 0;
 }
 
-/* Bytes of the whole file. False: too much. */
-static bool file_bytes(uint64_t *out, const state *s, int pos, uint64_t extra_bytes)
+/* Layers of a file, mtp: with a next-token block. */
+static int layers_of(const state *s, uint32_t mtp) { return s->m->hp.n_layer + (int)mtp; }
+
+static uint64_t mtp_bytes(const state *s, int pos)
 {
-    *out = HEADER_BYTES + 8 * (uint64_t)s->m->hp.n_layer + 4 * (uint64_t)pos + s->rec_bytes + 8;
-    kv_each_piece(s->kv, KV_ALL, pos, add_piece, out);
+    return kv_rows_bytes(s->m, s->o.kv, s->m->hp.n_layer, pos);
+}
+
+/* Bytes of the whole file. False: too much. */
+static bool file_bytes(uint64_t *out, const state *s, uint32_t mtp, int pos, uint64_t extra_bytes)
+{
+    *out = HEADER_BYTES + 8 * (uint64_t)layers_of(s, mtp) + 4 * (uint64_t)pos + s->rec_bytes + 8;
+    kv_each_piece(s->kv, KV_TRUNK, pos, add_piece, out);
+    if (mtp) *out += mtp_bytes(s, pos);
     return size_add(out, *out, extra_bytes);
 }
 
@@ -141,7 +153,8 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
 {
     fact facts[N_FACT];
     uint64_t bytes;
-    if (!file_bytes(&bytes, s, s->pos, extra_bytes)) return false;
+    const uint32_t mtp = s->m->hp.uses_mtp;
+    if (!file_bytes(&bytes, s, mtp, s->pos, extra_bytes)) return false;
     facts_of(facts, &s->m->hp);
     memset(h, 0, HEADER_BYTES);
     memcpy(h + AT_MAGIC, STATE_FILE_MAGIC, 8);
@@ -151,6 +164,7 @@ static bool make_header(uint8_t h[HEADER_BYTES], const state *s, const state_tag
     store_u64(h + AT_EXTRA_BYTES, extra_bytes);
     store_u32(h + AT_POS, (uint32_t)s->pos);
     for (int i = 0; i < N_FACT; i++) store_u32(h + AT_FACTS + 4 * i, facts[i].value);
+    store_u32(h + AT_MTP, mtp);
     store_u64(h + AT_MODEL, tag->model);
     copy_text(h + AT_ARCH, tag->arch, sizeof tag->arch);
     copy_text(h + AT_NAME, tag->name, sizeof tag->name);
@@ -296,7 +310,7 @@ static int write_state(void *ctx, int fd, err_ctx *err)
     if (!make_header(header, s, w->tag, w->extra.len))
         return err_set(err, ERR_RANGE, "%zu extra bytes", w->extra.len);
     if ((rc = put(f, header, sizeof header)) < 0) return rc;
-    for (int l = 0; l < s->m->hp.n_layer; l++) {
+    for (int l = 0; l < hparams_layers(&s->m->hp); l++) {
         layer_entry(word, s->m, l);
         if ((rc = put(f, word, 8)) < 0) return rc;
     }
@@ -372,7 +386,7 @@ static int check_model(const stream *f, const uint8_t *h, const model *m, const 
 static int check_session(const stream *f, const uint8_t *h, const state *s, int cap)
 {
     const uint32_t type = load_u32(h + AT_KV_TYPE), pos = load_u32(h + AT_POS);
-    const uint32_t most = (uint32_t)(cap < s->o.ctx ? cap : s->o.ctx);
+    const uint32_t most = (uint32_t)(cap < s->o.ctx ? cap : s->o.ctx), mtp = load_u32(h + AT_MTP);
     uint64_t bytes;
 
     if (type > KV_Q8_0)
@@ -383,7 +397,8 @@ static int check_session(const stream *f, const uint8_t *h, const state *s, int 
     if (pos > most)
         return err_set(f->err, ERR_RANGE, "holds %u tokens, the context has room for %u", pos,
                        most);
-    if (!file_bytes(&bytes, s, (int)pos, load_u64(h + AT_EXTRA_BYTES)) ||
+    if (mtp > (s->m->hp.n_mtp > 0) ||
+        !file_bytes(&bytes, s, mtp, (int)pos, load_u64(h + AT_EXTRA_BYTES)) ||
         bytes != load_u64(h + AT_FILE_BYTES))
         return err_set(f->err, ERR_FORMAT, "session file of another layout");
     return 0;
@@ -403,14 +418,14 @@ static int check_length(const stream *f, uint64_t want)
  * contents of a damaged file mean nothing. */
 static int check_content(stream *f, const uint8_t *h, const state *s)
 {
-    const int pos = (int)load_u32(h + AT_POS);
+    const int pos = (int)load_u32(h + AT_POS), n_layer = layers_of(s, load_u32(h + AT_MTP));
     int bad_layer = -1, bad_id = -1, rc;
     uint8_t word[8], own[8];
     uint32_t id = 0;
 
     if ((rc = rewind_stream(f, load_u64(h + AT_FILE_BYTES))) < 0) return rc;
     if ((rc = take(f, NULL, HEADER_BYTES)) < 0) return rc;
-    for (int l = 0; l < s->m->hp.n_layer; l++) {
+    for (int l = 0; l < n_layer; l++) {
         layer_entry(own, s->m, l);
         if ((rc = take(f, word, 8)) < 0) return rc;
         if (memcmp(word, own, 8) != 0 && bad_layer < 0) bad_layer = l;
@@ -437,14 +452,18 @@ static int check_content(stream *f, const uint8_t *h, const state *s)
 static int read_state(stream *f, const uint8_t *h, state *s, int32_t *ids, char *extra)
 {
     const int pos = (int)load_u32(h + AT_POS);
+    const uint32_t mtp = load_u32(h + AT_MTP);
     int rc;
     if ((rc = rewind_stream(f, load_u64(h + AT_FILE_BYTES))) < 0) return rc;
-    if ((rc = take(f, NULL, HEADER_BYTES + 8 * (uint64_t)s->m->hp.n_layer)) < 0) return rc;
+    if ((rc = take(f, NULL, HEADER_BYTES + 8 * (uint64_t)layers_of(s, mtp))) < 0) return rc;
     if ((rc = take(f, ids, (uint64_t)pos * sizeof *ids)) < 0) return rc;
     if ((rc = take(f, extra, load_u64(h + AT_EXTRA_BYTES))) < 0) return rc;
     state_clear(s);
     if ((rc = state_reserve(s, pos, f->err)) < 0) return rc;
-    if ((rc = kv_each_piece(s->kv, KV_ALL, pos, take_piece, f)) < 0) return rc;
+    if ((rc = kv_each_piece(s->kv, KV_TRUNK, pos, take_piece, f)) < 0) return rc;
+    if (mtp) rc = s->m->hp.uses_mtp ? kv_each_piece(s->kv, KV_MTP, pos, take_piece, f)
+                                    : take(f, NULL, mtp_bytes(s, pos));
+    if (rc < 0) return rc;
     if ((rc = state_each_block(s, take_piece, f)) < 0) return rc;
     if ((rc = take_checksum(f)) < 0) return rc;
     if ((rc = state_check(s, f->err)) < 0) return rc;

@@ -12,6 +12,8 @@
 
 typedef enum kv_part {
     KV_ALL,
+    KV_TRUNK,                            /* all layers but that of a next-token block */
+    KV_MTP,                              /* that one */
     KV_RINGS,                            /* only layers that can lose a position by overwriting */
     KV_WINDOWS                           /* all layers with a window */
 } kv_part;
@@ -24,6 +26,10 @@ int kv_each_piece(const kv_store *c, kv_part part, int pos, kv_piece_fn *fn, voi
 
 /* The same for positions from .. to - 1 of the layers without a window. */
 int kv_each_full(const kv_store *c, int from, int to, kv_piece_fn *fn, void *ctx);
+
+/* Bytes of n positions of a layer without a window, also of a next-token block that is not in
+ * use. */
+uint64_t kv_rows_bytes(const model *m, kv_type type, int layer, int n);
 
 /* Bytes of the pieces of KV_WINDOWS at pos, and of kv_each_full for n positions, whatever ctx and
  * slack are. UINT64_MAX: too much. */
