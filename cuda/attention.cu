@@ -9,7 +9,8 @@ static_assert(PART_TOKENS <= GPU_FEW * MAX_RANGES, "both kinds have room in gpu_
 size_t gpu_attention_scratch(const gpu *g, int n_head, int head_dim, int n)
 {
     (void)g;
-    return (size_t)(n > GPU_FEW ? n : GPU_FEW) * (size_t)n_head * MAX_RANGES * ((size_t)head_dim + 2);
+    const size_t most = n > GPU_FEW ? (size_t)n : (size_t)GPU_FEW;
+    return most * (size_t)n_head * MAX_RANGES * ((size_t)head_dim + 2);
 }
 
 bool gpu_attention_fits(int n_head, int n_head_kv, int head_dim)

@@ -274,7 +274,8 @@ template <int KV, int DIM> static int room_of(const gpu *g, const gpu_attention 
 {
     const int heads = heads_for<DIM>(g, a, keys_of_reach(a, c), 1);
     const int each_sm = uses_mma<KV, DIM>(a, c) ? mma_blocks(DIM) : heads < FEW_HEADS ? 2 : 1;
-    return !gpu_is_few(a->n, a->in_pass) ? 1 : room_for(each_sm * g->n_sm / rows_of_heads(a, heads));
+    if (!gpu_is_few(a->n, a->in_pass)) return 1;
+    return room_for(each_sm * g->n_sm / rows_of_heads(a, heads));
 }
 
 template <int KV, int DIM, int HEADS>

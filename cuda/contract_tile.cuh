@@ -3,9 +3,10 @@
  * of engine/cpu/contract.c.
  *
  * Threads do the contract's few F32 operations for a block (contract_mma.cuh) and add it to one of
- * eight sums for each output, one for each lane. With all eight sums a thread would need 128 registers for its part of a warp's 32 rows by
- * 16 tokens, and a scheduler would have two warps, too few to hide latency. So there are two passes
- * over the columns: lanes 0, 1, 4 and 5, whose sums fold into one; then lanes 2, 3, 6 and 7.
+ * eight sums for each output, one for each lane. With all eight sums a thread would need 128
+ * registers for its part of a warp's 32 rows by 16 tokens, and a scheduler would have two warps, too
+ * few to hide latency. So there are two passes over the columns: lanes 0, 1, 4 and 5, whose sums
+ * fold into one; then lanes 2, 3, 6 and 7.
  *
  * A thread block computes ROWS rows by TOKENS tokens. A step is the four blocks of a group of eight
  * (256 columns) that belong to the pass's lanes. Raw weights arrive in shared memory in the

@@ -154,8 +154,8 @@ enum { GPU_LEAST_REACH = 1024 };         /* see gpu_attention.last */
 
 /* Whose tokens a batch has and where they stand, in device memory: so one recording serves every
  * conversation. A list with an entry for each conversation, in the order of the tokens; batches of
- * more than GPU_FEW tokens that are no pass are of one. gpu_copy or gpu_write sets it; gpu_advance and gpu_largest
- * update the first entry within the stream. */
+ * more than GPU_FEW tokens that are no pass are of one. gpu_copy or gpu_write sets it; gpu_advance
+ * and gpu_largest update the first entry within the stream. */
 typedef struct gpu_cursor {
     int32_t pos;                         /* of the conversation's first token */
     int32_t n;                           /* its tokens; 0 in the last entry: all the others */

@@ -360,15 +360,6 @@ SHAPE_FN int few_chunk_bytes(int type, int rows)
     return rows * (4 + few_row_pitch(type)) + GPU_FEW * few_token_pitch(type);
 }
 
-/* Chunks in flight: fewer rows need more, as far as 80 KiB hold them. Before sm_80 copies do not run
- * in the background, so there is one. */
-SHAPE_FN int few_stages(int type, int rows, int code)
-{
-    int most = rows == 64 ? 3 : rows == 32 ? 5 : 8;
-    while (most > 3 && most * few_chunk_bytes(type, rows) > 80 << 10) most--;
-    return code < 80 ? 1 : most;
-}
-
 /* Floats between the sums of two tokens. */
 SHAPE_FN int few_sum_pitch(int rows) { return rows + 4; }
 
@@ -378,6 +369,16 @@ SHAPE_FN int few_warp_bytes(int type, int rows)
     const int scales = few_groups(type) * rows * contract_row_floats(type) * (int)sizeof(float);
     const int sums = GPU_FEW * few_sum_pitch(rows) * (int)sizeof(float);
     return scales > sums ? scales : sums;
+}
+
+/* Chunks in flight: fewer rows need more, as far as 96 KiB hold them. Before sm_80 copies do not run
+ * in the background, so there is one. */
+SHAPE_FN int few_stages(int type, int rows, int code)
+{
+    const int room = (96 << 10) - FEW_WARPS * few_warp_bytes(type, rows);
+    int most = rows == 64 ? 3 : rows == 32 ? 5 : 8;
+    while (most > 2 && most * few_chunk_bytes(type, rows) > room) most--;
+    return code < 80 ? 1 : most;
 }
 
 SHAPE_FN int few_bytes(int type, int rows, int code)

@@ -130,7 +130,8 @@ void gpu_network(gpu *g, gpu_input *in, const gpu_network_args *a)
     const scratch s = scratch_at(a->scratch, n, a->gate.rows, n_embd);
     const result to = { a->sigma ? s.y : a->y, a->sigma ? false : a->add };
     if (n <= GPU_FEW) network_few(g, in, a, &s, to);
-    else if (in->in_pass || (gemm_follows_contract(g, n) && in->blocks)) network_by_few(g, in, a, &s, to);
+    else if (in->in_pass || (gemm_follows_contract(g, n) && in->blocks))
+        network_by_few(g, in, a, &s, to);
     else network_many(g, in, a, &s, to);
     if (a->sigma)
         launch(g, "dense", 0, weigh, (unsigned)n, WEIGH_THREADS, 0, a->y, (const float *)s.y,

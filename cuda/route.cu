@@ -1,10 +1,10 @@
 /* route.cu - gpu_route: router logits, the k chosen experts, their weights.
  *
- * For few tokens (gpu_is_few) each block finishes the input of some tokens and computes some rows of the
- * router, with all of its warps for each row. Further blocks, one for each vector, write the input's finished
- * forms for the experts, and those of other inputs (gpu_route_args.also). Router weights are loaded
- * into shared memory before the input is ready. If ids are NULL, a later kernel chooses, by logits
- * or keys. Otherwise a kernel with a warp for each token chooses. Larger batches use the products
+ * For few tokens (gpu_is_few) each block finishes the input of some tokens and computes some rows of
+ * the router, with all of its warps for each row. Further blocks, one for each vector, write the
+ * input's finished forms for the experts, and those of other inputs (gpu_route_args.also). Router
+ * weights are loaded into shared memory before the input is ready. If ids are NULL, a later kernel
+ * chooses, by logits or keys. Otherwise a kernel with a warp for each token chooses. Larger batches use the products
  * of batch.cuh. Logits are F32, outside the arithmetic contract (docs/numerics.md, section 7). */
 #include "cuda/batch.cuh"
 #include "cuda/dot.cuh"

@@ -4,9 +4,10 @@
  * bits, whatever is in VRAM, fetched, late, cached or read from the file, whichever expert is
  * evicted, and whether post-fetch is paused for a while. Between the processors, and between
  * ways of dividing the layers among them, attention and other dense parts round differently: there
- * only the likeliest tokens are the same. A simulated GPU does not round differently: there all
+ * the logits are close. A simulated GPU does not round differently: there all
  * logits have the same bits, also after a prompt whose experts pass through VRAM, or stay in it if
  * they keep to the contract. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,9 +26,12 @@ enum { MAX_TOKENS = 256, FIRST = 5, CHUNK = 64, SIM_PROMPT = CHUNK + 36 };
 /* Post-fetch is paused before token `pause`. */
 static struct { int n, pause, go_on; } tokens = { MAX_TOKENS, 100, 140 };
 
+enum { MAX_VOCAB = 4096 };
+
 typedef struct trail {                   /* what a placement gave */
     int32_t ids[MAX_TOKENS];
     uint64_t hash[MAX_TOKENS];           /* of the logits after each */
+    float first[MAX_VOCAB];              /* logits after the first tokens */
 } trail;
 
 static const char *const files[] = { "tests/models/demo-qwen3next-mtp.gguf",
@@ -148,6 +152,8 @@ static bool follow(trail *t, const model *m, const place *p)
               CHECK_MSG(session_create(&s, e, &so, &err) == 0, "%s: %s", p->name, err.msg);
     ok = ok && CHECK(session_eval(s, prompt, FIRST, logits, 1, NULL, NULL, &err) == 0) &&
          (!sim_gpu() || feed_more(s, logits, m, p));
+    ok = ok && CHECK(n_vocab <= MAX_VOCAB);
+    if (ok) memcpy(t->first, logits, n_vocab * sizeof *logits);
     for (int i = 0; i < tokens.n && ok; i++) {
         pause_or_go_on(s, &then, i, p);
         if (i == tokens.n / 2 && p->changing && !p->no_lock) check_apply(e, m, p);
@@ -174,13 +180,26 @@ static bool follow(trail *t, const model *m, const place *p)
     return ok;
 }
 
-static void compare(const trail *want, const trail *got, bool bits, const char *file,
-                    const char *name)
+/* Where dense parts round otherwise, a code of an activation may become its neighbour, which moves
+ * logits by up to a hundredth, and tokens that are nearly as likely change places. */
+static void compare_near(const trail *want, const trail *got, const model *m, const char *file,
+                         const char *name)
+{
+    double wrong = 0.0, all = 0.0;
+    for (int i = 0; i < m->hp.n_vocab; i++) {
+        const double x = want->first[i], away = got->first[i] - x;
+        wrong += away * away;
+        all += x * x;
+    }
+    CHECK_MSG(all > 0.0 && wrong < 1e-4 * all, "%s, %s: logits differ by %.1e", file, name,
+              sqrt(wrong / all));
+}
+
+static void compare(const trail *want, const trail *got, const char *file, const char *name)
 {
     for (int i = 0; i < tokens.n; i++) {
-        if (bits ? got->hash[i] == want->hash[i] : got->ids[i] == want->ids[i]) continue;
-        CHECK_MSG(false, "%s, %s: %s differ from token %d on", file, name,
-                  bits ? "logits" : "tokens", i);
+        if (got->hash[i] == want->hash[i]) continue;
+        CHECK_MSG(false, "%s, %s: logits differ from token %d on", file, name, i);
         return;
     }
     CHECK(true);
@@ -204,12 +223,10 @@ static void follow_and_compare(const model *m, const char *path, int i, cache_po
     p.frozen |= !p.planned;              /* --deterministic: else its prompts go by tensor cores */
     trail *t = i == 0 ? &cpu : i == N_CPU_PLACES ? &device : i == on_both ? &half : &now;
     if (!follow(t, m, &p)) return;
-    if (i > 0 && i < N_CPU_PLACES) compare(&cpu, t, true, path, p.name);
-    if (i == N_CPU_PLACES) compare(&cpu, t, sim_gpu(), path, p.name);
-    if (i > N_CPU_PLACES && i < on_both) compare(&device, t, true, path, p.name);
-    if (i >= on_both) compare(&cpu, t, sim_gpu(), path, p.name);
-    if (i > on_both && p.cpu_of_4 == places[on_both].cpu_of_4)
-        compare(&half, t, true, path, p.name);
+    if (i > N_CPU_PLACES && i < on_both) compare(&device, t, path, p.name);
+    else if (i > 0 && (i < N_CPU_PLACES || sim_gpu())) compare(&cpu, t, path, p.name);
+    else if (i > 0) compare_near(&cpu, t, m, path, p.name);
+    if (i > on_both && p.cpu_of_4 == places[on_both].cpu_of_4) compare(&half, t, path, p.name);
 }
 
 /* Whether a place is one that others are compared with. */

@@ -414,10 +414,11 @@ static int guess_by_block(running_answer *a, int n, int most)
                                    draft_control_rate(&a->drafting[BY_SOURCE], n) >=
                                        draft_control_rate(&a->drafting[BY_BLOCK], n_block))))
         return n;
+    const int found = runner_guess(a->s, a->pass + 1, n_block, a->pass[0], NULL);
+    if (found == 0) return n;            /* it lacks a vector, and has written nothing */
     a->drafted = BY_BLOCK;
-    n = runner_guess(a->s, a->pass + 1, n_block, a->pass[0], NULL);
-    draft_times_guess(runner_draft_times(r), n, clock_since(from));
-    return n;
+    draft_times_guess(runner_draft_times(r), found, clock_since(from));
+    return found;
 }
 
 /* Guesses what comes after the latest token: at most so many drafts. Text that the form forces goes

@@ -86,10 +86,10 @@ typedef struct answer_stats {
  * to keep a state is ignored.
  *
  * answer_open fails if the prompt is empty or fills the context. A step computes a chunk of the
- * prompt, or draws a token, or several if drafts are right, and returns 1, or 0 at the end. It fails, with the session usable, if
- * the prompt has an id outside the vocabulary or if logits are not numbers. Interrupted in the
- * prompt it returns 0, with n_answer 0. Chunks depend only on the prompt, its cuts and the
- * session's options. */
+ * prompt, or draws a token, or several if drafts are right, and returns 1, or 0 at the end. It
+ * fails, with the session usable, if the prompt has an id outside the vocabulary or if logits are
+ * not numbers. Interrupted in the prompt it returns 0, with n_answer 0. Chunks depend only on the
+ * prompt, its cuts and the session's options. */
 typedef struct running_answer running_answer;
 int answer_open(running_answer **out, session *s, sampler *smp, const int32_t *prompt, int n_prompt,
                 const answer_options *o, const answer_hooks *hooks, err_ctx *err);

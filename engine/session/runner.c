@@ -325,12 +325,12 @@ int runner_eval(runner *r, const runner_row *rows, int n_row, float *logits, err
     for (int i = 0; i < n_row; i++) {
         assert(rows[i].s->r == r && rows[i].n_logits <= rows[i].n);
         n_keep += rows[i].keep;
-        if ((rc = check_tokens(rows[i].s, rows[i].ids, rows[i].n, err)) < 0 ||
-            (rc = mtp_before(rows[i].s, rows[i].ids[0], err)) < 0)
-            return rc;
+        if ((rc = check_tokens(rows[i].s, rows[i].ids, rows[i].n, err)) < 0) return rc;
         n += rows[i].n;
     }
     assert(n <= r->opt.chunk && n_keep <= r->opt.n_version && (n_keep == 0 || n <= KEPT_TOKENS));
+    for (int i = 0; i < n_row; i++)
+        if ((rc = mtp_before(rows[i].s, rows[i].ids[0], err)) < 0) return rc;
     if (n_keep > 0) forget_versions(r);
     while (n_row > 0 && rc == 0) {
         const int together = rows_together(r, rows, n_row);
