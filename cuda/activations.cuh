@@ -187,6 +187,22 @@ static __device__ __forceinline__ void quantise8(void *to, int n_block, const fl
     if (part % 2 == 0) ((int16_t *)(b + 36 * n_block))[2 * j + part / 2] = (int16_t)sum;
 }
 
+/* A warp writes the codes of 32 values, one of each lane, which are block j of n_block. */
+static __device__ __forceinline__ void quantise_block(uint8_t *to, int n_block, int j, float v)
+{
+    const int lane = threadIdx.x % 32;
+    uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
+    for (int d = 16; d > 0; d >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
+    const code_scale scale = code_scale_of(largest);
+    const int q = scale.usual ? __float2int_rn(__fmul_rn(v, scale.inv)) : 0;
+    int sum = q;
+    for (int d = 8; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+
+    to[(lane < 16 ? 0 : 16 * n_block) + 16 * j + lane % 16] = (uint8_t)q;
+    if (lane == 0) ((float *)(to + 32 * n_block))[j] = scale.dx;
+    if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * j + lane / 16] = (int16_t)sum;
+}
+
 /* ---- a whole vector -------------------------------------------------------------------------- */
 
 /* Data that a thread reads before the input is ready: the norm weights of its first KEPT rounds. A

@@ -9,24 +9,6 @@
 #include "cuda/contract_many.cuh"
 #include "cuda/few_tile.cuh"
 
-/* A warp stores a token's values of 32 rows as a block of an int8 form of p.rows values. */
-static __device__ __forceinline__ void store_mid_block(const gemm &p, size_t position, int group,
-                                                       float v)
-{
-    const int lane = threadIdx.x % 32, n_block = p.rows / 32;
-    uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
-    for (int d = 16; d > 0; d >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
-    const code_scale scale = code_scale_of(largest);
-    const int q = scale.usual ? __float2int_rn(__fmul_rn(v, scale.inv)) : 0;
-    int sum = q;
-    for (int d = 8; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-
-    uint8_t *to = p.mid_blocks + position * (size_t)blocks_pitch(p.rows);
-    to[(lane < 16 ? 0 : 16 * n_block) + 16 * group + lane % 16] = (uint8_t)q;
-    if (lane == 0) ((float *)(to + 32 * n_block))[group] = scale.dx;
-    if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
-}
-
 /* UP: a unit has 32 rows of gate and of up, which make a block of down's input. */
 template <int TYPE, bool UP>
 static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, const gemm p)
@@ -78,7 +60,9 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) contract_few(tracer f, 
                                        bias_of(u, expert, p.rows, own));
             const float v = contract_activation(gate, up, p.act);
             if (row < p.rows && (p.mid_rows || p.mid_halves)) store_mid(p, to * p.rows + row, v);
-            if (p.mid_blocks) store_mid_block(p, to, first / 32, v);
+            if (p.mid_blocks)
+                quantise_block(p.mid_blocks + to * (size_t)blocks_pitch(p.rows), p.rows / 32, first / 32,
+                               v);
         } else {
             #pragma unroll
             for (int i = 0; i < 2; i++) {

@@ -154,21 +154,10 @@ struct split_up_args : up_args {         /* chosen is ignored */
 /* One warp stores 32 activations of a slot, as floats and as an int8 block. v: the lane's value. */
 static __device__ __forceinline__ void store_mid(const up_args &a, int slot, int group, float v)
 {
-    const int lane = threadIdx.x % 32, row = group * UP_ROWS + lane, n_block = a.n_ff / 32;
+    const int row = group * UP_ROWS + threadIdx.x % 32, n_block = a.n_ff / 32;
     if (row < a.n_ff) a.mid_rows[(size_t)slot * a.n_ff + row] = v;
-    if (group >= n_block) return;        /* F32 experts may have any width */
-
-    uint32_t largest = __float_as_uint(v) & 0x7FFFFFFFu;
-    for (int d = 16; d > 0; d >>= 1) largest = max(largest, __shfl_xor_sync(~0u, largest, d));
-    const code_scale scale = code_scale_of(largest);
-    const int q = scale.usual ? __float2int_rn(__fmul_rn(v, scale.inv)) : 0;
-    int sum = q;
-    for (int d = 8; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-
-    uint8_t *to = a.mid + (size_t)slot * blocks_pitch(a.n_ff);
-    to[(lane < 16 ? 0 : 16 * n_block) + 16 * group + lane % 16] = (uint8_t)q;
-    if (lane == 0) ((float *)(to + 32 * n_block))[group] = scale.dx;
-    if (lane % 16 == 0) ((int16_t *)(to + 36 * n_block))[2 * group + lane / 16] = (int16_t)sum;
+    if (group < n_block)                 /* F32 experts may have any width */
+        quantise_block(a.mid + (size_t)slot * blocks_pitch(a.n_ff), n_block, group, v);
 }
 
 /* Finds the slot's expert and slabs. False: this launch does not compute the slot. */

@@ -38,7 +38,6 @@ typedef struct dense_args {
     const char *name;                    /* in profiles; kernels do not read it */
     int n_token, n_part, n_unit;
     int n_slot, n_share;                 /* units that a block computes at once; warps of a unit */
-    int n_room;                          /* floats, several tokens: result of dense_tokens */
     const uint8_t *codes;                /* several tokens: [n_token] int8 forms */
     int n_panel;
     dense_part part[GPU_MAX_PRODUCTS];
@@ -381,7 +380,6 @@ template <int TYPE> static void launch_tokens(gpu *g, dense_args *a, uint64_t by
         dense_args some = *a;
         skip_tokens(&some, all - left);
         if (some.n_token > each) some.n_token = each;
-        some.n_room = each;
         if constexpr (!floats) {
             if (some.n_token == 1) launch_single<TYPE>(g, &some, bytes);
             else launch_several<TYPE>(g, &some, bytes);
