@@ -173,7 +173,7 @@ static void test_schemas(const fixture *r, const char *name)
 static bool same_answer(const said *a, const said *b)
 {
     const str_view x = textbuf_view(&a->answer), y = textbuf_view(&b->answer);
-    return x.len == y.len && memcmp(x.ptr, y.ptr, x.len) == 0 && a->stats.end == b->stats.end &&
+    return str_eq(x, y) && a->stats.end == b->stats.end &&
            a->stats.n_answer == b->stats.n_answer;
 }
 
