@@ -181,15 +181,15 @@ static int draw_alone(draws *d, int number, engine *e, const session_options *so
 
 /* Some conversations that are not done, in one pass; then their draws, in another order. Returns
  * the draws that differ. */
-static int pass_together(draws *all, test_rng *rng, err_ctx *err)
+static int pass_together(draws *all, int n_all, test_rng *rng, err_ctx *err)
 {
-    const int limit = min_int(DRAWERS, runner_most_taken(session_runner(all[0].s)));
+    const int limit = min_int(n_all, runner_most_taken(session_runner(all[0].s)));
     const int most = 1 + (int)test_below(rng, (uint32_t)limit);
     runner_row rows[DRAWERS];
     draws *of[DRAWERS];
     int n = 0, wrong = 0, failed;
-    for (int i = 0, from = (int)test_below(rng, DRAWERS); i < DRAWERS && n < most; i++) {
-        draws *d = &all[(from + 5 * i) % DRAWERS];
+    for (int i = 0, from = (int)test_below(rng, (uint32_t)n_all); i < n_all && n < most; i++) {
+        draws *d = &all[(from + 5 * i) % n_all];
         if (d->n == TOKENS) continue;
         rows[n] = (runner_row){ .s = d->s, .ids = &d->ids[d->n], .n = 1 };
         of[n++] = d;
@@ -205,24 +205,26 @@ static int pass_together(draws *all, test_rng *rng, err_ctx *err)
     return wrong;
 }
 
-static void test_passes(const model *m, engine *e, const char *name, kv_type kv, test_rng *rng)
+/* n: conversations; not a multiple of 5. */
+static void test_passes(const model *m, engine *e, const char *name, kv_type kv, int n,
+                        test_rng *rng)
 {
-    const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_sharing = DRAWERS - 1 };
+    const session_options so = { .ctx = CTX, .chunk = CHUNK, .kv = kv, .n_sharing = n - 1 };
     static draws all[DRAWERS];
-    int rc = 0, wrong = 0, bad = 0, left = DRAWERS * TOKENS;
+    int rc = 0, wrong = 0, bad = 0, left = n * TOKENS;
     err_ctx err = { 0 };
-    for (int i = 0; i < DRAWERS && rc == 0; i++) rc = draw_alone(&all[i], i, e, &so, &err);
-    for (int i = 0; i < DRAWERS && rc == 0; i++)
+    for (int i = 0; i < n && rc == 0; i++) rc = draw_alone(&all[i], i, e, &so, &err);
+    for (int i = 0; i < n && rc == 0; i++)
         rc = begin_draws(&all[i], i, i == 0 ? NULL : session_runner(all[0].s), e, &so, &err);
     while (rc == 0 && bad >= 0 && left > 0) {
-        bad = pass_together(all, rng, &err);
+        bad = pass_together(all, n, rng, &err);
         wrong += bad;
         left = 0;
-        for (int i = 0; i < DRAWERS; i++) left += TOKENS - all[i].n;
+        for (int i = 0; i < n; i++) left += TOKENS - all[i].n;
     }
     CHECK_MSG(rc == 0 && bad >= 0 && wrong == 0, "%s, %s: %d of %d draws differ: %s",
-              model_arch_name(m->hp.arch), name, wrong, DRAWERS * TOKENS, err.msg);
-    for (int i = DRAWERS; i-- > 0;) end_draws(&all[i]);
+              model_arch_name(m->hp.arch), name, wrong, n * TOKENS, err.msg);
+    for (int i = n; i-- > 0;) end_draws(&all[i]);
 }
 
 /* The second place is slow: one model there is enough. */
@@ -232,7 +234,8 @@ static void test_place(const model *m, engine *e, const place *p, int index)
     test_rng rng = { 17 + (uint64_t)index };
     if (p == &places[1] && index > 1 && !test_is_long()) return;
     test_talks(m, e, p->name, types[index % 3], &rng);
-    test_passes(m, e, p->name, types[(index + 1) % 3], &rng);
+    test_passes(m, e, p->name, types[(index + 1) % 3],
+                index % 3 == 0 || test_is_long() ? DRAWERS : 9, &rng);
 }
 
 int main(int argc, char **argv)
