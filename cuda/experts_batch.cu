@@ -261,20 +261,6 @@ typedef struct expert_range {
     int first, count;
 } expert_range;
 
-static gemm_matrix matrix_of(const gpu_matrix *m)
-{
-    return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
-}
-
-/* Kernels count slabs from expert 0 on, but b->data is the slab of expert `first`. at: addresses of
- * this kind of slab, or NULL; with it, data is only checked for NULL and alignment. */
-static gemm_matrix bank_of(const gpu_bank *b, const uint64_t *at, int first)
-{
-    const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
-    return { (const uint8_t *)(at ? GPU_SLAB_ALIGN : zeroth), at, b->row_bytes,
-             at ? 0 : b->slab_bytes, b->bias, b->scale, 1.0f };
-}
-
 /* Whether a product follows the contract. */
 static bool by_contract(const gpu_expert_args *a, int type)
 {
@@ -351,7 +337,7 @@ static const void *mid_of(const scratch *s, int down_type)
 
 static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a, const scratch *s)
 {
-    const gemm_matrix gate = matrix_of(&a->shared_gate), up = matrix_of(&a->shared_up);
+    const gemm_matrix gate = gemm_matrix_of(&a->shared_gate), up = gemm_matrix_of(&a->shared_up);
     gemm p = {}, down = {};
 
     p.name = down.name = "shared expert";
@@ -367,7 +353,7 @@ static void shared_expert(gpu *g, const gpu_input *in, const gpu_expert_args *a,
     down.type = a->shared_down.type;
     down.rows = a->shared_down.rows;
     down.cols = a->shared_down.cols;
-    down.w = matrix_of(&a->shared_down);
+    down.w = gemm_matrix_of(&a->shared_down);
     down.x = mid_of(s, down.type);
     down.x_low = p.mid_lows;
     down.n = in->n;
@@ -395,8 +381,8 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     const int32_t *from = s->lists.first + range.first;
     const gpu_expert_batch *batch = &a->batch;
     const uint64_t *at = batch->addresses;
-    const gemm_matrix gate = bank_of(&a->gate, at, range.first);
-    const gemm_matrix up = bank_of(&a->up, at ? at + 1 : NULL, range.first);
+    const gemm_matrix gate = gemm_bank_of(&a->gate, at, range.first);
+    const gemm_matrix up = gemm_bank_of(&a->up, at ? at + 1 : NULL, range.first);
     gemm p = {}, down;
 
     if (range.first == 0)
@@ -427,7 +413,7 @@ static void routed_experts(gpu *g, const gpu_input *in, const gpu_expert_args *a
     down.type = a->down.type;
     down.rows = a->down.rows;
     down.cols = a->down.cols;
-    down.w = bank_of(&a->down, at ? at + 2 : NULL, range.first);
+    down.w = gemm_bank_of(&a->down, at ? at + 2 : NULL, range.first);
     down.x = mid_of(s, down.type);
     down.x_low = p.mid_lows;
     down.scatter = true;
@@ -494,8 +480,9 @@ static scratch scratch_of(const gpu_input *in, const gpu_expert_args *a)
     return scratch_at(a->scratch, in->n, a->k, a->n_expert, n_ff, a->down.rows);
 }
 
-void experts_sum(gpu *g, const gpu_expert_args *a, int n, const float *gates, const float *y,
-                 const float *shared)
+/* Arguments of the sum of all slots' vectors. */
+static join_args sum_of(const gpu_expert_args *a, const float *gates, const float *y,
+                        const float *shared)
 {
     join_args sum = {};
     sum.x = a->x;
@@ -505,21 +492,19 @@ void experts_sum(gpu *g, const gpu_expert_args *a, int n, const float *gates, co
     sum.sigma = a->sigma;
     sum.k = a->k;
     sum.n_embd = a->down.rows;
-    join(g, n, &sum);
+    return sum;
 }
 
-/* Arguments of the sum of all slots' vectors. */
-static join_args sum_of(const gpu_expert_args *a, const scratch *s)
+static join_args sum_of_many(const gpu_expert_args *a, const scratch *s)
 {
-    join_args sum = {};
-    sum.x = a->x;
-    sum.y = a->y ? a->y : s->y;
-    sum.gates = a->gates;
-    sum.shared = a->shared_gate.data ? s->y_shared : NULL;
-    sum.sigma = a->sigma;
-    sum.k = a->k;
-    sum.n_embd = a->down.rows;
-    return sum;
+    return sum_of(a, a->gates, a->y ? a->y : s->y, a->shared_gate.data ? s->y_shared : NULL);
+}
+
+void experts_sum(gpu *g, const gpu_expert_args *a, int n, const float *gates, const float *y,
+                 const float *shared)
+{
+    const join_args sum = sum_of(a, gates, y, shared);
+    join(g, n, &sum);
 }
 
 void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
@@ -552,7 +537,7 @@ void experts_many(gpu *g, gpu_input *in, const gpu_expert_args *a)
     routed_experts(g, in, a, range, y, &s);
     if (range.first + range.count < a->n_expert) return;
 
-    const join_args sum = sum_of(a, &s);
+    const join_args sum = sum_of_many(a, &s);
     join(g, in->n, &sum);
 }
 
@@ -563,7 +548,7 @@ void gpu_experts_join(gpu *g, const gpu_input *in, const gpu_expert_args *a, con
         gpu_fail(g, cudaErrorInvalidValue, "experts: arguments of a join");
     if (g->failure != cudaSuccess) return;
     const scratch s = scratch_of(in, a);
-    join_args sum = sum_of(a, &s);
+    join_args sum = sum_of_many(a, &s);
     sum.cold = cold;
     sum.row = row;
     join(g, in->n, &sum);

@@ -145,16 +145,6 @@ bool experts_tiles_fit(const gpu_expert_args *a)
            a->k <= SELECT_MAX_K;
 }
 
-static gemm_matrix matrix_of(const gpu_matrix *m)
-{
-    return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
-}
-
-static gemm_matrix bank_of(const gpu_bank *b)
-{
-    return { b->data, NULL, b->row_bytes, b->slab_bytes, b->bias, b->scale, 1.0f };
-}
-
 /* A shared expert of other formats or another width, GPU_FEW tokens at a time. */
 static void shared_by_few(gpu *g, const gpu_input *in, const gpu_expert_args *a,
                           const tiles_scratch *s, float *y)
@@ -201,8 +191,8 @@ void experts_tiles(gpu *g, gpu_input *in, const gpu_expert_args *a)
     p.type = a->gate.type;
     p.rows = n_ff;
     p.cols = a->gate.cols;
-    p.w = bank_of(&a->gate);
-    p.up = bank_of(&a->up);
+    p.w = gemm_bank_of(&a->gate, NULL, 0);
+    p.up = gemm_bank_of(&a->up, NULL, 0);
     p.x = in->blocks;
     p.gather = a->k;
     p.mid_blocks = s.mid;
@@ -212,15 +202,15 @@ void experts_tiles(gpu *g, gpu_input *in, const gpu_expert_args *a)
     down.type = a->down.type;
     down.rows = n_embd;
     down.cols = n_ff;
-    down.w = bank_of(&a->down);
+    down.w = gemm_bank_of(&a->down, NULL, 0);
     down.x = s.mid;
     down.scatter = true;
     down.y = y;
     down.y_stride = n_embd;
     if (is_slot) {
-        p.w_shared = matrix_of(&a->shared_gate);
-        p.up_shared = matrix_of(&a->shared_up);
-        down.w_shared = matrix_of(&a->shared_down);
+        p.w_shared = gemm_matrix_of(&a->shared_gate);
+        p.up_shared = gemm_matrix_of(&a->shared_up);
+        down.w_shared = gemm_matrix_of(&a->shared_down);
         down.y_shared = shared_y;
     }
     contract_run(g, &p);

@@ -54,6 +54,20 @@ typedef struct gemm {
     gpu_activation act;
 } gemm;
 
+static inline gemm_matrix gemm_matrix_of(const gpu_matrix *m)
+{
+    return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
+}
+
+/* Kernels count slabs from expert 0 on, but b->data is the slab of expert `first`. at: addresses of
+ * this kind of slab, or NULL; with it, data is only checked for NULL and alignment. */
+static inline gemm_matrix gemm_bank_of(const gpu_bank *b, const uint64_t *at, int first)
+{
+    const uintptr_t zeroth = (uintptr_t)b->data - (uintptr_t)first * b->slab_bytes;
+    return { (const uint8_t *)(at ? GPU_SLAB_ALIGN : zeroth), at, b->row_bytes,
+             at ? 0 : b->slab_bytes, b->bias, b->scale, 1.0f };
+}
+
 enum { SHARED_EXPERT = -1 };
 
 static inline bool gemm_is_float(int type) { return type == QT_F32; }

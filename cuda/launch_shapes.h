@@ -223,7 +223,7 @@ typedef struct dense_shape {
     size_t rest, warp;                   /* bytes of vectors and sums; bytes of each warp */
 } dense_shape;
 
-/* n_room: result of dense_tokens; tokens: template argument TOKENS of the kernel. */
+/* n_room: vectors in shared memory; tokens: of which sums are in static memory. */
 static inline dense_shape dense_block_shape(const chip *c, int type, int tokens, bool in_bulk,
                                             int n_room, int cols)
 {

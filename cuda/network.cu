@@ -79,11 +79,6 @@ static void network_by_few(gpu *g, const gpu_input *in, const gpu_network_args *
     }
 }
 
-static gemm_matrix matrix_of(const gpu_matrix *m)
-{
-    return { m->data, NULL, m->row_bytes, 0, m->bias, NULL, m->scale };
-}
-
 static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const scratch *s,
                          result to)
 {
@@ -96,8 +91,8 @@ static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const
     up.type = a->gate.type;
     up.rows = a->gate.rows;
     up.cols = a->gate.cols;
-    up.w = matrix_of(&a->gate);
-    up.up = matrix_of(&a->up);
+    up.w = gemm_matrix_of(&a->gate);
+    up.up = gemm_matrix_of(&a->up);
     up.x = floats ? (const void *)in->rows : in->halves;
     up.x_low = lows ? in->lows : NULL;
     up.n = down.n = in->n;
@@ -110,7 +105,7 @@ static void network_many(gpu *g, gpu_input *in, const gpu_network_args *a, const
     down.type = a->down.type;
     down.rows = a->down.rows;
     down.cols = a->down.cols;
-    down.w = matrix_of(&a->down);
+    down.w = gemm_matrix_of(&a->down);
     down.x = mid_floats ? (const void *)s->mid_rows : s->mid;
     down.x_low = up.mid_lows;
     down.y = to.y;
